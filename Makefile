@@ -1,0 +1,88 @@
+# Every command of the project. `make` alone lists them.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+PYTHON_HERE := .venv/bin/python
+PYTEST := $(PYTHON_HERE) -m pytest
+NO_JVM := -m "not spark and not crash"
+
+ARGS ?=
+SEEDS ?= 2000
+SEED ?=
+ROUNDS ?=
+MINUTES ?= 10
+QUICK ?=
+ONLY ?=
+
+.PHONY: help setup demo test check lint types format fresh bench simulate test-crash mutate lock \
+	reference clean
+
+help: ## this list
+	@echo "Headrace: every committed change of a database, on Spark, to whoever needs it."
+	@echo
+	@while IFS= read -r line; do \
+		case $$line in \
+		[a-z]*:*'## '*) printf '  make %-11s %s\n' "$${line%%:*}" "$${line#*## }" ;; \
+		esac; \
+	done <Makefile
+	@echo
+	@echo "The first run installs what is needed into .venv; it says so before."
+
+setup: ## .venv with everything in it; every target runs it, silent when nothing is to do
+	@tools/setup
+
+demo: setup ## a shop, its changes, Spark, a live table (ARGS="--for 20s --plain")
+	@.venv/bin/headrace demo $(ARGS)
+
+test: setup ## all tests but the long runs; FAST=1: those without a JVM (ARGS=tests/changelog)
+ifneq ($(FAST),)
+	@$(PYTEST) $(NO_JVM) $(ARGS)
+	@echo "Not run, because of FAST=1: tests that start Spark or kill processes, and the second round in another time zone."
+else
+	@$(PYTEST) $(ARGS)
+	@echo "Once more, those without a JVM, in a time zone 12:45 or 13:45 from Greenwich:"
+	@TZ=Pacific/Chatham $(PYTEST) -q $(NO_JVM) $(ARGS)
+endif
+	@echo "Not run, because they take long: make test-crash, make simulate SEEDS=50000, make mutate, make bench, make fresh."
+
+check: setup lint types test ## what CI runs: ruff, mypy, tests
+
+lint: setup
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+
+types: setup
+	@.venv/bin/mypy
+
+format: setup ## let ruff lay out and mend what it can
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix .
+
+fresh: setup ## clone HEAD, then demo and tests there, as on a new machine
+	@$(PYTHON_HERE) tools/fresh.py
+
+bench: setup ## measure against floors (QUICK=1, ONLY=spine)
+	@$(PYTHON_HERE) -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+
+simulate: setup ## run the spine on a simulated disk and clock (SEEDS=2000)
+	@$(PYTHON_HERE) -m tests.simulation --seeds $(SEEDS)
+
+test-crash: setup ## kill real processes at named points (MINUTES=10, ROUNDS=, SEED=)
+	@$(PYTHON_HERE) -m tests.crash --minutes $(MINUTES) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
+
+mutate: setup ## break our own code on purpose; each break must turn a test red
+	@$(PYTHON_HERE) -m tests.mutate
+
+reference: setup ## write the pages in docs/reference that are made from the code
+	@$(PYTHON_HERE) tools/reference.py
+
+lock: setup ## choose the versions in requirements.lock anew
+	@.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url \
+		--python-version 3.11 --extra dev pyproject.toml \
+		--custom-compile-command "make lock" -o requirements.lock
+
+clean: ## remove .venv and the tools' caches; your data stays
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Performance, measured as ratios against floors in the same run."""

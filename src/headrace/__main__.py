@@ -1,0 +1,8 @@
+"""`python -m headrace`: the same as the command `headrace`."""
+
+from __future__ import annotations
+
+from headrace.interfaces.cli.main import run
+
+if __name__ == "__main__":
+    run()

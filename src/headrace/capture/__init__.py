@@ -1,0 +1,1 @@
+"""Capture: from a source into the change log, one recorder a source."""

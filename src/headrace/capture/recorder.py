@@ -1,0 +1,449 @@
+"""
+The recorder: from a source into its log, and the only one who writes there.
+
+It is a step machine. Time, source and log come in by argument; a step obeys what the
+engine asked, reads what there is, and writes what is due. Nothing in it waits except
+the source's own `read`, so a simulation can drive it through every interleaving (P2).
+
+When a flush is due (R10): 5 ms after the first change while the engine is idle, which it
+says once for each batch it could take; otherwise 1 s after it; at a size limit; always
+at the end of a commit. So a busy engine finds one file where there would be a hundred.
+
+Whatever goes wrong on the way, what the index names is the truth: on any error the
+recorder forgets what it held, opens log and source anew and reads on after the last
+synced entry. Nothing was acknowledged beyond that (invariant 1), so nothing is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from headrace.capture.source import Baselines, Copy, Source, SourceSpec
+from headrace.capture.wire import (
+    Acknowledge,
+    BaselineProgress,
+    Command,
+    Failed,
+    Flushed,
+    FlushNow,
+    LagReport,
+    Report,
+    StateReport,
+    Stop,
+    TakeBaseline,
+)
+from headrace.changelog.change import Changes
+from headrace.changelog.log import LIMIT_BYTES, LIMIT_ROWS, BaselineWriter, LogWriter
+from headrace.changelog.position import Position, SourcePosition
+from headrace.errors import (
+    HeadraceError,
+    OtherDatabase,
+    RecorderFailed,
+    SourceUnreachable,
+    StorageError,
+    UnknownTable,
+)
+from headrace.storage import points
+
+READ_ROWS = 20_000
+"""Asked for in one read: limits stay responsive, and the source's transactions short (R44)."""
+
+SOON_SECONDS = 0.005
+LATE_SECONDS = 1.0
+"""From the first change to its flush, while the engine is idle, and while it is busy (R10)."""
+
+HEARTBEAT_SECONDS = 10.0
+"""A position that moved without changes enters the index this often at most (R34)."""
+
+LAG_SECONDS = 1.0
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 30.0
+
+_MOST_REMEMBERED = 20_000
+
+
+class MarkedCopy(Copy, Protocol):
+    """A baseline that also says what its columns could not hold."""
+
+    @property
+    def exact(self) -> pa.Array | None:
+        """The marks of the batch that was given last, in the shape of a segment's `_exact`."""
+        ...
+
+
+class Recordable(Source, Baselines, Protocol):
+    """A source as engine and recorder need it."""
+
+    @property
+    def name(self) -> str:
+        """Its id, and the folder of its log."""
+        ...
+
+    @property
+    def spec(self) -> SourceSpec:
+        """What a child process builds it from again."""
+        ...
+
+    @property
+    def origin(self) -> str:
+        """What the log remembers the source by: its kind, a colon, the place it is at."""
+        ...
+
+    def lineage(self) -> str | None:
+        """Return the lineage the source has now, None before it was ever captured."""
+        ...
+
+    def baseline(self, table: str) -> MarkedCopy: ...
+
+
+class Recorder:
+    """Records some tables of one source."""
+
+    def __init__(
+        self,
+        source: Recordable,
+        open_log: Callable[[], LogWriter],
+        tables: Sequence[str],
+        clock: Callable[[], float],
+    ) -> None:
+        self.done = False
+        self._source = source
+        self._open_log = open_log
+        self._tables = tuple(tables)
+        self._clock = clock
+        self._log: LogWriter | None = None
+        self._connected = False
+        self._state = ""
+        self._reports: list[Report] = []
+        self._retry_at = clock()
+        self._pause = FIRST_PAUSE_SECONDS
+        self._credit = False
+        self._first_pending: float | None = None
+        self._moved: SourcePosition | None = None
+        self._owed_end = 0
+        self._last_heartbeat = clock()
+        self._last_lag = clock()
+        self._captured = 0
+        self._wanted: deque[str] = deque()
+        self._copying: _Copying | None = None
+        self._synced: deque[tuple[Position, str]] = deque()
+        self._asked: Position | None = None
+        self._acknowledged = ""
+
+    @property
+    def rest(self) -> float:
+        """How long the caller may wait for commands before the next step; 0 while streaming."""
+        return 0.0 if self._connected else max(0.0, self._retry_at - self._clock())
+
+    def step(self, commands: Sequence[Command], wait: float) -> list[Report]:
+        """Obey `commands`, then read for up to `wait` seconds and write what is due."""
+        self._reports = []
+        if not self.done:
+            try:
+                self._advance(commands, wait)
+            except SourceUnreachable as error:
+                self._lose(error, "reconnecting")
+            except StorageError as error:
+                self._lose_log(error)
+            except HeadraceError as error:
+                self._fail(error)
+        return self._reports
+
+    def _advance(self, commands: Sequence[Command], wait: float) -> None:
+        for command in commands:
+            self._obey(command)
+        if self.done:
+            return
+        if self._connected and self._log is not None:
+            self._stream(self._log, wait)
+        elif self._clock() >= self._retry_at:
+            self._connect()
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case FlushNow():
+                self._credit = True
+                if self._log is not None and self._first_pending is not None:
+                    self._flush(self._log)
+            case Acknowledge(position):
+                self._asked = Position.parse(position)
+                if self._connected and self._log is not None:
+                    self._acknowledge(self._log)
+            case TakeBaseline(table):
+                self._want(table)
+            case Stop():
+                if self._log is not None:
+                    self._flush(self._log, told=False)
+                self._move("closed")
+                self._end()
+
+    def _connect(self) -> None:
+        if self._state != "failed":
+            self._move("reconnecting" if self._state else "connecting")
+        # The log is taken before the source (R31), and kept while the source is away.
+        log = self._log = self._log or self._open_log()
+        origin = self._source.origin
+        if log.origin and log.origin != origin and self._source.lineage() != log.lineage:
+            # Asked before anything is set up there: it may be somebody else's database.
+            raise OtherDatabase("Not the database this log was recorded from", source=origin)
+        if problems := self._source.check(self._tables):
+            raise problems[0]
+        self._source.describe(self._tables)
+        at = self._source.open(log.source_position)
+        self._moved = None
+        if reason := _break(log, at, self._source.traits.resumes):
+            log.begin(at, reason, origin)
+        # Also what a recorder before this one made durable and did not live to tell.
+        self._reports.append(Flushed(log.last_entry))
+        self._connected = True
+        self._synced.clear()
+        self._remember(log)
+        self._acknowledged = ""
+        self._last_heartbeat = self._clock()
+        self._move("streaming")
+        self._acknowledge(log)
+
+    def _stream(self, log: LogWriter, wait: float) -> None:
+        changes = self._source.read(READ_ROWS, self._patience(wait))
+        # Only now is it a success: a source may open and then not read.
+        self._pause = FIRST_PAUSE_SECONDS
+        if changes is not None:
+            points.reach(points.CHANGES_READ)
+            self._take(log, changes)
+        if self._flush_due(log):
+            self._flush(log)
+        self._copy(log)
+        self._beat(log)
+        if self._clock() - self._last_lag >= LAG_SECONDS:
+            self._tell_lag()
+
+    def _patience(self, wait: float) -> float:
+        """How long reading may wait: until the next thing that is due."""
+        if self._wanted or self._copying is not None or self._reports:
+            # What there is to tell is told before anything is waited for.
+            return 0.0
+        now = self._clock()
+        due = [now + wait, self._last_lag + LAG_SECONDS]
+        if self._first_pending is not None:
+            due.append(self._flush_at(self._first_pending))
+        if self._moved is not None:
+            due.append(self._last_heartbeat + HEARTBEAT_SECONDS)
+        return max(0.0, min(due) - now)
+
+    def _take(self, log: LogWriter, changes: Changes) -> None:
+        if changes.tables or not log.pending_complete:
+            log.append(changes)
+            self._moved = None
+            if self._first_pending is None:
+                self._first_pending = self._clock()
+        elif changes.ends:
+            self._moved = changes.upto
+
+    def _flush_at(self, first: float) -> float:
+        return first + (SOON_SECONDS if self._credit else LATE_SECONDS)
+
+    def _flush_due(self, log: LogWriter) -> bool:
+        if self._first_pending is None:
+            return False
+        return (
+            log.pending_rows >= LIMIT_ROWS
+            or log.pending_bytes >= LIMIT_BYTES
+            or self._clock() >= self._flush_at(self._first_pending)
+        )
+
+    def _flush(self, log: LogWriter, *, told: bool = True) -> None:
+        """Write what is pending, if it ends with a commit."""
+        if not log.pending_complete:
+            return
+        rows = log.pending_rows
+        first = self._first_pending
+        flushed = log.flush()
+        self._first_pending = None
+        if flushed is None:
+            return
+        self._credit = False
+        self._captured += rows
+        self._remember(log)
+        gathered = 0.0 if first is None else self._clock() - first
+        self._reports.append(Flushed(flushed.entry, gathered))
+        if told:
+            self._tell_lag()
+
+    def _beat(self, log: LogWriter) -> None:
+        """Let the log's end follow a source in which nothing of ours changes (R34)."""
+        if self._moved is None or self._first_pending is not None:
+            return
+        # A table is shown once the log has passed its baseline's end: nobody waits for that.
+        owed = log.end.commit < self._owed_end <= self._moved.commit
+        if not owed and self._clock() - self._last_heartbeat < HEARTBEAT_SECONDS:
+            return
+        beat = log.heartbeat(self._moved)
+        self._moved = None
+        self._last_heartbeat = self._clock()
+        if beat is not None:
+            self._remember(log)
+            self._reports.append(Flushed(beat.entry))
+
+    def _remember(self, log: LogWriter) -> None:
+        if log.source_position is None:
+            return
+        self._synced.append((log.end, log.source_position))
+        if len(self._synced) > _MOST_REMEMBERED:
+            # Coarser is safe: what is acknowledged is always at or before what was asked.
+            self._synced = deque(list(self._synced)[::2])
+
+    def _acknowledge(self, log: LogWriter) -> None:
+        if self._asked is None:
+            return
+        if self._asked > log.end:
+            # Invariant 1: the log is synced before the source forgets.
+            raise RecorderFailed(
+                "Asked to forget what is not synced", asked=self._asked, synced=log.end
+            )
+        text = ""
+        while self._synced and self._synced[0][0] <= self._asked:
+            text = self._synced[0][1]
+            if len(self._synced) == 1 or self._synced[1][0] > self._asked:
+                break
+            self._synced.popleft()
+        if text and text != self._acknowledged:
+            points.reach(points.BEFORE_ACKNOWLEDGE)
+            self._source.acknowledge(text)
+            self._acknowledged = text
+
+    def _want(self, table: str) -> None:
+        if table not in self._tables:
+            error = UnknownTable("No such table is recorded here", table=table)
+            self._reports.append(Failed.of(error, stops=False))
+            return
+        under_way = self._copying is not None and self._copying.table == table
+        if not under_way and table not in self._wanted:
+            self._wanted.append(table)
+
+    def _copy(self, log: LogWriter) -> None:
+        """Read one chunk of a baseline: changes go on between any two (R43)."""
+        if self._copying is None:
+            if not self._wanted:
+                return
+            self._copying = _Copying(self._wanted.popleft(), self._source, log)
+        copying = self._copying
+        if (rows := copying.chunk()) is not None:
+            points.reach(points.BASELINE_CHUNK)
+            self._reports.append(BaselineProgress(copying.table, rows))
+            return
+        entry = copying.finish()
+        points.reach(points.BASELINE_FINISHED)
+        self._copying = None
+        self._owed_end = copying.copy.last
+        self._reports.append(Flushed(entry))
+        self._reports.append(BaselineProgress(copying.table, copying.rows, done=True))
+
+    def _tell_lag(self) -> None:
+        lag = self._source.lag()
+        self._last_lag = self._clock()
+        self._reports.append(LagReport(lag.changes, lag.seconds, self._captured))
+
+    def _lose(self, error: HeadraceError, state: str) -> None:
+        """Let go of the source, and come back later."""
+        self._stop_copying()
+        self._connected = False
+        self._source.close()
+        if self._log is not None:
+            try:
+                # The source may be away for long: what it gave need not wait for it. Half a
+                # commit must go, though, and only a log opened anew has none.
+                self._flush(self._log, told=False)
+                if not self._log.pending_complete:
+                    self._log = None
+            except StorageError as second:
+                self._lose_log(second)
+                return
+            except HeadraceError as second:
+                self._fail(second)
+                return
+        self._first_pending = None
+        self._move(state, error.message)
+        self._retry_at = self._clock() + self._pause
+        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+
+    def _lose_log(self, error: StorageError) -> None:
+        """Stop appending; the log is opened anew from its index, and read on after it (R36)."""
+        self._log = None
+        self._reports.append(Failed.of(error, stops=False))
+        self._lose(error, "failed")
+
+    def _fail(self, error: HeadraceError) -> None:
+        """Stop for good: waiting does not mend this one."""
+        self._reports.append(Failed.of(error, stops=True))
+        self._move("failed", error.message)
+        self._end()
+
+    def _stop_copying(self) -> None:
+        if self._copying is not None:
+            # A copy belongs to one connection: it is taken again from its beginning.
+            self._wanted.appendleft(self._copying.table)
+            self._copying.discard()
+            self._copying = None
+
+    def _end(self) -> None:
+        self._stop_copying()
+        self._connected = False
+        self._log = None
+        self._source.close()
+        self.done = True
+
+    def _move(self, state: str, reason: str = "") -> None:
+        if state != self._state or reason:
+            self._state = state
+            self._reports.append(StateReport(state, reason))
+
+
+class _Copying:
+    """A baseline on its way into the log."""
+
+    def __init__(self, table: str, source: Recordable, log: LogWriter) -> None:
+        self.table = table
+        self.rows = 0
+        self.copy = source.baseline(table)
+        self._batches: Iterator[pa.RecordBatch] = iter(self.copy)
+        self._writer: BaselineWriter = log.baseline(self.copy.schema)
+
+    def chunk(self) -> int | None:
+        """Copy the next chunk and return the rows so far; None when there is no more."""
+        for batch in self._batches:
+            self.rows = self._writer.write(batch, self.copy.exact)
+            return self.rows
+        return None
+
+    def finish(self) -> int:
+        """Make the baseline visible, and return its entry."""
+        return self._writer.finish(self.copy.first, self.copy.last).entry
+
+    def discard(self) -> None:
+        """Throw away what was copied."""
+        self.copy.close()
+        # Files that no entry names are swept at the next start anyway.
+        with contextlib.suppress(StorageError):
+            self._writer.discard()
+
+
+def _break(log: LogWriter, at: SourcePosition, resumes: bool) -> str | None:
+    """Return why history does not simply go on at `at`; None when it does (R1)."""
+    if log.lineage is None:
+        return "start"
+    if at.lineage != log.lineage:
+        return "lineage"
+    # A source that cannot resume may come to the same place without what lies between.
+    return None if resumes and str(at) == log.source_position else "gap"
+
+
+if __name__ == "__main__":
+    from headrace.capture.child import main
+
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,156 @@
+"""
+The contract between a source and the recorder that reads it.
+
+A source is pulled: the recorder's one thread calls it, owns time, and decides what is
+flushed when. A source never writes to the log and never acknowledges by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+from headrace.changelog.change import Changes
+from headrace.changelog.position import SourcePosition
+from headrace.changelog.schema import TableName, TableSchema
+from headrace.errors import HeadraceError
+
+__all__ = [
+    "Baselines",
+    "Copy",
+    "Lag",
+    "Problem",
+    "Source",
+    "SourcePosition",
+    "SourceSpec",
+    "SourceTraits",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTraits:
+    """What a source can do, as data: read by recorder and planner, never asked by type."""
+
+    lineage: str
+    """The kind of its lineages: `sqlite`, `pg`, `log`, `test`."""
+
+    ordering: Literal["total", "per_partition"] = "total"
+    resumes: bool = True
+    """Whether reading can go on after a restart; otherwise every start is a gap."""
+
+    inserts_replace: bool = False
+    """
+    Whether an insert may have removed a row of the same key without saying so, as
+    SQLite's INSERT OR REPLACE does: a filtered-out row is then deleted if present.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """A source as plain values, so that a child process can build it again."""
+
+    kind: str
+    """The name it is registered under: `sqlite`."""
+
+    name: str
+    """The source's id, and the folder of its log."""
+
+    options: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far reading is behind the source, as observed."""
+
+    changes: int | None = None
+    """Changes captured by the source and not yet read; None where it cannot be told."""
+
+    seconds: float | None = None
+
+
+Problem = HeadraceError
+"""What `check` finds: an error with its code and remedy, not raised but gathered."""
+
+
+class Source(Protocol):
+    """
+    Brings changes of some tables, in commit order.
+
+    *Order*: commits come in the order of their numbers; within one, by ordinal.
+    *Duplicates*: after `open(after)` no commit at or before `after` is given.
+    *Durability*: none; what was read and not flushed is read again after a restart, so
+    `read` must give the same changes with the same positions again.
+    *Threads*: all calls but `wake` come from one thread.
+    *Nothing to read*: `read` waits up to `wait` seconds and returns None.
+    *Shutdown*: `close` may follow any call, also one that raised; it never raises.
+
+    `SourceUnreachable` from any call means "try again later": the recorder closes,
+    backs off and opens anew. Every other error stops the recorder.
+    """
+
+    @property
+    def traits(self) -> SourceTraits: ...
+
+    def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
+        """Return the schema of each table; a missing one raises `TableRefused`."""
+        ...
+
+    def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
+        """Return everything that keeps these tables from being captured exactly."""
+        ...
+
+    def open(self, after: SourcePosition | str | None) -> SourcePosition:
+        """
+        Prepare to read what follows `after` (None: from now on) and return where reading begins.
+
+        `after` may come as the text the log kept. If the result is of another lineage,
+        history was replaced and the recorder opens an epoch; if it is a later place in
+        the same lineage, changes are gone and it records a gap (R1).
+        """
+        ...
+
+    def read(self, most: int, wait: float) -> Changes | None:
+        """Return about `most` changes of whole commits, or None after `wait` seconds without."""
+        ...
+
+    def wake(self) -> None:
+        """End the wait of a running `read` early; from any thread, at any time."""
+        ...
+
+    def acknowledge(self, upto: str) -> None:
+        """Allow the source to forget everything at or before `upto`, as the log kept its text."""
+        ...
+
+    def lag(self) -> Lag: ...
+
+    def close(self) -> None: ...
+
+
+class Copy(Protocol):
+    """
+    A baseline under way (R43).
+
+    Iterate its batches, each in the shape of `TableSchema.arrow`; `first` is known at
+    once, `last` after the iteration has ended. Rows hold what the table had somewhere
+    between the two; applying every change after `first` makes them exact from `last` on.
+    """
+
+    schema: TableSchema
+    first: int
+    """F: the last commit before the first batch was read."""
+
+    last: int
+    """H: the last commit when the last batch was read."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]: ...
+
+    def close(self) -> None: ...
+
+
+class Baselines(Protocol):
+    """A source whose baselines the recorder reads itself, between its changes."""
+
+    def baseline(self, table: TableName) -> Copy: ...

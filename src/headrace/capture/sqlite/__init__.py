@@ -1,0 +1,1 @@
+"""Capture from SQLite by triggers that write into one log table beside the data."""

@@ -1,0 +1,148 @@
+"""
+From rows as SQLite hands them out to Arrow, column by column.
+
+Baseline and changes go through the same conversion, so a value has one form whichever
+way it came. Text is decoded by SQLite's own binding as long as it is UTF-8; the first
+row that is not makes the same query run once more with a decoder that takes anything.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.capture.sqlite.database import lenient, undecodable
+from headrace.changelog.change import Op
+from headrace.changelog.schema import TableSchema
+
+PART_ROWS = 256
+"""How many rows are fetched between two looks at the limits."""
+
+Row = tuple[object, ...]
+Marks = dict[int, dict[int, str]]
+"""Row number → field id → exact text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How much may be read in one go."""
+
+    most: int
+    bytes: int
+    until: float
+    """By the monotonic clock."""
+
+
+def fetch(
+    database: sqlite3.Connection, sql: str, values: Sequence[object], limits: Reading
+) -> tuple[list[Row], bool]:
+    """Return rows up to one of the limits, at least one part; with them, whether that was all."""
+    try:
+        return _fetch(database, sql, values, limits)
+    except sqlite3.OperationalError as error:
+        if not undecodable(error):
+            raise
+    database.text_factory = lenient
+    try:
+        return _fetch(database, sql, values, limits)
+    finally:
+        database.text_factory = str
+
+
+def _fetch(
+    database: sqlite3.Connection, sql: str, values: Sequence[object], limits: Reading
+) -> tuple[list[Row], bool]:
+    cursor = database.execute(sql, values)
+    rows: list[Row] = []
+    size = 0
+    try:
+        while True:
+            part = cursor.fetchmany(PART_ROWS)
+            rows += part
+            if len(part) < PART_ROWS:
+                return rows, len(rows) < limits.most
+            size += _size(part)
+            if len(rows) >= limits.most or size >= limits.bytes or time.monotonic() >= limits.until:
+                return rows, False
+    finally:
+        cursor.close()
+
+
+def _size(rows: Iterable[Row]) -> int:
+    return sum(len(value) if isinstance(value, str | bytes) else 8 for row in rows for value in row)
+
+
+def batch_of(schema: TableSchema, rows: Sequence[Row]) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """Return rows of a table as Arrow, and the marks of what their columns cannot hold."""
+    marks: Marks = {}
+    arrays = _columns(schema, list(zip(*rows, strict=True)), marks)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
+    return batch, _exact(schema, len(rows), marks) if marks else None
+
+
+def segment_of(schema: TableSchema, rows: Sequence[Row], width: int) -> pa.Table:
+    """
+    Return rows of the capture log as a segment.
+
+    A row is seq, ts, tbl, op and both images, each `width` columns wide, of which the
+    table uses the first ones.
+    """
+    columns = list(zip(*rows, strict=True))
+    seqs, times, _, ops = columns[:4]
+    marks: Marks = {}
+    op = pa.array(ops, pa.int8())
+    before = _image(schema, columns[4 : 4 + width], pc.equal(op, int(Op.INSERT)), marks)
+    # The after image is marked last: it is the one a pipeline would show.
+    after = _image(schema, columns[4 + width :], pc.equal(op, int(Op.DELETE)), marks)
+    types = {field.name: field.type for field in schema.segment}
+    count = len(rows)
+    micros = pc.multiply(pa.array(times, pa.int64()), 1000)
+    return pa.Table.from_arrays(
+        [
+            op,
+            pa.array(seqs, pa.int64()),
+            # Each logged change is a commit of its own (R41).
+            pa.array(repeat(0, count), pa.int32()),
+            pa.nulls(count, types["_xid"]),
+            micros.cast(types["_time"]),
+            pa.nulls(count, types["_unsent"]),
+            _exact(schema, count, marks),
+            before,
+            after,
+        ],
+        schema=schema.segment,
+    )
+
+
+def _image(
+    schema: TableSchema, columns: Sequence[Sequence[object]], absent: pa.Array, marks: Marks
+) -> pa.StructArray:
+    arrays = _columns(schema, columns, marks)
+    return pa.StructArray.from_arrays(arrays, fields=list(schema.arrow), mask=absent)
+
+
+def _columns(
+    schema: TableSchema, columns: Sequence[Sequence[object]], marks: Marks
+) -> list[pa.Array]:
+    arrays = []
+    for column, values in zip(schema.columns, columns, strict=False):
+        array, misfits = column.type.to_arrow(values)
+        for row, text in misfits:
+            marks.setdefault(row, {})[column.field] = text
+        arrays.append(array)
+    return arrays
+
+
+def _exact(schema: TableSchema, count: int, marks: Marks) -> pa.Array:
+    kind = schema.segment.field("_exact").type
+    if not marks:
+        return pa.nulls(count, kind)
+    return pa.array(
+        [list(marks[row].items()) if row in marks else None for row in range(count)], kind
+    )

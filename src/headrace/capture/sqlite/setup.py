@@ -1,0 +1,293 @@
+"""
+What capture puts into the user's database, and how it is taken out again.
+
+One log table holds the changes of all captured tables: `seq`, time, a number that names
+table and columns, the operation, and both images in generic columns without a type. So
+every value keeps its storage class, bit for bit, and nothing in a trigger can fail for a
+value's sake: capture must never make a statement of the application fail (R42).
+
+`seq` is a plain rowid: SQLite has one writer at a time, so its order is commit order, and
+as long as the newest row is never removed, numbers only grow. The first row is a marker,
+so that there is a newest row from the beginning.
+
+A table's columns are written down with every plan. When they change, or when one of its
+triggers was missing, changes may have gone by unseen: the new plan leaves a mark in the
+log, and each reader that comes to it begins anew (R39).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from headrace.capture.sqlite.database import quoted, writing
+from headrace.capture.sqlite.tables import PREFIX, SourceTable, column_list
+from headrace.changelog.change import Op
+from headrace.errors import SourceRefused
+
+FORMAT = 1
+LOG = f"{PREFIX}_log"
+META = f"{PREFIX}_meta"
+TABLES = f"{PREFIX}_tables"
+READERS = f"{PREFIX}_readers"
+
+REPLANNED = 8
+"""The kind of a mark: changes of a table may be missing before it."""
+
+STARTED = 9
+"""The kind of a mark that only keeps the log from being empty."""
+
+# Milliseconds on every version of SQLite: other time functions differ between them, and
+# the application's may be an old one. It is the statement's time, not the commit's.
+NOW = "cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer)"
+
+_EVENTS = (("insert", Op.INSERT), ("update", Op.UPDATE), ("delete", Op.DELETE))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One set of columns of a table, as the log's rows refer to it."""
+
+    id: int
+    table: str
+    fields: Mapping[str, int]
+    """Each column's field id, in the order of the images; never reused within a table."""
+
+    fingerprint: Sequence[tuple[str, str, int]]
+
+
+def capture_id(database: sqlite3.Connection) -> str | None:
+    """Return the capture's uuid; None where nothing was ever set up."""
+    if not _has(database, META):
+        return None
+    found = dict(database.execute(f"select name, value from {META}").fetchall())
+    if found.get("format") != FORMAT:
+        raise SourceRefused(
+            "Capture tables are in a format of another version",
+            format=found.get("format"),
+            remedy="Use the version that made them, or remove them with teardown.",
+        )
+    return str(found["capture"])
+
+
+def plans(database: sqlite3.Connection) -> dict[int, Plan]:
+    """Return every plan ever made, by its number."""
+    if not _has(database, TABLES):
+        return {}
+    found = {}
+    for number, name, text in database.execute(
+        f"select id, name, columns from {TABLES} order by id"
+    ):
+        columns = json.loads(text)
+        found[number] = Plan(
+            number,
+            name,
+            {column: field for column, _, _, field in columns},
+            [(column, declared, key) for column, declared, key, _ in columns],
+        )
+    return found
+
+
+def latest(every: Mapping[int, Plan], table: str) -> Plan | None:
+    """Return the newest plan of `table`."""
+    own = [plan for plan in every.values() if plan.table == table]
+    return own[-1] if own else None
+
+
+def fields_for(every: Mapping[int, Plan], table: SourceTable) -> dict[str, int]:
+    """Return field ids for the columns as they are now; new columns get new ones."""
+    # A mark in an old segment must never come to mean another column.
+    known: dict[str, int] = {}
+    used = 0
+    for plan in every.values():
+        if plan.table == table.name:
+            known = dict(plan.fields)
+            used = max([used, *plan.fields.values()])
+    fields = {}
+    for column in table.columns:
+        if column.name not in known:
+            used += 1
+        fields[column.name] = known.get(column.name, used)
+    return fields
+
+
+def complete(database: sqlite3.Connection) -> bool:
+    """Whether all tables of ours are there."""
+    return capture_id(database) is not None and all(
+        _has(database, name) for name in (LOG, READERS, TABLES)
+    )
+
+
+def amiss(database: sqlite3.Connection, tables: Sequence[SourceTable]) -> list[str]:
+    """Return the tables that are not captured as they are now; [] when all is in place."""
+    if not complete(database):
+        return [table.name for table in tables]
+    every = plans(database)
+    present = _triggers(database)
+    wrong = []
+    for table in tables:
+        plan = latest(every, table.name)
+        if (
+            plan is None
+            or list(plan.fingerprint) != table.fingerprint
+            or any(present.get(name) != sql for name, sql in _trigger_sql(table, plan.id).items())
+        ):
+            wrong.append(table.name)
+    return wrong
+
+
+def install(database: sqlite3.Connection, tables: Sequence[SourceTable]) -> str:
+    """
+    Capture `tables`, in one transaction, and return the capture's uuid.
+
+    Does nothing, and takes no lock, where all is in place already.
+    """
+    if (capture := capture_id(database)) is not None and not amiss(database, tables):
+        return capture
+    with writing(database):
+        # Looked at again: somebody else may have set it up before we got the lock.
+        capture = _make_tables(database, max(len(table.columns) for table in tables))
+        every = plans(database)
+        for table in tables:
+            _capture_table(database, table, every)
+    return capture
+
+
+def _make_tables(database: sqlite3.Connection, width: int) -> str:
+    capture = capture_id(database)
+    database.execute(
+        f"create table if not exists {META} (name text primary key, value) without rowid"
+    )
+    database.execute(
+        f"create table if not exists {TABLES} (id integer primary key, name text, columns text)"
+    )
+    database.execute(
+        f"create table if not exists {READERS} "
+        "(name text primary key, capture text, cursor integer, tables text) without rowid"
+    )
+    if capture is None or not _has(database, LOG):
+        # A new log counts from 1 again: its numbers need a name of their own (R1).
+        database.execute(
+            f"create table if not exists {LOG} (seq integer primary key, ts, tbl, op, b0, a0)"
+        )
+        capture = renew(database)
+    wide = (
+        database.execute("select count(*) from pragma_table_info(?)", (LOG,)).fetchone()[0] - 4
+    ) // 2
+    for number in range(wide, width):
+        for side in "ba":
+            database.execute(f"alter table {LOG} add column {side}{number}")
+    return capture
+
+
+def renew(database: sqlite3.Connection) -> str:
+    """Give the capture a new uuid, because its numbers begin anew; within a transaction."""
+    capture = uuid4().hex
+    database.executemany(
+        f"insert or replace into {META} values (?, ?)", [("format", FORMAT), ("capture", capture)]
+    )
+    mark(database, STARTED)
+    return capture
+
+
+def mark(database: sqlite3.Connection, kind: int, plan: int = 0) -> int:
+    """Write a mark into the log and return its number; within a transaction."""
+    made = database.execute(f"insert into {LOG} (ts, tbl, op) values ({NOW}, ?, ?)", (plan, kind))
+    return int(made.lastrowid or 0)
+
+
+def _capture_table(
+    database: sqlite3.Connection, table: SourceTable, every: dict[int, Plan]
+) -> None:
+    plan = before = latest(every, table.name)
+    if plan is None or list(plan.fingerprint) != table.fingerprint:
+        fields = fields_for(every, table)
+        columns = [[*facts, fields[facts[0]]] for facts in table.fingerprint]
+        made = database.execute(
+            f"insert into {TABLES} (name, columns) values (?, ?)", (table.name, json.dumps(columns))
+        )
+        plan = Plan(int(made.lastrowid or 0), table.name, fields, table.fingerprint)
+        every[plan.id] = plan
+    wanted = _trigger_sql(table, plan.id)
+    present = {
+        name: sql
+        for name, sql in _triggers(database).items()
+        if _table_of(database, name) == table.name
+    }
+    if present == wanted:
+        return
+    for name in present:
+        database.execute(f"drop trigger {quoted(name)}")
+    for sql in wanted.values():
+        database.execute(sql)
+    if before is not None:
+        mark(database, REPLANNED, plan.id)
+
+
+def teardown(database: sqlite3.Connection, tables: Sequence[str] | None = None) -> None:
+    """
+    Take out the triggers of `tables`, or of all; with the last ones our tables go too.
+
+    The triggers go first and all of it in one transaction: a trigger without its log
+    would make every write of the application fail (R42).
+    """
+    with writing(database):
+        left = 0
+        for name in _triggers(database):
+            if tables is None or _table_of(database, name) in tables:
+                database.execute(f"drop trigger {quoted(name)}")
+            else:
+                left += 1
+        if not left:
+            for name in (LOG, READERS, TABLES, META):
+                database.execute(f"drop table if exists {name}")
+
+
+def _trigger_sql(table: SourceTable, plan: int) -> dict[str, str]:
+    """Return the triggers by name, each in the very text that SQLite keeps of it."""
+    names = [column.name for column in table.columns]
+    before = ", ".join(f"b{number}" for number in range(len(names)))
+    after = ", ".join(f"a{number}" for number in range(len(names)))
+    old, new = column_list(names, "OLD."), column_list(names, "NEW.")
+    images = {
+        Op.INSERT: (after, new),
+        Op.UPDATE: (f"{before}, {after}", f"{old}, {new}"),
+        Op.DELETE: (before, old),
+    }
+    made = {}
+    for event, op in _EVENTS:
+        name = f"{PREFIX}_{plan}_{event}"
+        columns, values = images[op]
+        made[name] = (
+            f"CREATE TRIGGER {quoted(name)} after {event} on {quoted(table.name)} begin "
+            f"insert into {LOG} (ts, tbl, op, {columns}) "
+            f"values ({NOW}, {plan}, {int(op)}, {values}); end"
+        )
+    return made
+
+
+def _triggers(database: sqlite3.Connection) -> dict[str, str]:
+    return {
+        name: sql
+        for name, sql in database.execute(
+            "select name, sql from sqlite_master where type = 'trigger'"
+        )
+        if name.startswith(PREFIX)
+    }
+
+
+def _table_of(database: sqlite3.Connection, trigger: str) -> str | None:
+    row = database.execute(
+        "select tbl_name from sqlite_master where type = 'trigger' and name = ?", (trigger,)
+    ).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _has(database: sqlite3.Connection, table: str) -> bool:
+    row = database.execute(
+        "select 1 from sqlite_master where type = 'table' and name = ?", (table,)
+    ).fetchone()
+    return row is not None

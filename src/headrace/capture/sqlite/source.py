@@ -1,0 +1,457 @@
+"""
+A SQLite database as a source.
+
+Nothing runs inside the database but three triggers a table (`setup.py`); everything else
+is this reader, on its own connection. It reads `cursor … max(seq)` in one read
+transaction, which always ends between two transactions of the application, because
+SQLite shows nobody half of one: that is a read group, and whole groups make a flush
+(R41). Where exactly one transaction ends within a group cannot be told.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, SourceTraits
+from headrace.capture.sqlite import prune, setup
+from headrace.capture.sqlite.baseline import SQLiteCopy
+from headrace.capture.sqlite.database import busy, connect, reading, speaking, writing
+from headrace.capture.sqlite.place import Place, witness
+from headrace.capture.sqlite.rows import Reading, Row, fetch, segment_of
+from headrace.capture.sqlite.setup import LOG, READERS, REPLANNED, STARTED
+from headrace.capture.sqlite.tables import KINDS, SourceTable, inspect, table_schema
+from headrace.capture.sqlite.watch import Watch
+from headrace.changelog.change import Changes, TableChanges
+from headrace.changelog.schema import TableName, TableSchema
+from headrace.errors import (
+    BadName,
+    HeadraceError,
+    SourceRefused,
+    SourceUnreachable,
+    TableRefused,
+)
+
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+READ_BYTES = 16 << 20
+READ_SECONDS = 0.1
+"""One read transaction at most; a larger group is read in parts (R44)."""
+
+PATIENCE_SECONDS = 5.0
+"""How long a locked database is waited for before it counts as unreachable."""
+
+_BUSY_MS = 100
+"""How long one attempt to read waits for a lock: `wake` cannot end this wait."""
+
+
+def sqlite(
+    path: str | Path, *, name: str | None = None, columns: Mapping[str, str] | None = None
+) -> SQLiteSource:
+    """
+    Return the SQLite database at `path` as a source; it is not touched before a start.
+
+    `name` is the source's id, by default made from the file's name. `columns` gives
+    columns another type than their declared one: `{"at": "text"}` or `{"orders.at": "text"}`.
+    """
+    if name is None:
+        made = re.sub(r"[^a-z0-9._-]", "_", Path(path).stem.lower()).lstrip("._-")[:64]
+        name = made or "sqlite"
+    elif NAME.fullmatch(name) is None:
+        raise BadName("Not a usable name for a source", name=name)
+    for column, kind in (columns or {}).items():
+        if kind not in KINDS:
+            raise SourceRefused(
+                "Unknown type for a column",
+                source=name,
+                column=column,
+                type=kind,
+                remedy=f"Use one of {', '.join(KINDS)}.",
+            )
+    # The folder the caller stands in may be another one by the time of a restart.
+    where = str(Path(path).expanduser().absolute())
+    return SQLiteSource(SourceSpec("sqlite", name, {"path": where, "columns": dict(columns or {})}))
+
+
+class SQLiteSource:
+    """Reads one SQLite database; `describe` names the tables that `open` will capture."""
+
+    traits = SourceTraits(lineage="sqlite", inserts_replace=True)
+
+    def __init__(self, spec: SourceSpec, reader: str | None = None) -> None:
+        options = spec.options
+        self.spec = spec
+        self.name = spec.name
+        self.path = str(options["path"])
+        columns = options.get("columns") or {}
+        self._overrides: dict[str, str] = dict(columns) if isinstance(columns, Mapping) else {}
+        self._reader = reader or spec.name
+        self._tables: dict[TableName, SourceTable] = {}
+        self._schemas: dict[int, TableSchema] = {}
+        self._database: sqlite3.Connection | None = None
+        self._watch: Watch | None = None
+        self._at = Place("0" * 32, 0)
+        self._group_end = 0
+        self._inode = 0
+        self._schema_version = -1
+        self._busy_since: float | None = None
+        self._was_open = False
+        self._pruning: prune.Pruning | None = None
+        self._awake = False
+
+    @property
+    def origin(self) -> str:
+        """The database by its real path: what a log remembers it by."""
+        return f"sqlite:{Path(self.path).resolve()}"
+
+    def lineage(self) -> str | None:
+        """Return the lineage the database has now; None where it was never captured."""
+        database = connect(self.path)
+        try:
+            with speaking(self.path):
+                capture = setup.capture_id(database)
+        finally:
+            database.close()
+        return None if capture is None else f"sqlite/{capture}"
+
+    def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
+        """Return the schemas, and remember these tables for `open`."""
+        database = connect(self.path)
+        try:
+            with speaking(self.path), reading(database):
+                found = {name: inspect(database, name) for name in dict.fromkeys(tables)}
+                every = setup.plans(database)
+        finally:
+            database.close()
+        self._tables = found
+        return {
+            name: table_schema(table, setup.fields_for(every, table), self._overrides)
+            for name, table in found.items()
+        }
+
+    def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
+        """Return what keeps these tables from being captured exactly; changes nothing."""
+        problems: list[Problem] = []
+        try:
+            database = connect(self.path)
+        except HeadraceError as problem:
+            return [problem]
+        try:
+            with speaking(self.path):
+                found = []
+                for name in dict.fromkeys(tables):
+                    try:
+                        found.append(inspect(database, name))
+                    except TableRefused as problem:
+                        problems.append(problem)
+                problems += self._unknown_overrides(found, len(problems))
+                if setup.amiss(database, found):
+                    # Whether triggers can be made is told only by the lock itself.
+                    with writing(database):
+                        pass
+        except HeadraceError as problem:
+            problems.append(problem)
+        finally:
+            database.close()
+        return problems
+
+    def _unknown_overrides(self, tables: Sequence[SourceTable], refused: int) -> list[Problem]:
+        if refused:
+            return []  # the column may be in a table that could not be looked at
+        known = {column.name for table in tables for column in table.columns}
+        known |= {f"{table.name}.{column.name}" for table in tables for column in table.columns}
+        return [
+            SourceRefused(
+                "No captured table has this column",
+                source=self.name,
+                column=column,
+                remedy="Correct the column in columns=, or leave it out.",
+            )
+            for column in self._overrides
+            if column not in known
+        ]
+
+    def open(self, after: SourcePosition | str | None) -> SourcePosition:
+        """Set up capture where it is missing, and find the place to read on from."""
+        self.close()
+        if not self._tables:
+            raise SourceRefused("No table to capture", source=self.name)
+        database = self._connect()
+        self._database = database
+        wanted = Place.parse(str(after)) if after is not None else None
+        with speaking(self.path):
+            capture = setup.install(database, list(self._tables.values()))
+            self._schemas = self._read_schemas(database)
+            self._at = self._place_to_read_on(database, capture, wanted)
+            (mode,) = database.execute("pragma journal_mode").fetchone()
+            if mode == "wal":
+                # Losing the newest prune in a power cut costs nothing; an fsync under the
+                # write lock would cost the application.
+                database.execute("pragma synchronous = normal")
+            database.execute(f"pragma busy_timeout = {_BUSY_MS}")
+            self._schema_version = self._version(database, "schema_version")
+        self._group_end = self._at.seq
+        self._busy_since = None
+        self._watch = Watch(self.path, lambda: self._version(database, "data_version"))
+        self._inode = 0
+        self._pruning = prune.Pruning(database, self._reader, capture)
+        self._was_open = True
+        return self._at
+
+    def read(self, most: int, wait: float) -> Changes | None:
+        """Return the next group, or a part of it, of the tables named last."""
+        database, watch = self._opened()
+        until = time.monotonic() + wait
+        while True:
+            with speaking(self.path):
+                changes = self._try_to_read(database, watch, most)
+                if changes is not None:
+                    return changes
+                if self._pruning is not None:
+                    self._pruning.step()
+            self._inode = self._inode or watch.inode
+            if watch.inode != self._inode:
+                raise SourceUnreachable("Database file was replaced", path=self.path)
+            left = until - time.monotonic()
+            if left <= 0 or self._awake:
+                self._awake = False
+                return None
+            watch.wait(left)
+
+    def wake(self) -> None:
+        """End the wait of a running `read`, or of the next one."""
+        self._awake = True
+        if (watch := self._watch) is not None:
+            watch.wake()
+
+    def acknowledge(self, upto: str) -> None:
+        """Let the log be pruned up to there, when it suits the application."""
+        place = Place.parse(upto)
+        if self._pruning is not None and place.capture == self._at.capture:
+            self._pruning.allow(place.seq)
+
+    def baseline(self, table: TableName) -> SQLiteCopy:
+        """Begin to copy a table."""
+        database, _ = self._opened()
+        found = self._tables[table]
+        schema = next(
+            schema for number, schema in reversed(self._schemas.items()) if schema.table == table
+        )
+        return SQLiteCopy(database, self.path, found, schema, lambda: self._look_for_ddl(database))
+
+    def lag(self) -> Lag:
+        """Return how many logged changes wait to be read, and since when the oldest does."""
+        database, _ = self._opened()
+        try:
+            with speaking(self.path):
+                (end,) = database.execute(f"select max(seq) from {LOG}").fetchone()
+                row = database.execute(
+                    f"select {setup.NOW} - ts from {LOG} where seq > ? order by seq limit 1",
+                    (self._at.seq,),
+                ).fetchone()
+        except SourceUnreachable:
+            return Lag()
+        seconds = 0.0 if row is None else max(0, int(row[0])) / 1000
+        return Lag(max(0, int(end or 0) - self._at.seq), seconds)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        self._pruning = None
+
+    def teardown(self, tables: Sequence[TableName] | None = None) -> None:
+        """Take the triggers of these tables out of the database, or everything of ours."""
+        database = connect(self.path)
+        try:
+            with speaking(self.path):
+                setup.teardown(database, tables)
+        finally:
+            database.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            return connect(self.path)
+        except SourceRefused as error:
+            if self._was_open and not Path(self.path).exists():
+                # Somebody is about to put a restored file here: waiting helps after all.
+                raise SourceUnreachable("Database is gone", path=self.path) from error
+            raise
+
+    def _opened(self) -> tuple[sqlite3.Connection, Watch]:
+        if self._database is None or self._watch is None:
+            raise SourceUnreachable("Database is not open", path=self.path)
+        return self._database, self._watch
+
+    def _place_to_read_on(
+        self, database: sqlite3.Connection, capture: str, wanted: Place | None
+    ) -> Place:
+        """Return `wanted` if history goes on there; otherwise a later or a new place (R1, R40)."""
+        with reading(database):
+            active = self._tables_read_before(database)
+            place = wanted
+            if place is None or place.capture != capture:
+                place = self._end(database, capture)
+            elif (verdict := self._compare(database, place)) == "pruned":
+                # What was to be read is gone, but the numbers go on: a gap.
+                place = self._end(database, capture)
+            elif verdict == "reset":
+                place = None
+            else:
+                place = self._beyond_replans(database, place)
+        lapsed = any(active.get(name) is False for name in self._tables)
+        if place is not None and not lapsed and self._registered(database, place, active):
+            return place
+        with writing(database):
+            if place is None:
+                # The log was emptied or comes from a copy: its numbers mean nothing now.
+                capture = setup.renew(database)
+                place = self._end(database, capture)
+            elif lapsed:
+                # A table was left out for a while and this reader skipped its changes.
+                setup.mark(database, STARTED)
+                place = self._end(database, capture)
+            names = {**dict.fromkeys(active, False), **dict.fromkeys(self._tables, True)}
+            database.execute(
+                f"insert or replace into {READERS} values (?, ?, ?, ?)",
+                (self._reader, capture, place.seq, json.dumps(names)),
+            )
+        return place
+
+    def _tables_read_before(self, database: sqlite3.Connection) -> dict[str, bool]:
+        row = database.execute(
+            f"select tables from {READERS} where name = ?", (self._reader,)
+        ).fetchone()
+        return {} if row is None else json.loads(row[0])
+
+    def _registered(
+        self, database: sqlite3.Connection, place: Place, active: Mapping[str, bool]
+    ) -> bool:
+        """Whether our row among the readers says enough to protect what follows `place`."""
+        row = database.execute(
+            f"select capture, cursor from {READERS} where name = ?", (self._reader,)
+        ).fetchone()
+        return (
+            row is not None
+            and row[0] == place.capture
+            and row[1] <= place.seq
+            and dict(active)
+            == {**dict.fromkeys(active, False), **dict.fromkeys(self._tables, True)}
+        )
+
+    def _compare(self, database: sqlite3.Connection, place: Place) -> str:
+        row = database.execute(
+            f"select ts, tbl, op from {LOG} where seq = ?", (place.seq,)
+        ).fetchone()
+        if row is not None:
+            return "same" if witness(*row) == place.witness else "reset"
+        (first,) = database.execute(f"select min(seq) from {LOG}").fetchone()
+        return "pruned" if first is not None and first > place.seq else "reset"
+
+    def _beyond_replans(self, database: sqlite3.Connection, place: Place) -> Place:
+        own = ", ".join(str(number) for number in self._schemas)
+        row = database.execute(
+            f"select seq, ts, tbl, op from {LOG} "
+            f"where seq > ? and op = ? and tbl in ({own}) order by seq desc limit 1",
+            (place.seq, REPLANNED),
+        ).fetchone()
+        return place if row is None else Place(place.capture, row[0], witness(*row[1:]))
+
+    def _end(self, database: sqlite3.Connection, capture: str) -> Place:
+        row = database.execute(
+            f"select seq, ts, tbl, op from {LOG} order by seq desc limit 1"
+        ).fetchone()
+        return Place(capture, 0) if row is None else Place(capture, row[0], witness(*row[1:]))
+
+    def _read_schemas(self, database: sqlite3.Connection) -> dict[int, TableSchema]:
+        """Return the schema of each plan of our tables; of older ones as the plan has it."""
+        schemas = {}
+        for number, plan in setup.plans(database).items():
+            if (table := self._tables.get(plan.table)) is None:
+                continue
+            if list(plan.fingerprint) == table.fingerprint:
+                schemas[number] = table_schema(table, plan.fields, self._overrides)
+        return schemas
+
+    def _try_to_read(self, database: sqlite3.Connection, watch: Watch, most: int) -> Changes | None:
+        try:
+            if self._group_end <= self._at.seq and not watch.moved():
+                self._busy_since = None
+                return None
+            changes = self._read_group(database, most)
+        except sqlite3.OperationalError as error:
+            now = time.monotonic()
+            self._busy_since = self._busy_since or now
+            if not busy(error) or now - self._busy_since > PATIENCE_SECONDS:
+                raise
+            watch.again()
+            return None
+        self._busy_since = None
+        return changes
+
+    def _read_group(self, database: sqlite3.Connection, most: int) -> Changes | None:
+        width = max(len(schema.columns) for schema in self._schemas.values())
+        images = ", ".join(f"{side}{number}" for side in "ba" for number in range(width))
+        limits = Reading(most, READ_BYTES, time.monotonic() + READ_SECONDS)
+        with reading(database):
+            self._look_for_ddl(database)
+            if self._compare(database, self._at) != "same":
+                raise SourceUnreachable("Capture log was emptied or replaced", path=self.path)
+            if self._group_end <= self._at.seq:
+                (self._group_end,) = database.execute(f"select max(seq) from {LOG}").fetchone()
+            if self._group_end <= self._at.seq:
+                return None
+            rows, _ = fetch(
+                database,
+                f"select seq, ts, tbl, op, {images} from {LOG} "
+                f"where seq > ? and seq <= ? order by seq limit {most}",
+                (self._at.seq, self._group_end),
+                limits,
+            )
+        last = rows[-1]
+        upto = Place(self._at.capture, int(str(last[0])), witness(*last[1:4]))
+        changes = Changes(self._tables_of(rows, width), upto, ends=upto.seq >= self._group_end)
+        self._at = upto
+        return changes
+
+    def _tables_of(self, rows: Sequence[Row], width: int) -> list[TableChanges]:
+        parts: dict[object, list[Row]] = {}
+        for row in rows:
+            parts.setdefault(row[2], []).append(row)
+        made = []
+        for number, part in parts.items():
+            if (schema := self._schemas.get(int(str(number)))) is None:
+                continue
+            if any(row[3] == REPLANNED for row in part):
+                raise SourceUnreachable("Capture was set up anew", path=self.path)
+            made.append(TableChanges(schema, segment_of(schema, part, width)))
+        return made
+
+    def _look_for_ddl(self, database: sqlite3.Connection) -> None:
+        """Make sure that nothing changed what is captured, without anybody noticing (R39)."""
+        version = self._version(database, "schema_version")
+        if version == self._schema_version:
+            return
+        if not setup.complete(database):
+            raise SourceUnreachable("Capture tables are gone", path=self.path)
+        for name, known in self._tables.items():
+            table = inspect(database, name)
+            if table.fingerprint != known.fingerprint or setup.amiss(database, [table]):
+                raise TableRefused(
+                    "Columns or capture triggers changed while the table was captured",
+                    table=name,
+                    remedy="Start again: the table is then copied anew.",
+                )
+        self._schema_version = version
+
+    @staticmethod
+    def _version(database: sqlite3.Connection, pragma: str) -> int:
+        return int(database.execute(f"pragma {pragma}").fetchone()[0])

@@ -1,0 +1,298 @@
+"""
+Keeping a recorder alive.
+
+A recorder runs in a process of its own, so that nothing the engine does can hold up
+reading, and a crash on either side is not the other's. The same loop runs on a thread
+for tests and for sources that exist in this process only. Both have one shape.
+
+A recorder that ends without having been told to, and without having said that it stops
+for good, is started again, each time a little later, until one shows that it works.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import headrace
+from headrace.capture.child import log_opener
+from headrace.capture.loop import Inbox, run
+from headrace.capture.recorder import Recordable, Recorder
+from headrace.capture.registry import KINDS, build
+from headrace.capture.source import SourceSpec
+from headrace.capture.wire import (
+    REPORTS,
+    Channel,
+    Command,
+    Failed,
+    Flushed,
+    Report,
+    Setup,
+    Started,
+    StateReport,
+    Stop,
+)
+from headrace.errors import RecorderFailed
+
+OnReport: TypeAlias = Callable[[Report], object]
+"""Called on the recorder's own thread, one report at a time; must not wait."""
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 30.0
+PROVED_SECONDS = 10.0
+"""A recorder that lived so long, or flushed, was a success: the next pause is short again."""
+
+
+class RunningRecorder(Protocol):
+    """A recorder under supervision."""
+
+    restarts: int
+    """How often it had to be started again."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; None while there is none."""
+        ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def send(self, command: Command) -> None:
+        """Tell it something; forgotten if there is nobody to hear it, see `Started`."""
+        ...
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Let it flush and end; after `timeout` seconds it is ended."""
+        ...
+
+
+class RecorderProcess:
+    """A recorder in a child process."""
+
+    def __init__(self, setup: Setup, on_report: OnReport, *, log_file: str) -> None:
+        self.restarts = 0
+        self._setup = setup
+        self._on_report = on_report
+        self._log_file = Path(log_file)
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._failed = False
+        self._proved = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._channel: Channel[Report] | None = None
+        self._keeper: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process number."""
+        child = self._child
+        return None if child is None or child.poll() is not None else child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or will run again."""
+        return self._keeper is not None and self._keeper.is_alive()
+
+    def start(self) -> None:
+        """Start the child and the thread that listens to it."""
+        channel, child = self._spawn()
+        self._keeper = threading.Thread(
+            target=self._keep,
+            args=(channel, child),
+            name=f"headrace-recorder-{self._setup.name}",
+            daemon=True,
+        )
+        self._keeper.start()
+
+    def send(self, command: Command) -> None:
+        """Send to the child there is now."""
+        if (channel := self._channel) is not None:
+            channel.send(command)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Ask the child to end; kill it if it does not."""
+        self._stopping.set()
+        self.send(Stop())
+        keeper = self._keeper
+        if keeper is not None and keeper is not threading.current_thread():
+            keeper.join(timeout)
+            if keeper.is_alive():
+                with self._lock:
+                    if self._child is not None:
+                        self._child.kill()
+                keeper.join(timeout)
+
+    def _spawn(self) -> tuple[Channel[Report], subprocess.Popen[bytes]]:
+        # Python's sockets are not inherited: of the two ends, the child gets its own only,
+        # and nobody else gets ours. Else the line would not end with this process (R31).
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            self._log_file.parent.mkdir(parents=True, exist_ok=True)
+            with self._log_file.open("ab") as log:
+                child = subprocess.Popen(
+                    # -P: a file of the user's, in the folder he stands in, must not
+                    # take the place of a module.
+                    [sys.executable, "-P", "-m", "headrace.capture.recorder", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=_environment(),
+                    start_new_session=True,
+                )
+            self._child = child
+            self._channel = channel = Channel(ours, REPORTS)
+        channel.send(self._setup)
+        if self._stopping.is_set():
+            channel.send(Stop())
+        return channel, child
+
+    def _keep(self, channel: Channel[Report], child: subprocess.Popen[bytes]) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            began = time.monotonic()
+            self._proved = False
+            self._listen(channel)
+            channel.close()
+            code = child.wait()
+            if self._stopping.is_set() or self._failed:
+                return
+            if self._proved or time.monotonic() - began >= PROVED_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+            self._on_report(StateReport("reconnecting", f"Recorder ended, exit code {code}"))
+            if self._stopping.wait(pause):
+                return
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            self.restarts += 1
+            channel, child = self._spawn()
+
+    def _listen(self, channel: Channel[Report]) -> None:
+        while (report := channel.receive()) is not None:
+            if isinstance(report, Flushed):
+                self._proved = True
+            if isinstance(report, Failed) and report.stops:
+                self._failed = True
+            self._on_report(report)
+
+
+class RecorderThread:
+    """A recorder on a thread of this process."""
+
+    restarts = 0
+
+    def __init__(
+        self,
+        source: Recordable,
+        setup: Setup,
+        on_report: OnReport,
+        *,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._source = source
+        self._on_report = on_report
+        self._name = setup.name
+        self._recorder = recorder or Recorder(
+            source, log_opener(setup, source), setup.tables, time.monotonic
+        )
+        self._inbox = Inbox()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """This process, while it runs."""
+        return os.getpid() if self.alive else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(
+            target=self._run, name=f"headrace-recorder-{self._name}", daemon=True
+        )
+        self._thread.start()
+
+    def send(self, command: Command) -> None:
+        """Put it where the next step takes it."""
+        self._inbox.put(command)
+        self._source.wake()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Let it flush and end; after `timeout` it ends without."""
+        self.send(Stop())
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+            if thread.is_alive():
+                self._inbox.close()
+                self._source.wake()
+
+    def _run(self) -> None:
+        self._on_report(Started(os.getpid()))
+        try:
+            run(self._recorder, self._inbox, self._on_report)
+        finally:
+            if not self._recorder.done and not self._inbox.closed:
+                # An error nobody expected is on its way up; the engine must not wait for ever.
+                error = RecorderFailed("Recorder ended on an unexpected error")
+                self._on_report(Failed.of(error, stops=True))
+
+
+def start_recorder(
+    source: Recordable,
+    spec: SourceSpec,
+    tables: Sequence[str],
+    *,
+    data: str,
+    writer: str,
+    term: int,
+    on_report: OnReport,
+    how: str = "process",
+    reader: str | None = None,
+) -> RunningRecorder:
+    """
+    Start recording `tables` of a source into the data directory `data`.
+
+    `reader` tells apart those who read one source; by default it is the data directory.
+    """
+    where = str(Path(data).resolve())
+    setup = Setup(
+        kind=spec.kind,
+        name=spec.name,
+        options=dict(spec.options),
+        tables=tuple(tables),
+        data=where,
+        writer=writer,
+        term=term,
+        reader=reader or f"{spec.name}@{where}",
+    )
+    recorder: RunningRecorder
+    if how == "thread":
+        # An object of its own where it can be built: the caller's is used by his threads.
+        own = build(spec, setup.reader) if spec.kind in KINDS else source
+        recorder = RecorderThread(own, setup, on_report)
+    else:
+        log_file = str(Path(where) / "logs" / f"recorder-{spec.name}.log")
+        recorder = RecorderProcess(setup, on_report, log_file=log_file)
+    recorder.start()
+    return recorder
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the folder this package lies in first, wherever it was imported from."""
+    environment = dict(os.environ)
+    home = str(Path(headrace.__path__[0]).parent)
+    others = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = home if not others else f"{home}{os.pathsep}{others}"
+    return environment

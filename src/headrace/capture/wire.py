@@ -1,0 +1,180 @@
+"""
+What engine and recorder say to each other.
+
+Both are on one machine and of one version, so the form is plain: a length of four bytes,
+then JSON with a tag that names the kind. Commands go to the recorder, reports come back.
+Either end that closes, or dies, is an end of file at the other: the one signal that
+cannot get lost, and what a recorder lives and dies by (R31).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from headrace.errors import HeadraceError, RecorderFailed, all_errors
+
+_HEAD = struct.Struct(">I")
+LONGEST = 16 << 20
+"""More than this is not a frame of ours."""
+
+SEND_SECONDS = 10
+"""The other end has a thread that only reads: whoever does not take a frame so long is stuck."""
+
+
+class FlushNow(msgspec.Struct, frozen=True, tag="flush"):
+    """The engine is idle: flush what there is, or the next change soon after it comes (R10)."""
+
+
+class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
+    """Nothing at or before this position of the log is needed from the source any more (R8)."""
+
+    position: str
+
+
+class TakeBaseline(msgspec.Struct, frozen=True, tag="baseline"):
+    """Copy this table."""
+
+    table: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Flush what is complete and end."""
+
+
+class Setup(msgspec.Struct, frozen=True, tag="setup"):
+    """The first frame to a recorder: all it needs to know."""
+
+    kind: str
+    name: str
+    options: dict[str, object]
+    tables: tuple[str, ...]
+    data: str
+    """The data directory."""
+
+    writer: str
+    term: int
+    reader: str
+    """Who reads, for sources that keep a place for each reader."""
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """A new recorder began its life: it knows of no baseline that was asked for before."""
+
+    pid: int
+
+
+class Flushed(msgspec.Struct, frozen=True, tag="flushed"):
+    """An entry of the index is durable."""
+
+    entry: int
+    gathered: float = 0.0
+    """Seconds from its first change being read to this."""
+
+
+class LagReport(msgspec.Struct, frozen=True, tag="lag"):
+    """How far reading is behind, and how many changes this recorder has read in its life."""
+
+    changes: int | None
+    seconds: float | None
+    captured: int
+
+
+class StateReport(msgspec.Struct, frozen=True, tag="state"):
+    """The recorder moved to another state: connecting, streaming, reconnecting, failed, closed."""
+
+    state: str
+    reason: str = ""
+
+
+class BaselineProgress(msgspec.Struct, frozen=True, tag="progress"):
+    """Rows of a baseline so far; done once it is in the index."""
+
+    table: str
+    rows: int
+    done: bool = False
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """An error that a person should see; the recorder tries again unless it stops."""
+
+    code: str
+    message: str
+    remedy: str
+    facts: dict[str, str]
+    stops: bool = False
+
+    @classmethod
+    def of(cls, error: HeadraceError, *, stops: bool) -> Failed:
+        """Return the error as a report."""
+        facts = {name: str(value) for name, value in error.facts.items()}
+        return cls(error.code, error.message, error.remedy, facts, stops)
+
+    def error(self) -> HeadraceError:
+        """Return the error, of its own class again."""
+        found = {kind.code: kind for kind in all_errors()}.get(self.code, RecorderFailed)
+        return found(self.message, remedy=self.remedy, **self.facts)
+
+
+Command: TypeAlias = FlushNow | Acknowledge | TakeBaseline | Stop
+Report: TypeAlias = Started | Flushed | LagReport | StateReport | BaselineProgress | Failed
+
+COMMANDS: msgspec.json.Decoder[Command | Setup] = msgspec.json.Decoder(Command | Setup)
+REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+
+T = TypeVar("T")
+
+
+class Channel(Generic[T]):
+    """One end of the line: any thread sends, one thread receives."""
+
+    def __init__(self, end: socket.socket, decoder: msgspec.json.Decoder[T]) -> None:
+        self._end = end
+        self._decoder = decoder
+        self._sending = threading.Lock()
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
+
+    def send(self, frame: Command | Report | Setup) -> bool:
+        """Send one frame; False when there is nobody to take it."""
+        body = msgspec.json.encode(frame)
+        with self._sending:
+            try:
+                self._end.sendall(_HEAD.pack(len(body)) + body)
+            except OSError:
+                # Half a frame may be out: nothing after it could be understood.
+                self.close()
+                return False
+        return True
+
+    def receive(self) -> T | None:
+        """Return the next frame, or None when the other end is gone."""
+        head = self._exactly(_HEAD.size)
+        if head is None:
+            return None
+        (size,) = _HEAD.unpack(head)
+        if size > LONGEST or (body := self._exactly(size)) is None:
+            return None
+        return self._decoder.decode(body)
+
+    def close(self) -> None:
+        """Close this end; a thread that is receiving gets its end of file."""
+        with contextlib.suppress(OSError):
+            self._end.shutdown(socket.SHUT_RDWR)
+        self._end.close()
+
+    def _exactly(self, size: int) -> bytes | None:
+        parts = bytearray()
+        while len(parts) < size:
+            try:
+                part = self._end.recv(size - len(parts))
+            except OSError:
+                return None
+            if not part:
+                return None
+            parts += part
+        return bytes(parts)

@@ -1,0 +1,1 @@
+"""The change log: what every later stage reads, and nothing else."""

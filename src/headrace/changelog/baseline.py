@@ -1,0 +1,110 @@
+"""
+A baseline on its way into the log.
+
+Its rows go to disk part by part, and nobody sees one before the last: the entry that names
+all parts is what makes a baseline (H4). Until then it can be discarded, or forgotten in a
+crash, without a trace but files that the next writer sweeps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.changelog.change import Op
+from headrace.changelog.entry import Baseline, File
+from headrace.changelog.schema import TableSchema
+
+if TYPE_CHECKING:
+    from headrace.changelog.writer import LogWriter
+
+PART_BYTES = 32 << 20
+"""About the size of a part: enough for Spark to share out, small in memory."""
+
+
+class BaselineWriter:
+    """Takes the rows of one table, in the shape of `schema.arrow`, in any order."""
+
+    def __init__(
+        self,
+        log: LogWriter,
+        schema: TableSchema,
+        schema_id: int,
+        number: int,
+        stem: str,
+        since: int,
+    ) -> None:
+        self._log = log
+        self._schema = schema
+        self._schema_id = schema_id
+        self._number = number
+        self._stem = stem
+        self._since = since
+        self._waiting: list[pa.Table] = []
+        self._size = 0
+        self._files: list[File] = []
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch | pa.Table, exact: pa.Array | None = None) -> int:
+        """
+        Add rows and return how many there are so far.
+
+        `exact` holds the marks of values that their columns could not hold (R23f), in
+        the shape of a segment's `_exact`.
+        """
+        rows = as_baseline(self._schema, batch, exact)
+        self._waiting.append(rows)
+        self._size += rows.nbytes
+        self._rows += rows.num_rows
+        if self._size >= PART_BYTES:
+            self._store()
+        return self._rows
+
+    def finish(self, first: int, last: int) -> Baseline:
+        """
+        Make it a baseline, durably.
+
+        `first` is the source's last commit before the first row was read, `last` the last one
+        when the last row was (R43).
+        """
+        if self._waiting:
+            self._store()
+        return self._log.finish(
+            self._schema, self._number, (first, last), self._rows, self._files, self._since
+        )
+
+    def discard(self) -> None:
+        """Give it up, and remove what was written."""
+        self._log.drop(self._files)
+        self._waiting, self._files, self._size = [], [], 0
+
+    def _store(self) -> None:
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._size = [], 0
+        if rows.num_rows:
+            stem = f"{self._stem}-{len(self._files) + 1}-1"
+            self._files.append(self._log.store(stem, self._schema, self._schema_id, rows))
+
+
+def as_baseline(
+    schema: TableSchema, rows: pa.RecordBatch | pa.Table, exact: pa.Array | None = None
+) -> pa.Table:
+    """Return `rows` in the shape of a segment: each an `after` image, without a position (R20)."""
+    count = rows.num_rows
+    children = [
+        pa.chunked_array([rows.column(name)]) if isinstance(rows, pa.RecordBatch) else rows[name]
+        for name in schema.names
+    ]
+    columns = {
+        "_op": pa.repeat(pa.scalar(int(Op.INSERT), pa.int8()), count),
+        "_exact": exact,
+        "after": pa.StructArray.from_arrays(
+            [child.combine_chunks() for child in children], fields=list(schema.arrow)
+        ),
+    }
+    arrays = []
+    for field in schema.segment:
+        column = columns.get(field.name)
+        arrays.append(pa.nulls(count, field.type) if column is None else column)
+    return pa.Table.from_arrays(arrays, schema=schema.segment)

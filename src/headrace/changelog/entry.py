@@ -1,0 +1,191 @@
+"""
+The entries of the index, as they stand on disk.
+
+An entry is the only moment anything becomes visible: a segment that no entry names does
+not exist. Entries are numbered without gaps and created exclusively, each with its
+writer's id and term, so that of two writers one loses a number and stops (R31). Each is
+a line of JSON that ends with a checksum of all before it, and the format's number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+import msgspec
+import xxhash
+
+from headrace.changelog.position import Position
+from headrace.errors import CorruptIndex, UnknownFormat
+
+FORMAT = 1
+"""The number in every file of the log; an unknown one is refused by name."""
+
+
+class File(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """One segment, with what a planner wants to know before reading it."""
+
+    name: str
+    """Within the segments folder: hex digits and ids only."""
+
+    table: str
+    schema: int
+    """The schema entry it was written with, by its `schema_id`."""
+
+    rows: int
+    bytes: int
+    checksum: str
+    """`xxh3:` and 16 hex digits over all bytes of the file."""
+
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    truncates: int = 0
+    key_changes: int = 0
+    """Updates whose key differs between the images: only these need an old key downstream."""
+
+    marked: int = 0
+    """Changes with a value its column could not hold, whose text stands in `_exact` (R23f)."""
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", kw_only=True):
+    """What all entries have."""
+
+    entry: int
+    """Its number, from 1, without gaps."""
+
+    writer: str
+    term: int
+    epoch: int
+    format: int = FORMAT
+
+
+class Flush(Entry, frozen=True, tag="flush", omit_defaults=True, kw_only=True):
+    """Whole commits, made visible together."""
+
+    first: str
+    last: str
+    source: str
+    """The source's own position after the last commit: where reading resumes."""
+
+    begun: int
+    """The earliest commit time in it, in microseconds since 1970: what lag is counted from."""
+
+    time: int
+    """The latest commit time in it."""
+
+    high_time: int
+    """The running maximum of `time` over the log: commit times are not monotonic (R37)."""
+
+    files: tuple[File, ...]
+
+    @property
+    def span(self) -> tuple[Position, Position]:
+        """First and last position."""
+        return Position.parse(self.first), Position.parse(self.last)
+
+
+class Baseline(Entry, frozen=True, tag="baseline", omit_defaults=True, kw_only=True):
+    """A complete copy of a table, with its window (F, H)."""
+
+    table: str
+    baseline: int
+    """Its number within the log, from 1."""
+
+    first: str
+    """F: changes after it are applied on top of the rows."""
+
+    last: str
+    """H: from there on the result is exact, and may be shown."""
+
+    rows: int
+    files: tuple[File, ...]
+
+    @property
+    def window(self) -> tuple[Position, Position]:
+        """F and H."""
+        return Position.parse(self.first), Position.parse(self.last)
+
+
+class Gap(Entry, frozen=True, tag="gap", omit_defaults=True, kw_only=True):
+    """History begins here, or begins anew: every table needs a baseline after it."""
+
+    lineage: str
+    source: str
+    at: str
+    reason: str
+    """`start`, `gap` or `lineage`."""
+
+    origin: str = ""
+    """What the source called itself, so that the log of another one is recognised."""
+
+
+class Heartbeat(Entry, frozen=True, tag="heartbeat", omit_defaults=True, kw_only=True):
+    """The position moved, nothing else."""
+
+    last: str
+    source: str
+
+
+class SchemaColumn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A column as the index keeps it."""
+
+    name: str
+    type: str
+    field: int
+    nullable: bool = True
+    declared: str = ""
+
+
+class Schema(Entry, frozen=True, tag="schema", omit_defaults=True, kw_only=True):
+    """A table's schema, from here on."""
+
+    table: str
+    table_id: int
+    schema_id: int
+    columns: tuple[SchemaColumn, ...]
+    key: tuple[str, ...] = ()
+
+
+AnyEntry: TypeAlias = Flush | Baseline | Gap | Heartbeat | Schema
+
+_DECODER: msgspec.json.Decoder[AnyEntry] = msgspec.json.Decoder(AnyEntry)
+_HEAD = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TAIL = re.compile(rb',"check":"([0-9a-f]{16})","format":%d\}' % FORMAT)
+_TAIL_SIZE = len(b',"check":"0123456789abcdef","format":%d}' % FORMAT)
+
+
+def encode(entry: AnyEntry) -> bytes:
+    """Return the entry as the bytes of its file."""
+    # omit_defaults leaves the format number out of the struct's own text; it closes the file.
+    body = msgspec.json.encode(entry)[:-1]
+    return b'%s,"check":"%s","format":%d}' % (body, _check(body), FORMAT)
+
+
+def decode(data: bytes) -> AnyEntry:
+    """Read what `encode` wrote: `UnknownFormat`, or `CorruptIndex` on anything else."""
+    body, tail = data[:-_TAIL_SIZE], data[-_TAIL_SIZE:]
+    match = _TAIL.fullmatch(tail)
+    if match is None:
+        raise _unknown(data)
+    # A flipped digit still reads as a position or a count, so reading well proves nothing.
+    if match[1] != _check(body):
+        raise CorruptIndex("Index entry has other bytes than were written")
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptIndex("Index entry cannot be read") from error
+
+
+def _unknown(data: bytes) -> UnknownFormat | CorruptIndex:
+    try:
+        number = bytes(_HEAD.decode(data).get("format") or b"none")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return CorruptIndex("Index entry cannot be read")
+    if number == b"%d" % FORMAT:
+        return CorruptIndex("Index entry has no check of its bytes")
+    return UnknownFormat("Index entry in an unknown format", format=number.decode())
+
+
+def _check(body: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(body).encode()

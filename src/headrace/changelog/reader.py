@@ -1,0 +1,324 @@
+"""
+Reading the log: what follows a position, where a baseline is, when something new is there.
+
+A reader follows the index by asking for the next number; it never lists a folder after it
+was opened. Everything it answers comes from memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from threading import Condition, Lock
+
+import pyarrow as pa
+
+from headrace.changelog.entry import Baseline, File, Flush, Gap, Heartbeat
+from headrace.changelog.history import Counts, History, Step
+from headrace.changelog.index import Index
+from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.schema import TableSchema
+from headrace.changelog.segment import read_segment, verify
+from headrace.errors import UnknownTable
+from headrace.storage.files import Files
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """A run of whole flushes, as far as one table is concerned."""
+
+    table: str
+    epoch: int
+    first: Position
+    last: Position
+    files: tuple[File, ...]
+    """In position order; empty where the run only moves the position."""
+
+    rows: int
+    entries: tuple[int, int]
+    """The first and the last entry of the run."""
+
+    begun: int
+    """The commit time of its first change of this table's flushes; of heartbeats alone, 0."""
+
+    time: int
+    """The latest commit time in it; of heartbeats alone, 0."""
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether any file holds an update."""
+        return any(file.updates for file in self.files)
+
+    @property
+    def has_deletes(self) -> bool:
+        """Whether any file holds a delete."""
+        return any(file.deletes for file in self.files)
+
+    @property
+    def has_truncates(self) -> bool:
+        """Whether any file holds a truncate."""
+        return any(file.truncates for file in self.files)
+
+    @property
+    def has_key_changes(self) -> bool:
+        """Whether any update changes its row's key."""
+        return any(file.key_changes for file in self.files)
+
+
+class LogReader:
+    """
+    Follows one source's log.
+
+    *Threads*: any number, of one reader too. *Freshness*: answers are as of the last
+    `refresh`, which somebody must call: the engine does, when its recorder reports a flush.
+    """
+
+    def __init__(self, files: Files, source: str) -> None:
+        self._files = files
+        self._source = source
+        self._index = Index(files.within(f"log/{source}/index"))
+        self._segments = files.within(f"log/{source}/segments")
+        self._history = History()
+        self._reading = Lock()
+        """One thread at a time reads files; the others need not wait for it to answer."""
+        self._changed = Condition()
+        """Guards the history, and tells of its growth."""
+        self._interrupts = 0
+        self._last_entry = 0
+
+    @classmethod
+    def open(cls, files: Files, source: str) -> LogReader:
+        """Read the index of `source` under the data directory `files`; it may be empty yet."""
+        reader = cls(files, source)
+        for entry in reader._index.load():
+            reader._history.take(entry)
+        reader._last_entry = reader._index.last
+        return reader
+
+    def refresh(self, upto: int | None = None) -> int:
+        """
+        Read the entries that appeared, wake who waits for them, and return how many there were.
+
+        With `upto`, the number of an entry that its writer reported, nothing beyond it is
+        read: an entry can be seen a moment before it is durable, and what is acknowledged
+        must be (invariant 1). A missing one at or before it is `CorruptIndex`.
+        """
+        found = 0
+        with self._reading:
+            # One by one: those before a damaged entry count, whatever is raised then.
+            for entry in self._index.refresh(upto):
+                with self._changed:
+                    self._history.take(entry)
+                    self._last_entry = entry.entry
+                    self._changed.notify_all()
+                found += 1
+        return found
+
+    def wait(self, beyond: int, timeout: float | None) -> bool:
+        """Wait until an entry beyond number `beyond` was read; False on timeout or `interrupt`."""
+        with self._changed:
+            before = self._interrupts
+            self._changed.wait_for(
+                lambda: self._last_entry > beyond or self._interrupts != before, timeout
+            )
+            return self._last_entry > beyond
+
+    def interrupt(self) -> None:
+        """End every wait that is going on now."""
+        with self._changed:
+            self._interrupts += 1
+            self._changed.notify_all()
+
+    @property
+    def last_entry(self) -> int:
+        """The number of the newest entry read; 0 where there is none."""
+        return self._last_entry
+
+    @property
+    def end(self) -> Position:
+        """The position the log ends at."""
+        with self._changed:
+            return self._history.end
+
+    @property
+    def epoch(self) -> int:
+        """The present epoch; 0 before the log has begun."""
+        return self._history.epoch
+
+    @property
+    def lineage(self) -> str | None:
+        """The lineage of the present epoch."""
+        return self._history.lineage
+
+    @property
+    def origin(self) -> str:
+        """What the source called itself when the log began, or last began anew."""
+        return self._history.origin
+
+    @property
+    def gap(self) -> Gap | None:
+        """The newest place where history began, or began anew; None before the log has begun."""
+        with self._changed:
+            history = self._history
+            step = history.steps[history.gaps[-1]] if history.gaps else None
+            return step if isinstance(step, Gap) else None
+
+    @property
+    def high_time(self) -> int:
+        """The latest commit time in the log, in microseconds since 1970."""
+        return self._history.high_time
+
+    def counts(self) -> Counts:
+        """Return what was captured so far, baselines apart."""
+        with self._changed:
+            return self._history.counts
+
+    def tables(self) -> tuple[str, ...]:
+        """Return the tables that the log has a schema of."""
+        with self._changed:
+            return tuple(self._history.tables)
+
+    def schema(self, table: str, schema_id: int | None = None) -> TableSchema:
+        """Return a table's newest schema, or the one of that id; else `UnknownTable`."""
+        with self._changed:
+            known = self._history.tables.get(table)
+            if known is not None:
+                found = known.schemas.get(known.latest if schema_id is None else schema_id)
+                if found is not None:
+                    return found
+        raise UnknownTable("Log has no schema of this table", table=table, source=self._source)
+
+    def usable_baseline(self, table: str) -> Baseline | None:
+        """Return the newest baseline of the present epoch, after its last gap."""
+        with self._changed:
+            known = self._history.tables.get(table)
+            return known.baseline if known else None
+
+    def gap_after(self, position: Position) -> Gap | None:
+        """
+        Return the first gap that lies beyond `position`: what stands there cannot go on.
+
+        The log's own beginning is none to whom has made no progress.
+        """
+        with self._changed:
+            history = self._history
+            at = history.next_gap(history.after(position))
+            if at == 0 and position == ORIGIN:
+                at = history.next_gap(1)
+            step = history.steps[at] if at < len(history.steps) else None
+            return step if isinstance(step, Gap) else None
+
+    def next_batch(
+        self,
+        table: str,
+        after: Position,
+        most_rows: int,
+        upto: Position | None = None,
+        most_files: int = 64,
+    ) -> LogBatch | None:
+        """
+        Return the whole flushes that follow `after`, up to the limits; None where nothing does.
+
+        A single flush above the limits comes alone (R10). The run ends before a gap, and
+        with `upto` at or before it. Flushes without files of this table only move `last`.
+        """
+        with self._changed:
+            history = self._history
+            start = history.after(after)
+            if start == 0 and after == ORIGIN:
+                start = 1  # Who begins, begins after the entry that opened the log.
+            stop = history.next_gap(start)
+            if upto is not None:
+                stop = min(stop, history.after(upto))
+            if start >= stop:
+                return None
+            files: list[File] = []
+            rows = 0
+            begun = time = 0
+            known = history.tables.get(table)
+            if known is not None:
+                at = bisect_left(known.steps, start)
+                while at < len(known.steps) and known.steps[at] < stop:
+                    more = known.files[at]
+                    count = sum(file.rows for file in more)
+                    if files and (rows + count > most_rows or len(files) + len(more) > most_files):
+                        stop = known.steps[at]
+                        break
+                    files += more
+                    rows += count
+                    flush = history.steps[known.steps[at]]
+                    assert isinstance(flush, Flush)
+                    begun = begun or flush.begun
+                    time = max(time, flush.time)
+                    at += 1
+            opening, closing = history.steps[start], history.steps[stop - 1]
+            return LogBatch(
+                table=table,
+                epoch=closing.epoch,
+                first=Position.parse(_begins(opening)),
+                last=Position.parse(history.lasts[stop - 1]),
+                files=tuple(files),
+                rows=rows,
+                entries=(opening.entry, closing.entry),
+                begun=begun,
+                time=time,
+            )
+
+    def oldest_after(self, table: str, position: Position) -> int | None:
+        """Return the commit time of the first flush with files of this table after `position`."""
+        with self._changed:
+            history = self._history
+            known = history.tables.get(table)
+            if known is None:
+                return None
+            at = bisect_left(known.steps, history.after(position))
+            if at == len(known.steps):
+                return None
+            flush = history.steps[known.steps[at]]
+            assert isinstance(flush, Flush)
+            return flush.begun
+
+    def changed_between(self, table: str, after: Position, upto: Position) -> bool:
+        """Return whether a flush with files of this table overlaps what lies in (after, upto]."""
+        with self._changed:
+            history = self._history
+            known = history.tables.get(table)
+            if known is None:
+                return False
+            at = bisect_left(known.steps, history.after(after))
+            if at == len(known.steps):
+                return False
+            return _begins(history.steps[known.steps[at]]) <= str(upto)
+
+    def source_position_at(self, at: Position) -> str | None:
+        """Return the source's own words for the newest entry that ends at or before `at`."""
+        with self._changed:
+            step = self._history.after(at)
+            return self._history.steps[step - 1].source if step else None
+
+    def path(self, file: File) -> str:
+        """Return a segment's whole path, for Spark."""
+        return self._segments.path(file.name)
+
+    def rows(self, file: File) -> pa.Table:
+        """Return a segment's rows, verified, in the shape of the schema it was written with."""
+        return read_segment(self._segments, file, self.schema(file.table, file.schema))
+
+    def verify(self, file: File) -> None:
+        """Check a segment's bytes: `CorruptSegment` by name."""
+        verify(self._segments, file)
+
+
+def segment_path(files: Files, source: str, file: File) -> str:
+    """Return a segment's whole path under the data directory `files`."""
+    return files.path(f"log/{source}/segments/{file.name}")
+
+
+def _begins(step: Step) -> str:
+    match step:
+        case Flush():
+            return step.first
+        case Heartbeat():
+            return step.last
+        case Gap():
+            return step.at

@@ -1,0 +1,414 @@
+"""
+The log's one writer.
+
+Changes gather in memory and become durable and visible together: segments first, each
+synced, then one entry of the index, synced (R10, invariant 5). `flush` returns only then,
+so whoever acknowledges after it acknowledges what is on disk (invariant 1).
+
+Two processes may believe they are the writer. Numbered entries decide (R31): a writer
+claims the next number as soon as it opens, before it sweeps anything, so that one from
+before loses its next number and can never name a file that was swept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import pyarrow as pa
+
+from headrace.changelog.baseline import BaselineWriter
+from headrace.changelog.change import Changes
+from headrace.changelog.entry import AnyEntry, Baseline, File, Flush, Gap, Heartbeat, Schema
+from headrace.changelog.history import History, as_columns
+from headrace.changelog.index import Index
+from headrace.changelog.pending import Pending
+from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position, SourcePosition
+from headrace.changelog.schema import TableSchema
+from headrace.changelog.segment import describe, segment_bytes
+from headrace.errors import (
+    AlreadyStored,
+    BadPosition,
+    BadSchema,
+    ChangeLogError,
+    HeadraceError,
+    LostLog,
+    OtherSource,
+    StorageError,
+)
+from headrace.storage.files import Files
+from headrace.storage.points import SEGMENT_WRITTEN, reach
+
+LIMIT_ROWS = 100_000
+LIMIT_BYTES = 32 << 20
+"""What a recorder lets gather before it flushes, whoever asks (R10)."""
+
+
+class LogWriter:
+    """
+    Appends to one source's log.
+
+    *Order*: commits are appended in the order of their numbers, each beyond the log's end.
+    *Durability*: `begin`, `flush`, `heartbeat` and a baseline's `finish` are durable on return;
+    `append` keeps changes in memory. *Failure*: after any failed write the writer raises
+    that same error from every method; open another one, which goes on from what the index
+    holds (R36). *Threads*: one.
+    """
+
+    def __init__(
+        self, files: Files, source: str, writer: str, term: int, clock: Callable[[], float]
+    ) -> None:
+        self._segments = files.within(f"log/{source}/segments")
+        self._index_files = files.within(f"log/{source}/index")
+        self._index = Index(self._index_files)
+        self._history = History()
+        self._writer = writer
+        self._term = term
+        self._clock = clock
+        self._broken: HeadraceError | None = None
+        self._baselines = 0
+        self._pending = Pending(ORIGIN)
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        *,
+        source: str,
+        origin: str,
+        writer: str,
+        term: int,
+        clock: Callable[[], float],
+    ) -> LogWriter:
+        """
+        Take the log of `source` under the data directory `files`, where the index says it stands.
+
+        Raises `OtherSource` if it was recorded from another kind of source, and `LostLog` if a
+        writer of a higher term has been here.
+        """
+        log = cls(files, source, writer, term, clock)
+        log._take(origin, files.path(f"log/{source}"))
+        return log
+
+    def _take(self, origin: str, folder: str) -> None:
+        self._index_files.make_folder("")
+        self._segments.make_folder("")
+        named: set[str] = set()
+        for entry in self._index.load():
+            self._history.take(entry)
+            named.update(file.name for file in getattr(entry, "files", ()))
+        history = self._history
+        self._baselines = history.baselines
+        if kind(history.first_origin) not in ("", kind(origin)):
+            raise OtherSource(
+                "Log was recorded from another source",
+                folder=folder,
+                recorded=kind(history.first_origin),
+                given=kind(origin),
+            )
+        if history.term > self._term:
+            raise LostLog(
+                "A later writer has taken this log",
+                folder=folder,
+                term=self._term,
+                later=history.term,
+            )
+        if not history.epoch:
+            return  # Nothing was ever written, so there is nothing to claim or to sweep.
+        # R31: first the number, then the broom. See the top of this module.
+        self._beat(self.end, self.source_position or "")
+        self._index.mend()
+        self._index_files.sweep("")
+        for name in set(self._segments.list("")) - named:
+            with suppress(FileNotFoundError):
+                self._segments.remove(name)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that commits are written under; 0 before `begin`."""
+        return self._history.epoch
+
+    @property
+    def lineage(self) -> str | None:
+        """The space that commits of this epoch live in; None before `begin`."""
+        return self._history.lineage
+
+    @property
+    def origin(self) -> str:
+        """What the source called itself when this log began, or last began anew; else empty."""
+        return self._history.origin
+
+    @property
+    def end(self) -> Position:
+        """The position that the newest durable entry ends at."""
+        return self._history.end
+
+    @property
+    def source_position(self) -> str | None:
+        """The same in the source's own words: where reading goes on."""
+        return self._history.source_position
+
+    @property
+    def last_entry(self) -> int:
+        """The number of the newest durable entry."""
+        return self._index.last
+
+    @property
+    def pending_rows(self) -> int:
+        """Changes gathered and not flushed."""
+        return self._pending.rows
+
+    @property
+    def pending_bytes(self) -> int:
+        """Their size in memory, as Arrow counts it."""
+        return self._pending.bytes
+
+    @property
+    def pending_complete(self) -> bool:
+        """Whether they end on a commit boundary, and may be flushed."""
+        return self._pending.complete
+
+    def begin(self, at: SourcePosition, reason: str, origin: str) -> Gap:
+        """
+        Record that history begins, or begins anew, at `at`; every table then needs a baseline.
+
+        An epoch is opened for another lineage, and where history of the same one was
+        rewritten: `reason` says so, or `at` lies before the log's end. A later place in the
+        same lineage is a gap within the epoch (R1). What is pending is flushed before.
+        """
+        self._usable()
+        if self._pending.complete:
+            self.flush()
+        else:
+            # A commit that was not read to its end has not happened, as far as the log knows.
+            self.drop(self._pending.spilled)
+        end = self.end
+        if not self.epoch:
+            epoch, reason = 1, "start"
+        elif at.lineage != self.lineage or reason == "lineage" or at.commit < end.commit:
+            epoch, reason = self.epoch + 1, "lineage"
+        else:
+            epoch, reason = self.epoch, "gap"
+        gap = Gap(
+            entry=self._index.last + 1,
+            writer=self._writer,
+            term=self._term,
+            epoch=epoch,
+            lineage=at.lineage,
+            source=str(at),
+            at=str(max(end, Position(epoch, at.commit))),
+            reason=reason,
+            origin=origin,
+        )
+        self._append(gap)
+        return gap
+
+    def append(self, changes: Changes) -> None:
+        """
+        Gather changes in memory, until `flush`.
+
+        Parts of one commit too large for memory go to disk as they come; nobody sees them
+        before the flush that follows the last (R9).
+        """
+        self._usable()
+        self._begun(changes.upto)
+        self._pending.add(changes)
+        if not changes.ends and self._pending.bytes >= LIMIT_BYTES:
+            with self._guarded():
+                self._spill()
+
+    def flush(self) -> Flush | None:
+        """Make what is pending durable and visible, and return its entry; None without changes."""
+        self._usable()
+        pending = self._pending
+        if not pending.rows:
+            return None
+        if not pending.complete or pending.upto is None:
+            raise ChangeLogError("Cannot flush within a commit", pending=pending.rows)
+        with self._guarded():
+            self._spill()
+            # Segments before the entry that names them, names and bytes (invariant 5).
+            self._segments.settle("")
+            reach(SEGMENT_WRITTEN)
+            flush = self._flushed(pending, pending.upto)
+            self._append(flush)
+        return flush
+
+    def _flushed(self, pending: Pending, upto: SourcePosition) -> Flush:
+        assert pending.first is not None
+        assert pending.last is not None
+        time = pending.time or int(self._clock() * 1_000_000)
+        return Flush(
+            entry=self._index.last + 1,
+            writer=self._writer,
+            term=self._term,
+            epoch=self.epoch,
+            first=str(pending.first),
+            # The source may have read past the last change of our tables; so has the log.
+            last=str(max(pending.last, Position(self.epoch, upto.commit))),
+            source=str(upto),
+            begun=pending.begun or time,
+            time=time,
+            # R37: commit times are not monotonic; this one is.
+            high_time=max(time, self._history.high_time),
+            files=tuple(pending.spilled),
+        )
+
+    def heartbeat(self, at: SourcePosition) -> Heartbeat | None:
+        """
+        Record that the source has come to `at` without a change; None where that is known.
+
+        Also None while changes are pending: everything before a heartbeat must be in the
+        log (R34).
+        """
+        self._usable()
+        self._begun(at)
+        place = Position(self.epoch, at.commit)
+        if self._pending.rows or not self._pending.complete:
+            return None
+        if place < Position(self.epoch, self.end.commit) or str(at) == self.source_position:
+            return None
+        return self._beat(max(place, self.end), str(at))
+
+    def baseline(self, schema: TableSchema) -> BaselineWriter:
+        """Begin a baseline of a table; it counts once it is finished, and may be discarded."""
+        self._usable()
+        if not self.epoch:
+            raise ChangeLogError("Log has not begun", table=schema.table)
+        with self._guarded():
+            schema_id = self._schema_id(schema)
+        self._baselines += 1
+        table_id = self._history.known(schema.table).table_id
+        stem = f"{self._index.last + 1:012x}-{table_id}-{schema_id}-b{self._baselines}"
+        since = len(self._history.gaps)
+        return BaselineWriter(self, schema, schema_id, self._baselines, stem, since)
+
+    # --- what a baseline's writer uses, too --------------------------------------------------
+
+    def store(self, stem: str, schema: TableSchema, schema_id: int, rows: pa.Table) -> File:
+        """Write rows as a segment whose name begins with `stem`; durable with the next entry."""
+        self._usable()
+        with self._guarded():
+            data = segment_bytes(rows)
+            for attempt in range(1, 1_000):
+                name = f"{stem}{f'-{attempt}' if attempt > 1 else ''}.parquet"
+                # Exclusive, although the index decides: an older writer that has not
+                # noticed yet may be writing under the same number (R31).
+                with suppress(AlreadyStored):
+                    self._segments.create(name, data, settle=False)
+                    return describe(name, schema.table, schema_id, schema, rows, data)
+            raise AlreadyStored("No free name for a segment", file=self._segments.path(stem))
+
+    def finish(
+        self,
+        schema: TableSchema,
+        baseline: int,
+        window: tuple[int, int],
+        rows: int,
+        files: Sequence[File],
+        since: int,
+    ) -> Baseline:
+        """Append the entry of a baseline, which was begun when the log had `since` gaps."""
+        self._usable()
+        if len(self._history.gaps) != since:
+            raise ChangeLogError("History began anew during a baseline", table=schema.table)
+        entry = Baseline(
+            entry=self._index.last + 1,
+            writer=self._writer,
+            term=self._term,
+            epoch=self.epoch,
+            table=schema.table,
+            baseline=baseline,
+            # F ends with its commit, H is reached with it: the rows hold all changes of
+            # commit F, and commit H is whole wherever it appears.
+            first=str(Position(self.epoch, window[0], MAX_ORDINAL)),
+            last=str(Position(self.epoch, window[1])),
+            rows=rows,
+            files=tuple(files),
+        )
+        with self._guarded():
+            self._segments.settle("")
+            self._append(entry)
+        return entry
+
+    def drop(self, files: Sequence[File]) -> None:
+        """Remove segments that no entry names; one that stays is swept by the next writer."""
+        for file in files:
+            with suppress(FileNotFoundError, StorageError):
+                self._segments.remove(file.name)
+
+    # --- steps ---------------------------------------------------------------------------------
+
+    def _spill(self) -> None:
+        """Write what is gathered as segments; no entry names them yet."""
+        for schema, rows in self._pending.take():
+            schema_id = self._schema_id(schema)
+            table_id = self._history.known(schema.table).table_id
+            stem = f"{self._index.last + 1:012x}-{table_id}-{schema_id}"
+            self._pending.spilled.append(self.store(stem, schema, schema_id, rows))
+
+    def _schema_id(self, schema: TableSchema) -> int:
+        """Return the id of a table's schema; a new one gets its entry, before what uses it."""
+        known = self._history.known(schema.table)
+        if known.schemas.get(known.latest) != schema:
+            if len({column.field for column in schema.columns}) < len(schema.columns):
+                raise BadSchema("Two columns share a field id", table=schema.table)
+            self._append(
+                Schema(
+                    entry=self._index.last + 1,
+                    writer=self._writer,
+                    term=self._term,
+                    epoch=self.epoch,
+                    table=schema.table,
+                    table_id=known.table_id,
+                    schema_id=known.latest + 1,
+                    columns=as_columns(schema),
+                    key=schema.key,
+                )
+            )
+        return known.latest
+
+    def _beat(self, last: Position, source: str) -> Heartbeat:
+        beat = Heartbeat(
+            entry=self._index.last + 1,
+            writer=self._writer,
+            term=self._term,
+            epoch=self.epoch,
+            last=str(last),
+            source=source,
+        )
+        self._append(beat)
+        return beat
+
+    def _append(self, entry: AnyEntry) -> None:
+        with self._guarded():
+            self._index.append(entry)
+            self._history.take(entry)
+            if isinstance(entry, Flush | Gap | Heartbeat):
+                self._pending = Pending(self.end)
+            self._index.checkpoint()
+
+    def _begun(self, at: SourcePosition) -> None:
+        if at.lineage != self.lineage:
+            raise BadPosition("Position of another lineage", lineage=at.lineage, log=self.lineage)
+
+    def _usable(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Let nothing go on after a failure in here: what is on disk is in doubt (R36)."""
+        try:
+            yield
+        except HeadraceError as error:
+            self._broken = error
+            raise
+        except BaseException:
+            self._broken = ChangeLogError("Writing was interrupted")
+            raise
+
+
+def kind(origin: str) -> str:
+    """Return the kind of source in an origin: what stands before the colon."""
+    return origin.partition(":")[0]

@@ -1,0 +1,53 @@
+"""
+The ids of sources and pipelines: given, or made from what they stand for.
+
+An id is a folder's name, a metric's label and a word on the command line, so it is short
+and plain: `[a-z0-9][a-z0-9._-]{0,63}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from headrace.errors import BadName, HeadraceError
+
+_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_OTHER = re.compile(r"[^a-z0-9._-]")
+
+
+def fitted(text: str) -> str:
+    """Return `text` made to fit an id: lower case, anything else an underscore."""
+    plain = _OTHER.sub("_", text.lower())[:64]
+    return plain if plain and _ID.fullmatch(plain) else f"x{plain}"[:64]
+
+
+def checked(name: str, what: str) -> list[HeadraceError]:
+    """Return what is wrong with an id that was given."""
+    if _ID.fullmatch(name):
+        return []
+    return [BadName(f"{what} name {name!r} is not an id")]
+
+
+def pipeline_names(
+    wanted: Sequence[tuple[str | None, str, str, str]],
+) -> tuple[list[str], list[HeadraceError]]:
+    """
+    Name pipelines given as (name or None, source, table, target type).
+
+    A default is the table's name, or `source.table.type` where that is taken.
+    """
+    names: list[str] = []
+    errors: list[HeadraceError] = []
+    for given, source, table, kind in wanted:
+        if given is not None:
+            errors += checked(given, "Pipeline")
+            name = given
+        else:
+            name = fitted(table)
+            if name in names or any(name == other for other, *_ in wanted):
+                name = fitted(f"{source}.{table}.{kind}")
+        if name in names:
+            errors.append(BadName(f"Two pipelines are called {name}"))
+        names.append(name)
+    return names, errors

@@ -1,0 +1,1 @@
+"""The outside: what people and programs use. Interfaces translate, and nothing more."""

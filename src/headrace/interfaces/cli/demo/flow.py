@@ -1,0 +1,23 @@
+"""The demo's pipeline, as a user would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import headrace as hr
+from headrace.interfaces.cli.demo.parts import DemoEngine, Orders
+from headrace.interfaces.cli.demo.session import INDEX, SOURCE, TABLE
+
+
+def build(shop: Path, data: Path, on_step: Callable[[str], None]) -> tuple[DemoEngine, Orders]:
+    """Return an engine over the shop, not yet started, and the target it fills."""
+    orders = hr.memory(indexes={INDEX: ["customer_id"]})
+    pipeline = hr.Pipeline(
+        hr.sqlite(str(shop), name=SOURCE),
+        TABLE,
+        orders,
+        filters=[hr.where("status <> 'cancelled'")],
+        transforms=[hr.derive(total_cents="qty * price_cents"), hr.drop("card_number")],
+    )
+    return hr.Engine(pipeline, data=str(data), on_step=on_step), orders

@@ -1,0 +1,203 @@
+"""
+The demo as lines of text, and as lines of JSON.
+
+Functions from frozen values to text, and two views that print what they return.
+"""
+
+from __future__ import annotations
+
+import json
+from types import TracebackType
+
+import click
+
+from headrace.interfaces.cli.demo.snapshot import (
+    Comparison,
+    Difference,
+    Lookup,
+    Snapshot,
+    Step,
+    Summary,
+    as_fields,
+)
+
+EVERY_SECONDS = {"starting": 2.0, "running": 1.0, "closing": 2.0}
+"""How often a snapshot becomes a line."""
+
+
+def step_line(step: Step) -> str:
+    """Return the line of something reached: its time, and what it was."""
+    return f"{step.seconds:6.1f} s  {step.text}"
+
+
+def snapshot_line(snapshot: Snapshot) -> str:
+    """Return everything that moves, on one line."""
+    at = f"{snapshot.seconds:6.1f} s  "
+    if snapshot.phase != "running":
+        return f"{at}{waiting_text(snapshot)}"
+    parts = [
+        f"{snapshot.captured:,} captured ({snapshot.captured_rate:.0f}/s), "
+        f"{snapshot.applied:,} applied ({snapshot.applied_rate:.0f}/s), "
+        f"{snapshot.rows or 0:,} rows"
+    ]
+    if total := snapshot.hop("total"):
+        parts.append(f"p50 {millis(total.p50_ms)}, p95 {millis(total.p95_ms)}")
+    if snapshot.changes:
+        newest = snapshot.changes[0]
+        parts.append(f"{newest.op} {newest.key}: {newest.text}")
+    if snapshot.lookup:
+        parts.append(lookup_text(snapshot.lookup))
+    return at + " · ".join(parts)
+
+
+def waiting_text(snapshot: Snapshot) -> str:
+    """Return what is waited for, with what was captured meanwhile."""
+    captured = f"{snapshot.captured:,} change{'' if snapshot.captured == 1 else 's'} captured"
+    if snapshot.phase == "closing":
+        return f"closing, {captured}"
+    if snapshot.spark is None:
+        return f"Spark is starting, {captured}"
+    return f"orders are {snapshot.state.replace('_', ' ')}, {captured}"
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """Return what was done, whether it was right, and what to try next."""
+    last = summary.last
+    jobs = f" by {last.spark.jobs:,} Spark jobs" if last.spark else ""
+    # Short lines: they are also read on a terminal of 60 columns.
+    lines = ["", *([] if summary.written is None else [f"written   {summary.written:,} changes"])]
+    lines += [
+        f"captured  {last.captured:,} changes in {last.flushes:,} flushes, {size(last.log_bytes)}",
+        f"applied   {last.applied:,} changes{jobs}",
+    ]
+    if total := last.hop("total"):
+        hops = [f"{hop.name} {_few(hop.p50_ms)}" for hop in last.hops if hop.name != "total"]
+        lines += [
+            f"latency   p50 {millis(total.p50_ms)}, p95 {millis(total.p95_ms)}, commit to visible",
+            f"p50 each  {', '.join(hops)} ms",
+        ]
+    if last.lookup:
+        lines.append(f"lookup    {lookup_text(last.lookup)}")
+    lines += ["", *comparison_lines(summary.comparison)]
+    if summary.commands:
+        lines += ["", "try next"]
+        for command in summary.commands:
+            lines += [f"  # {command.about}", f"  {command.line}"]
+    return lines
+
+
+def comparison_lines(comparison: Comparison | None) -> list[str]:
+    """Return the verdict; where rows differ, which ones and in what."""
+    if comparison is None:
+        return ["target = source: not known, the target did not reach the source's end in time"]
+    if comparison.equal:
+        return [f"target = source: yes, {comparison.rows:,} rows compared"]
+    return [
+        f"target = source: NO, {comparison.rows:,} rows compared, these differ:",
+        *(f"  order {each.key} {_wrong(each)}" for each in comparison.differences),
+    ]
+
+
+def lookup_text(lookup: Lookup) -> str:
+    """Return the lookup as a sentence."""
+    return f"customer {lookup.customer}: {lookup.orders:,} orders, {money(lookup.paid_cents)} paid"
+
+
+def money(cents: int) -> str:
+    """Return an amount as people write it."""
+    return f"{cents / 100:,.2f}"
+
+
+def millis(value: float) -> str:
+    """Return milliseconds, with a digit more where they are few."""
+    return f"{_few(value)} ms"
+
+
+def size(count: int) -> str:
+    """Return bytes, in the unit that fits."""
+    if count < 1_000_000:
+        return f"{count / 1_000:.0f} kB"
+    return f"{count / 1_000_000:.1f} MB"
+
+
+def _few(value: float) -> str:
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def _wrong(difference: Difference) -> str:
+    match difference.kind:
+        case "missing":
+            return "is missing in the target"
+        case "extra":
+            return "is in the target and should not be"
+        case _:
+            return f"differs in {', '.join(difference.columns)}"
+
+
+class _Lines:
+    """A view that prints a line for some of what it is shown."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._next = 0.0
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
+
+    def _is_due(self, snapshot: Snapshot) -> bool:
+        if snapshot.phase != self._phase:
+            # The step that began the phase was just told; the first line comes after a while.
+            self._phase = snapshot.phase
+            self._next = snapshot.seconds + EVERY_SECONDS[snapshot.phase]
+        if snapshot.seconds < self._next:
+            return False
+        self._next = snapshot.seconds + EVERY_SECONDS[snapshot.phase]
+        return True
+
+
+class PlainView(_Lines):
+    """For people without a terminal: pipes, files, CI."""
+
+    def __enter__(self) -> PlainView:
+        return self
+
+    def step(self, step: Step) -> None:
+        """Print the step."""
+        click.echo(step_line(step))
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Print the snapshot, if a line is due."""
+        if self._is_due(snapshot):
+            click.echo(snapshot_line(snapshot))
+
+    def summary(self, summary: Summary) -> None:
+        """Print the end."""
+        click.echo("\n".join(summary_lines(summary)))
+
+
+class JsonView(_Lines):
+    """For programs: one object a line, each with its `event`."""
+
+    def __enter__(self) -> JsonView:
+        return self
+
+    def step(self, step: Step) -> None:
+        """Print the step."""
+        self._print(step)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Print the snapshot, if a line is due."""
+        if self._is_due(snapshot):
+            self._print(snapshot)
+
+    def summary(self, summary: Summary) -> None:
+        """Print the end."""
+        self._print(summary)
+
+    def _print(self, shown: Step | Snapshot | Summary) -> None:
+        click.echo(json.dumps(as_fields(shown), ensure_ascii=False))

@@ -1,0 +1,63 @@
+"""Three commands to try after the demo, as they can be pasted where it was called."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+
+from headrace.interfaces.cli.demo.snapshot import Command
+
+_FLUSHED = re.compile(r"[0-9a-f]{12}-(?P<kind>[^-]+-[^-]+)\.parquet")
+
+
+def next_steps(data: Path, source: str) -> tuple[Command, ...]:
+    """Return the commands: read the log with Spark, go on with the demo, ask the shop."""
+    python = as_typed(Path(sys.executable))
+    folder = as_typed(data)
+    changes = f"{folder}/log/{source}/segments/{flushes_of(data / 'log' / source / 'segments')}"
+    read_log = (
+        "import headrace as hr; "
+        f"changes = hr.spark().read.parquet({_literal(changes)}); "
+        'changes.groupBy("_op").count().show()'
+    )
+    ask_shop = (
+        f"import sqlite3; shop = sqlite3.connect({_literal(folder + '/shop.db')}); "
+        'print(*shop.execute("select status, count(*) from orders group by status"), sep="\\n")'
+    )
+    return (
+        Command("read the change log with PySpark", _line(python, "-c", read_log)),
+        Command(
+            "go on where this one stopped",
+            _line(python, "-m", "headrace", "demo", "--data", folder),
+        ),
+        Command("ask the shop itself", _line(python, "-c", ask_shop)),
+    )
+
+
+def flushes_of(segments: Path) -> str:
+    """Return the pattern for flushed changes of the table and schema that has most of them."""
+    names = (path.name for path in segments.glob("*.parquet")) if segments.is_dir() else ()
+    kinds = Counter(match["kind"] for name in names if (match := _FLUSHED.fullmatch(name)))
+    kind = kinds.most_common(1)[0][0] if kinds else "*"
+    # As long as an entry's number, not `*`: baselines have other columns and longer names.
+    return f"{'?' * 12}-{kind}.parquet"
+
+
+def as_typed(path: Path) -> str:
+    """Return the path as someone in the present folder would type it."""
+    here = Path.cwd()
+    path = path.absolute()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _literal(text: str) -> str:
+    # Double quotes, so that the shell's single ones around the program stay readable.
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _line(*words: str) -> str:
+    return shlex.join(words)

@@ -1,0 +1,86 @@
+"""
+What a run of the demo is put together from, as the demo sees it.
+
+The real engine and target fit these, and so do small ones made for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.interfaces.cli.demo.snapshot import Snapshot, Step, Summary
+from headrace.interfaces.cli.demo.watch import TargetChange
+
+if TYPE_CHECKING:
+    from headrace.control.info import PipelineInfo, SourceInfo
+
+
+class Orders(Protocol):
+    """The memory target, as the demo reads it."""
+
+    def get(self, *key: object) -> Mapping[str, object] | None: ...
+
+    def lookup_all(self, index: str, *values: object) -> Sequence[Mapping[str, object]]: ...
+
+    def all(self) -> Iterable[Mapping[str, object]]: ...
+
+    def count(self) -> int: ...
+
+    def changes(self) -> Iterator[TargetChange]: ...
+
+
+class SparkFacts(Protocol):
+    """What the engine tells about Spark."""
+
+    @property
+    def version(self) -> str: ...
+    @property
+    def jobs(self) -> int: ...
+    @property
+    def tasks(self) -> int: ...
+    @property
+    def last_job_ms(self) -> float: ...
+    @property
+    def plan(self) -> str: ...
+
+
+class DemoEngine(Protocol):
+    """The engine, as the demo uses it."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def await_ready(self, timeout: float | None = None) -> bool: ...
+
+    def sources(self) -> tuple[SourceInfo, ...]: ...
+
+    def pipelines(self) -> tuple[PipelineInfo, ...]: ...
+
+    def spark_info(self) -> SparkFacts | None: ...
+
+
+class View(Protocol):
+    """Shows a run; entered once around all of it."""
+
+    def __enter__(self) -> View: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def step(self, step: Step) -> None: ...
+
+    def show(self, snapshot: Snapshot) -> None: ...
+
+    def summary(self, summary: Summary) -> None: ...
+
+
+Build = Callable[[Path, Path, Callable[[str], None]], tuple[DemoEngine, Orders]]
+"""From the shop's file, the data directory and a listener for steps to an engine."""

@@ -1,0 +1,192 @@
+"""
+What the demo shows, as frozen values.
+
+Everything a view needs stands here, gathered at one moment, so that views are pure
+functions and can be tested without an engine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+HOPS = ("captured", "flushed", "job", "applied", "total")
+"""The way of a change after its commit; `total` is from commit to visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something that was reached while the demo started or ended."""
+
+    seconds: float
+    name: str
+    """For programs: `shop`, `engine`, `writer`, `visible`, `closing`, `ended`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HopTimes:
+    """Quantiles of one hop, in milliseconds."""
+
+    name: str
+    p50_ms: float
+    p95_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeenChange:
+    """One change as it became visible in the target."""
+
+    op: str
+    key: str
+    text: str
+    position: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """All orders of one customer, found in memory by index."""
+
+    customer: int
+    orders: int
+    paid_cents: int
+    took_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class SparkNow:
+    """Spark as it stands."""
+
+    version: str
+    jobs: int
+    tasks: int
+    last_job_ms: float
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The whole flow at one moment."""
+
+    phase: str
+    """`starting`, `running` or `closing`."""
+
+    seconds: float
+    """Since the demo began."""
+
+    left: float | None = None
+    """Seconds until it ends by itself; None while it does not count yet."""
+
+    source: str = "shop"
+    source_state: str = "connecting"
+    captured: int = 0
+    captured_rate: float = 0.0
+    flushes: int = 0
+    log_bytes: int = 0
+    table: str = "orders"
+    state: str = "waiting"
+    applied: int = 0
+    applied_rate: float = 0.0
+    rows: int | None = None
+    position: str = ""
+    hops: tuple[HopTimes, ...] = ()
+    spark: SparkNow | None = None
+    changes: tuple[SeenChange, ...] = ()
+    """The last ones, newest first."""
+
+    lookup: Lookup | None = None
+
+    def hop(self, name: str) -> HopTimes | None:
+        """Return the times of one hop, if there are any yet."""
+        return next((hop for hop in self.hops if hop.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that is not the same at both ends."""
+
+    key: int
+    kind: str
+    """`missing` in the target, `extra` there, or `columns` that differ."""
+
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Source and target, row by row."""
+
+    rows: int
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether no row differs."""
+        return not self.differences
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What was done, and whether it was right."""
+
+    last: Snapshot
+    written: int | None
+    """Changes the shop made meanwhile, as its writer counted them."""
+
+    comparison: Comparison | None
+    """None where the target did not reach the source's end in time."""
+
+    commands: tuple[Command, ...] = ()
+
+    @property
+    def right(self) -> bool:
+        """Whether source and target were compared, and are equal."""
+        return self.comparison is not None and self.comparison.equal
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command to try next, and what it shows."""
+
+    about: str
+    line: str
+
+
+@dataclass(slots=True)
+class Rate:
+    """How fast a count grows, over the last few seconds."""
+
+    window: float = 3.0
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def at(self, seconds: float, count: int) -> float:
+        """Take in the count at this time; return its growth a second."""
+        self._seen.append((seconds, count))
+        # One reading older than the window stays, so that there is a span to divide by.
+        while len(self._seen) > 2 and self._seen[1][0] <= seconds - self.window:
+            self._seen.popleft()
+        began, before = self._seen[0]
+        return (count - before) / (seconds - began) if seconds > began else 0.0
+
+
+def as_fields(shown: Snapshot | Step | Summary) -> Mapping[str, object]:
+    """Return the value as `--json` prints it, with its kind as `event`."""
+    fields = asdict(shown)
+    if isinstance(shown, Summary):
+        comparison = shown.comparison
+        fields["comparison"] = (
+            None if comparison is None else {**asdict(comparison), "equal": comparison.equal}
+        )
+    return {"event": type(shown).__name__.lower(), **_rounded(fields)}
+
+
+def _rounded(fields: Mapping[str, object]) -> dict[str, object]:
+    """Return the fields without digits that no clock of ours can tell."""
+    rounded: dict[str, object] = {}
+    for name, value in fields.items():
+        if isinstance(value, float):
+            value = round(value, 3)
+        rounded[name] = _rounded(value) if isinstance(value, dict) else value
+    return rounded

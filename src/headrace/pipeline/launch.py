@@ -1,0 +1,177 @@
+"""
+The JVM, as a child process of ours.
+
+PySpark starts one through a shell script that shares our terminal. Here Spark's own
+launcher only says what it would run; we leave out the one option a slim Java does not
+know, send every line it prints into a file, and keep it in a session of its own, so
+that Ctrl-C reaches us and not the JVM under our feet. It reads its standard input to
+the end, and so it ends when we do, however we end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import SparkFailed
+from headrace.pipeline.java import VECTOR_MODULE, Java
+
+START_SECONDS = 90.0
+STOP_SECONDS = 10.0
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A running JVM, and how to speak to it."""
+
+    process: subprocess.Popen[bytes]
+    """Kept as long as the JVM is wanted: its pipe is what holds the JVM up."""
+
+    port: int
+    secret: str
+    output: Path
+    """What the JVM printed, if anything."""
+
+    def stop(self) -> None:
+        """Let the JVM end by itself, and end it where it does not."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            # It is the leader of its own group, and Python workers are in it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def launch(
+    java: Java,
+    spark_home: Path,
+    settings: Mapping[str, str],
+    environ: Mapping[str, str],
+    logs: Path,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Machine:
+    """
+    Start a JVM with Spark's gateway and return it once it listens.
+
+    `meanwhile` is called while it starts: importing PySpark takes a while, too.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    output = logs / "spark.out"
+    own = {
+        **environ,
+        "JAVA_HOME": java.home,
+        "SPARK_HOME": str(spark_home),
+        "SPARK_SCALA_VERSION": _scala_version(spark_home),
+        "SPARK_CONNECT_MODE": "0",
+    }
+    command = command_line(java, _ask_launcher(java, spark_home, settings, own, output))
+    folder = tempfile.mkdtemp(prefix="headrace-")
+    told = Path(folder) / "gateway"
+    try:
+        with output.open("wb") as lines:
+            process = subprocess.Popen(
+                command,
+                env={**own, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
+                stdin=subprocess.PIPE,
+                stdout=lines,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            meanwhile()
+            port, secret = _await_gateway(process, told, output)
+        except BaseException:
+            process.kill()
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+            raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Machine(process, port, secret, output)
+
+
+def command_line(java: Java, answer: bytes) -> list[str]:
+    """Return the command in the launcher's `answer`, as this Java takes it."""
+    # Anything the launcher prints for people comes first; then a NUL alone on its line.
+    _, mark, rest = answer.partition(b"\0\n")
+    command = [os.fsdecode(word) for word in rest.split(b"\0")[:-1]]
+    if not mark or not command:
+        raise SparkFailed("Spark's launcher gave no command to run", java=java.executable)
+    if not java.has_vector:
+        command = [word for word in command if word != f"--add-modules={VECTOR_MODULE}"]
+    return command
+
+
+def _ask_launcher(
+    java: Java,
+    spark_home: Path,
+    settings: Mapping[str, str],
+    environ: Mapping[str, str],
+    output: Path,
+) -> bytes:
+    """
+    Return what Spark's launcher would run.
+
+    The options come from it and never from a list of ours: they differ by Spark's version,
+    and without one of them Java 25 hangs for ever.
+    """
+    words = [word for name in settings for word in ("--conf", f"{name}={settings[name]}")]
+    with output.open("wb") as lines:
+        done = subprocess.run(
+            [
+                java.executable,
+                "-Xmx128m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                "-cp",
+                f"{spark_home / 'jars'}/*",
+                "org.apache.spark.launcher.Main",
+                "org.apache.spark.deploy.SparkSubmit",
+                *words,
+                "pyspark-shell",
+            ],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=lines,
+            check=False,
+        )
+    if done.returncode:
+        raise SparkFailed("Spark's launcher failed", code=done.returncode, log=output)
+    return done.stdout
+
+
+def _await_gateway(process: subprocess.Popen[bytes], told: Path, output: Path) -> tuple[int, str]:
+    """Wait for the file the JVM renames into place, and return its port and secret."""
+    deadline = time.monotonic() + START_SECONDS
+    while not told.exists():
+        if process.poll() is not None:
+            raise SparkFailed("The JVM ended at its start", code=process.returncode, log=output)
+        if time.monotonic() > deadline:
+            raise SparkFailed("The JVM did not answer", seconds=int(START_SECONDS), log=output)
+        time.sleep(_POLL_SECONDS)
+    data = told.read_bytes()
+    port, length = struct.unpack_from(">ii", data)
+    return port, data[8 : 8 + length].decode()
+
+
+def _scala_version(spark_home: Path) -> str:
+    """Return 2.13 from the name of a jar: the launcher otherwise looks for a source tree."""
+    for jar in spark_home.glob("jars/spark-launcher_*.jar"):
+        return jar.name.removeprefix("spark-launcher_").split("-")[0]
+    raise SparkFailed("PySpark has no jars", folder=spark_home / "jars")

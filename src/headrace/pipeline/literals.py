@@ -1,0 +1,114 @@
+"""
+SQL for names and for values compared with a column.
+
+A literal is written in the column's own type, so that comparing never converts the
+column, and so that it means the same whatever the session's settings. Texts and bytes are
+written in hexadecimal: nothing in a value can then end the literal.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from headrace.changelog.values import ValueType
+from headrace.errors import BadExpression
+
+_SQL_TYPES = {
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "float32": "float",
+    "float64": "double",
+    "time": "bigint",
+}
+_INT64 = range(-(2**63), 2**63)
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL takes it, whatever it holds."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def equality(column: str, type: ValueType, value: object) -> str:
+    """
+    Return SQL that is true where `column` has exactly this value, and else false, never null.
+
+    Raises `BadExpression` for a value that no row of this type can have.
+    """
+    if value is None:
+        return f"({column} is null)"
+    match type.kind:
+        case "variant":
+            return _variant(column, value)
+        case "numeric":
+            return _numeric(column, type, value)
+        case "timetz" | "interval" | "arrow":
+            raise BadExpression(f"A column of type {type.kind} is not compared with a value")
+    return f"({column} <=> {_literal(type, value)})"
+
+
+def _literal(type: ValueType, value: object) -> str:
+    # The log's own mapping says what fits, and in which form it is stored.
+    array, misfits = type.to_arrow([value])
+    if misfits:
+        raise BadExpression(f"A column of type {type} never has this value")
+    kind = type.kind
+    if kind in ("date", "timestamp", "timestamptz"):
+        return _moment(kind, array.cast("int32" if kind == "date" else "int64")[0].as_py())
+    stored = array[0].as_py()
+    if kind == "boolean":
+        return "true" if stored else "false"
+    if kind in ("text", "json"):
+        return _text(stored)
+    if kind in ("bytes", "text_bytes", "uuid"):
+        return f"x'{stored.hex()}'"
+    if kind == "decimal":
+        return f"cast('{stored:f}' as decimal({type.precision},{type.scale}))"
+    return f"cast('{stored}' as {_SQL_TYPES[kind]})"
+
+
+def _moment(kind: str, stored: int) -> str:
+    # From the stored number: text would not reach years beyond 9999, nor infinity.
+    if kind == "date":
+        return f"date_from_unix_date({stored})"
+    instant = f"timestamp_micros(cast('{stored}' as bigint))"
+    return instant if kind == "timestamptz" else f"cast({instant} as timestamp_ntz)"
+
+
+def _text(value: str) -> str:
+    return f"cast(x'{value.encode().hex()}' as string)"
+
+
+def _numeric(column: str, type: ValueType, value: object) -> str:
+    array, misfits = type.to_arrow([value])
+    if misfits:
+        raise BadExpression(f"A column of type {type} never has this value")
+    text = array[0].as_py()
+    same = f"({column} <=> {_text(text)})"
+    if not Decimal(text).is_finite():
+        return same
+    # 1.0 and 1.00 are one number and two texts; what 38 digits cannot hold compares as text.
+    number = "decimal(38,19)"
+    equal = f"try_cast({column} as {number}) = try_cast('{text}' as {number})"
+    return f"({same} or coalesce({equal}, false))"
+
+
+def _variant(column: str, value: object) -> str:
+    """Compare as SQLite does: whole and real numbers by value, texts and bytes by bytes."""
+    if isinstance(value, str):
+        return f"({column}.t <=> {_text(value)})"
+    if isinstance(value, bytes):
+        return f"({column}.b <=> x'{value.hex()}')"
+    if not isinstance(value, int | float | Decimal) or value != value:
+        raise BadExpression("SQLite has no value of this type", type=type(value).__name__)
+    real = float(value)
+    either = [f"{column}.d <=> cast('{real!r}' as double)"]
+    if value == int(value) if real not in (float("inf"), float("-inf")) else False:
+        whole = int(value)
+        if real != whole:
+            either = []
+        if whole in _INT64:
+            either.append(f"{column}.i <=> cast('{whole}' as bigint)")
+    if not either:
+        raise BadExpression("SQLite has no number this large")
+    return f"({' or '.join(either)})"

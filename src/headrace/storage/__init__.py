@@ -1,0 +1,1 @@
+"""Bytes that stay: steps of a disk, files that are absent or whole, a disk for simulations."""

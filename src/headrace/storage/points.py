@@ -1,0 +1,92 @@
+"""
+Named places where a test may kill the process.
+
+A crash test is only as good as the instants it can hit. Each of them is a name here, and
+the code that passes it says so with `reach`, which does nothing unless the environment
+arms that name: `HEADRACE_KILL_POINT="entry_linked:3"` kills this process, without any
+clean-up, the third time it comes by (P2).
+
+A recorder that was killed is started again with the same environment. So that it is not
+killed for ever, `HEADRACE_KILL_ONCE` may name a file, the token: whoever comes to the
+armed point takes it away first, and dies only if it was there. A test sees by the missing
+token that the point was hit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+SEGMENT_WRITTEN = "segment_written"
+"""A flush's segments are synced, its entry does not exist."""
+
+ENTRY_LINKED = "entry_linked"
+"""An entry is visible, its folder not synced."""
+
+ENTRY_SYNCED = "entry_synced"
+"""An entry is durable, and nobody has been told."""
+
+BEFORE_CHECKPOINT = "before_checkpoint"
+"""The entry that owes a checkpoint is durable, the checkpoint not begun."""
+
+CHANGES_READ = "changes_read"
+"""A source gave changes, and nothing of them is on disk."""
+
+BEFORE_ACKNOWLEDGE = "before_acknowledge"
+"""Everything is durable, and the source has not been told."""
+
+BASELINE_CHUNK = "baseline_chunk"
+"""A part of a baseline is written, the baseline not finished."""
+
+BASELINE_FINISHED = "baseline_finished"
+"""A baseline's entry is durable, and nobody has been told."""
+
+BASELINE_LOADED = "baseline_loaded"
+"""A target has all rows of a baseline beside its table, and has not switched to them."""
+
+JOB_DONE = "job_done"
+"""A batch is computed, and the target has nothing of it."""
+
+TARGET_WRITTEN = "target_written"
+"""A target has taken a batch, and the engine has not noted it."""
+
+POINTS = (
+    SEGMENT_WRITTEN,
+    ENTRY_LINKED,
+    ENTRY_SYNCED,
+    BEFORE_CHECKPOINT,
+    CHANGES_READ,
+    BEFORE_ACKNOWLEDGE,
+    BASELINE_CHUNK,
+    BASELINE_FINISHED,
+    BASELINE_LOADED,
+    JOB_DONE,
+    TARGET_WRITTEN,
+)
+"""Every name there is; a crash run counts how often it hit each."""
+
+_armed, _, _nth = os.environ.get("HEADRACE_KILL_POINT", "").partition(":")
+_left = int(_nth or 1)
+_token = os.environ.get("HEADRACE_KILL_ONCE")
+
+
+def reach(name: str) -> None:
+    """Come by the point `name`: the end of this process where it is armed, otherwise nothing."""
+    global _left
+    if name != _armed:
+        return
+    _left -= 1
+    if _left == 0 and _token_taken():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _token_taken() -> bool:
+    """Whether this process may die: where there is a token, only the one that removed it."""
+    if _token is None:
+        return True
+    try:
+        Path(_token).unlink()
+    except FileNotFoundError:
+        return False
+    return True

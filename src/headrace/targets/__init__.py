@@ -1,0 +1,1 @@
+"""Targets: where changes are brought to."""

@@ -1,0 +1,115 @@
+"""
+The contract between a pipeline and its target.
+
+The pipeline's loop calls a target from one thread, with batches in position order. What
+`write` returns is the only thing that moves a pipeline's progress (invariant 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from headrace.changelog.position import Position
+from headrace.changelog.schema import TableName, TableSchema
+
+BaselineId = int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTraits:
+    """What a target can do, as data."""
+
+    type: str
+    """Its name in configuration and status: `indexed-memory`."""
+
+    durable: bool
+    """False: it is rebuilt from the log at every start, and pins it (R8)."""
+
+    keyed: bool = True
+    """Needs a key, and keeps one row for each."""
+
+    transactional: bool = True
+    """Takes a batch and its position together; otherwise intents are stored first (R25)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """
+    Whole commits of a pipeline, filtered and transformed, in position order.
+
+    Each table has `_op _commit _ordinal _time` and then the row's columns. A delete
+    holds the key's columns only. A key change is two rows of one position, the delete
+    of the old key first.
+    """
+
+    id: str
+    """The same for a batch that is run again."""
+
+    epoch: int
+    first: Position
+    last: Position
+    tables: Mapping[TableName, pa.Table]
+    truncates: Mapping[TableName, Position] = field(default_factory=dict)
+    """The last truncate of a table in this batch; its rows up to there are left out (R23d)."""
+
+
+class Loading(Protocol):
+    """A baseline being loaded beside the live table; nobody sees it before `switch`."""
+
+    def write(self, rows: pa.Table) -> None:
+        """Take rows in the shape of the table's schema, without positions, in any order."""
+        ...
+
+    def switch(self, at: Position) -> None:
+        """
+        Make the loaded rows the table, at position `at` (F).
+
+        Readers do not see them before `show`: a baseline is a mixture until H is passed.
+        """
+        ...
+
+    def discard(self) -> None: ...
+
+
+class Target(Protocol):
+    """
+    Takes baselines and batches of a pipeline's tables.
+
+    *Order*: batches come in position order. *Duplicates*: a batch, or a part of it, may
+    come again after a crash; applying it twice has the effect of once, because rows at
+    or before the table's position are ignored. *Durability*: `write` returns the
+    position up to which everything is as durable as this target ever makes it.
+    *Threads*: one at a time. *Empty batch*: moves the position, nothing else.
+    *Shutdown*: `close` once, after the last call.
+    """
+
+    @property
+    def traits(self) -> TargetTraits: ...
+
+    def check(self, tables: Mapping[TableName, TableSchema]) -> None:
+        """Raise what keeps these tables from being held; called before `open`."""
+        ...
+
+    def open(
+        self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
+    ) -> None:
+        """Prepare these tables; `at` is the stored progress, `ORIGIN` where there is none."""
+        ...
+
+    def load(self, table: TableName, baseline: BaselineId) -> Loading: ...
+
+    def show(self, table: TableName) -> None:
+        """Let readers see the table: it has passed H (invariant 7)."""
+        ...
+
+    def write(self, batch: Batch) -> Position: ...
+
+    def row_count(self, table: TableName) -> int | None:
+        """Return the rows readers see now, from any thread; None where that cannot be told."""
+        ...
+
+    def close(self) -> None: ...

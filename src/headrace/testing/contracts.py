@@ -1,0 +1,449 @@
+"""
+What every source and every target must do, as tests.
+
+Derive from a suite, say how your part is made, and let pytest collect it:
+
+    class TestMySource(SourceContract):
+        @pytest.fixture(autouse=True)
+        def _made(self, tmp_path):
+            self.harness = MyHarness(tmp_path)
+
+The table of all suites is `things`: `id`, a whole number and the key, and `name`, a text.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from headrace.capture.source import Baselines, Copy, Source
+from headrace.changelog.change import Changes, Op
+from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.values import ValueType
+from headrace.errors import HeadraceError, TableRefused
+from headrace.targets.target import Batch, Target
+
+TABLE = "things"
+THINGS = TableSchema(
+    TABLE,
+    (Column("id", ValueType("int64"), 1), Column("name", ValueType("text"), 2)),
+    key=("id",),
+)
+LONG = 5.0
+"""For waits that end early when all is well."""
+
+Step = tuple[str, int, str | None]
+"""`insert`, `update` or `delete`, a key, and the name to give."""
+
+State = dict[int, str | None]
+
+
+class ReadsTables(Source, Baselines, Protocol):
+    """A source with baselines."""
+
+
+class SourceHarness(Protocol):
+    """How a suite drives a source and the database behind it."""
+
+    def make(self) -> ReadsTables:
+        """Return a source for the same database, also a second one after a restart."""
+        ...
+
+    def commit(self, steps: Sequence[Step]) -> None:
+        """Do these in one transaction."""
+        ...
+
+    def truth(self) -> State:
+        """Return what the table holds."""
+        ...
+
+
+def replay(state: State, changes: Sequence[Changes], after: int = -1) -> State:
+    """Apply changes above commit `after`, as a target that keeps one row a key does."""
+    for read in changes:
+        for table in read.tables:
+            for row in table.rows.to_pylist():
+                if row["_commit"] > after:
+                    _apply(state, row)
+    return state
+
+
+def _apply(state: State, row: dict[str, dict[str, object] | None]) -> None:
+    before, after = row["before"], row["after"]
+    if before is not None:
+        state.pop(int(str(before["id"])), None)
+    if after is not None:
+        name = after["name"]
+        state[int(str(after["id"]))] = None if name is None else str(name)
+
+
+def read_all(source: Source, most: int = 1000) -> list[Changes]:
+    """Read until there is no more."""
+    found = []
+    while (changes := source.read(most, 0)) is not None:
+        found.append(changes)
+    return found
+
+
+class SourceContract:
+    """The contract of `Source` and `Baselines`."""
+
+    harness: SourceHarness
+
+    def _opened(self, after: str | None = None) -> ReadsTables:
+        source = self.harness.make()
+        source.describe([TABLE])
+        source.open(after)
+        return source
+
+    def test_a_table_is_described_with_its_key(self) -> None:
+        schema = self.harness.make().describe([TABLE])[TABLE]
+        assert schema.names == ("id", "name")
+        assert schema.key == ("id",)
+        assert self.harness.make().check([TABLE]) == []
+
+    def test_a_missing_table_is_refused_by_name(self) -> None:
+        (problem,) = self.harness.make().check(["no such table"])
+        assert isinstance(problem, TableRefused)
+        assert problem.facts["table"] == "no such table"
+        try:
+            self.harness.make().describe(["no such table"])
+        except TableRefused:
+            return
+        raise AssertionError("describe took a table that is not there")
+
+    def test_reading_begins_at_the_end_unless_told_otherwise(self) -> None:
+        self._opened().close()
+        self.harness.commit([("insert", 1, "old")])
+        source = self._opened()
+        assert replay({}, read_all(source)) == {}
+        source.close()
+
+    def test_changes_come_in_order_with_both_images(self) -> None:
+        source = self._opened()
+        self.harness.commit([("insert", 1, "a"), ("update", 1, "b"), ("delete", 1, None)])
+        rows = [
+            row
+            for changes in read_all(source)
+            for table in changes.tables
+            for row in table.rows.to_pylist()
+        ]
+        assert [row["_op"] for row in rows] == [Op.INSERT, Op.UPDATE, Op.DELETE]
+        assert [(row["before"] or {}).get("name") for row in rows] == [None, "a", "b"]
+        assert [(row["after"] or {}).get("name") for row in rows] == ["a", "b", None]
+        places = [(row["_commit"], row["_ordinal"]) for row in rows]
+        assert places == sorted(set(places))
+        source.close()
+
+    def test_rows_come_in_the_shape_of_a_segment(self) -> None:
+        source = self._opened()
+        self.harness.commit([("insert", 1, "a")])
+        (changes,) = read_all(source)
+        (table,) = changes.tables
+        assert table.rows.schema.equals(table.schema.segment)
+        source.close()
+
+    def test_a_commit_read_in_parts_says_where_it_ends(self) -> None:
+        source = self._opened()
+        self.harness.commit([("insert", number, "x") for number in range(10)])
+        parts = read_all(source, most=3)
+        assert len(parts) > 1
+        assert [part.ends for part in parts] == [False] * (len(parts) - 1) + [True]
+        assert replay({}, parts) == self.harness.truth()
+        source.close()
+
+    def test_the_same_changes_come_again_after_a_restart(self) -> None:
+        source = self._opened()
+        self.harness.commit([("insert", 1, "a")])
+        (first,) = read_all(source)
+        self.harness.commit([("update", 1, "b"), ("insert", 2, "c")])
+        self.harness.commit([("delete", 2, None)])
+        before = _rows(read_all(source))
+        source.close()
+        again = self._opened(str(first.upto))
+        assert _rows(read_all(again)) == before
+        again.close()
+
+    def test_a_restart_goes_on_in_the_same_lineage_at_the_same_place(self) -> None:
+        source = self._opened()
+        self.harness.commit([("insert", 1, "a")])
+        (changes,) = read_all(source)
+        source.close()
+        again = self.harness.make()
+        again.describe([TABLE])
+        at = again.open(str(changes.upto))
+        assert str(at) == str(changes.upto)
+        assert at.lineage == changes.upto.lineage
+        assert read_all(again) == []
+        again.close()
+
+    def test_without_changes_a_read_returns_at_once_or_after_its_wait(self) -> None:
+        source = self._opened()
+        read_all(source)
+        assert source.read(10, 0) is None
+        assert source.read(10, 0.01) is None
+        source.close()
+
+    def test_a_commit_ends_the_wait_of_a_read(self) -> None:
+        source = self._opened()
+        read_all(source)
+        timer = threading.Timer(0.05, self.harness.commit, ([("insert", 1, "a")],))
+        timer.start()
+        assert source.read(10, LONG) is not None
+        timer.join()
+        source.close()
+
+    def test_wake_ends_the_wait_of_a_read_from_another_thread(self) -> None:
+        source = self._opened()
+        read_all(source)
+        done = threading.Event()
+
+        def read() -> None:
+            source.read(10, 60)
+            done.set()
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        source.wake()
+        assert done.wait(LONG)
+        reader.join()
+        source.close()
+
+    def test_closing_is_allowed_at_any_time_and_twice(self) -> None:
+        source = self.harness.make()
+        source.close()
+        source = self._opened()
+        source.close()
+        source.close()
+
+    def test_what_follows_an_acknowledgement_is_kept(self) -> None:
+        source = self._opened()
+        self.harness.commit([("insert", 1, "a")])
+        (first,) = read_all(source)
+        self.harness.commit([("insert", 2, "b")])
+        source.acknowledge(str(first.upto))
+        source.read(10, 0)
+        source.close()
+        again = self._opened(str(first.upto))
+        assert replay({}, read_all(again)) == {2: "b"}
+        again.close()
+
+    def test_a_baseline_and_the_changes_after_it_make_the_table(self) -> None:
+        self._opened().close()
+        self.harness.commit([("insert", number, "old") for number in range(50)])
+        source = self._opened()
+        copy = source.baseline(TABLE)
+        rows, seen = _copied(copy, lambda: self.harness.commit([("update", 49, "late")]))
+        assert seen[0] <= seen[1]
+        self.harness.commit([("delete", 3, None), ("insert", 100, "new")])
+        assert replay(rows, read_all(source), after=seen[0]) == self.harness.truth()
+        source.close()
+
+    def test_an_empty_table_has_an_empty_baseline(self) -> None:
+        source = self._opened()
+        rows, (first, last) = _copied(source.baseline(TABLE), lambda: None)
+        assert rows == {}
+        assert first == last
+        source.close()
+
+    def test_lag_is_nothing_once_all_is_read(self) -> None:
+        source = self._opened()
+        self.harness.commit([("insert", 1, "a"), ("insert", 2, "b")])
+        assert source.lag().changes in (2, None)
+        read_all(source)
+        assert source.lag().changes in (0, None)
+        source.close()
+
+
+def _rows(reads: Sequence[Changes]) -> list[object]:
+    return [row for read in reads for table in read.tables for row in table.rows.to_pylist()]
+
+
+def _copied(copy: Copy, between: object) -> tuple[State, tuple[int, int]]:
+    rows: State = {}
+    for batch in copy:
+        assert batch.schema.equals(copy.schema.arrow)
+        rows.update(
+            zip(batch.column("id").to_pylist(), batch.column("name").to_pylist(), strict=True)
+        )
+        if callable(between):
+            between()
+    copy.close()
+    return rows, (copy.first, copy.last)
+
+
+class TargetHarness(Protocol):
+    """How a suite drives a target."""
+
+    def make(self) -> Target:
+        """Return the target; after a restart it finds what a durable one keeps."""
+        ...
+
+    def rows(self, target: Target) -> State:
+        """Return what readers of the target see, or would see once it is shown."""
+        ...
+
+
+def batch(
+    rows: Sequence[tuple[Op, int, int, str | None]],
+    last: int,
+    *,
+    first: int = 1,
+    truncate: int | None = None,
+) -> Batch:
+    """Make a batch of `things`: operation, commit, key and name of each row, in order."""
+    table = pa.table(
+        {
+            "_op": pa.array([int(op) for op, *_ in rows], pa.int8()),
+            "_commit": pa.array([commit for _, commit, *_ in rows], pa.int64()),
+            "_ordinal": pa.array([0] * len(rows), pa.int32()),
+            "_time": pa.array([0] * len(rows), pa.timestamp("us", "UTC")),
+            "id": pa.array([key for *_, key, _ in rows], pa.int64()),
+            "name": pa.array([name for *_, name in rows], pa.string()),
+        }
+    )
+    return Batch(
+        id=f"{first}-{last}",
+        epoch=1,
+        first=Position(1, first),
+        last=Position(1, last),
+        tables={TABLE: table} if rows else {},
+        truncates={} if truncate is None else {TABLE: Position(1, truncate)},
+    )
+
+
+class TargetContract:
+    """The contract of `Target`."""
+
+    harness: TargetHarness
+
+    def _opened(self) -> Target:
+        target = self.harness.make()
+        target.check({TABLE: THINGS})
+        target.open({TABLE: THINGS}, {TABLE: ORIGIN})
+        loading = target.load(TABLE, 1)
+        loading.switch(Position(1, 0))
+        target.show(TABLE)
+        return target
+
+    def test_a_table_without_a_key_is_refused(self) -> None:
+        target = self.harness.make()
+        if not target.traits.keyed:
+            return
+        try:
+            target.check({TABLE: TableSchema(TABLE, THINGS.columns)})
+        except HeadraceError:
+            return
+        raise AssertionError("a keyed target took a table without a key")
+
+    def test_a_batch_is_applied_and_its_position_returned(self) -> None:
+        target = self._opened()
+        rows = [(Op.INSERT, 1, 1, "a"), (Op.INSERT, 2, 2, "b"), (Op.UPDATE, 3, 1, "c")]
+        assert target.write(batch(rows, 3)) == Position(1, 3)
+        assert self.harness.rows(target) == {1: "c", 2: "b"}
+        target.close()
+
+    def test_a_batch_that_comes_again_changes_nothing(self) -> None:
+        target = self._opened()
+        first = batch([(Op.INSERT, 1, 1, "a"), (Op.INSERT, 2, 2, "b")], 2)
+        target.write(first)
+        target.write(batch([(Op.DELETE, 3, 1, None), (Op.UPDATE, 4, 2, "c")], 4, first=3))
+        assert target.write(first) == Position(1, 4)
+        assert self.harness.rows(target) == {2: "c"}
+        target.close()
+
+    def test_of_a_longer_batch_only_what_is_new_counts(self) -> None:
+        target = self._opened()
+        target.write(batch([(Op.INSERT, 1, 1, "a"), (Op.DELETE, 2, 1, None)], 2))
+        longer = [(Op.INSERT, 1, 1, "a"), (Op.DELETE, 2, 1, None), (Op.INSERT, 3, 3, "c")]
+        assert target.write(batch(longer, 3)) == Position(1, 3)
+        assert self.harness.rows(target) == {3: "c"}
+        target.close()
+
+    def test_an_empty_batch_moves_the_position_only(self) -> None:
+        target = self._opened()
+        target.write(batch([(Op.INSERT, 1, 1, "a")], 1))
+        assert target.write(batch([], 7, first=2)) == Position(1, 7)
+        assert self.harness.rows(target) == {1: "a"}
+        target.close()
+
+    def test_a_key_change_is_a_delete_and_an_insert_of_one_position(self) -> None:
+        target = self._opened()
+        target.write(batch([(Op.INSERT, 1, 1, "a")], 1))
+        target.write(batch([(Op.DELETE, 2, 1, None), (Op.UPDATE, 2, 2, "a")], 2, first=2))
+        assert self.harness.rows(target) == {2: "a"}
+        target.close()
+
+    def test_the_last_change_of_a_key_within_a_batch_wins(self) -> None:
+        target = self._opened()
+        rows = [
+            (Op.INSERT, 1, 1, "a"),
+            (Op.DELETE, 2, 1, None),
+            (Op.INSERT, 3, 1, "b"),
+            (Op.INSERT, 4, 2, "c"),
+            (Op.DELETE, 5, 2, None),
+        ]
+        target.write(batch(rows, 5))
+        assert self.harness.rows(target) == {1: "b"}
+        target.close()
+
+    def test_deleting_what_is_not_there_is_no_error(self) -> None:
+        target = self._opened()
+        target.write(batch([(Op.DELETE, 1, 9, None)], 1))
+        assert self.harness.rows(target) == {}
+        target.close()
+
+    def test_a_truncate_removes_what_was_there_before_it(self) -> None:
+        target = self._opened()
+        target.write(batch([(Op.INSERT, 1, 1, "a"), (Op.INSERT, 2, 2, "b")], 2))
+        target.write(batch([(Op.INSERT, 4, 3, "c")], 4, first=3, truncate=3))
+        assert self.harness.rows(target) == {3: "c"}
+        target.close()
+
+    def test_a_truncate_that_comes_again_removes_nothing(self) -> None:
+        target = self._opened()
+        emptied = batch([], 1, truncate=1)
+        target.write(emptied)
+        target.write(batch([(Op.INSERT, 2, 1, "a")], 2, first=2))
+        target.write(emptied)
+        assert self.harness.rows(target) == {1: "a"}
+        target.close()
+
+    def test_loaded_rows_take_the_place_of_the_table_at_the_switch(self) -> None:
+        target = self._opened()
+        target.write(batch([(Op.INSERT, 1, 1, "old")], 1))
+        loading = target.load(TABLE, 2)
+        loading.write(pa.table({"id": [2], "name": ["loaded"]}, schema=THINGS.arrow))
+        assert self.harness.rows(target) == {1: "old"}
+        loading.switch(Position(1, 5))
+        target.show(TABLE)
+        assert self.harness.rows(target) == {2: "loaded"}
+        target.write(batch([(Op.INSERT, 5, 3, "seen"), (Op.INSERT, 6, 4, "new")], 6, first=5))
+        assert self.harness.rows(target) == {2: "loaded", 4: "new"}
+        target.close()
+
+    def test_a_discarded_load_leaves_the_table_alone(self) -> None:
+        target = self._opened()
+        target.write(batch([(Op.INSERT, 1, 1, "a")], 1))
+        loading = target.load(TABLE, 2)
+        loading.write(pa.table({"id": [2], "name": ["b"]}, schema=THINGS.arrow))
+        loading.discard()
+        assert self.harness.rows(target) == {1: "a"}
+        target.close()
+
+    def test_a_durable_target_finds_its_rows_again(self) -> None:
+        target = self._opened()
+        target.write(batch([(Op.INSERT, 1, 1, "a")], 1))
+        target.close()
+        if not target.traits.durable:
+            return
+        again = self.harness.make()
+        again.open({TABLE: THINGS}, {TABLE: Position(1, 1)})
+        assert self.harness.rows(again) == {1: "a"}
+        assert again.write(batch([(Op.INSERT, 1, 1, "other")], 1)) == Position(1, 1)
+        assert self.harness.rows(again) == {1: "a"}
+        again.close()

@@ -1,0 +1,424 @@
+"""
+A source in memory that does what it is told.
+
+It keeps its whole history, so what was read once can be read again, with the same
+positions, as a real source must allow. Nothing in it waits unless it is asked to, and its
+times come from a clock by argument, so that a simulation can drive it on one thread.
+
+    source = MemorySource()
+    source.set_schema("orders", {"id": "int64", "status": "text"}, key=["id"])
+    source.add_row("orders", {"id": 1, "status": "new"})
+    with source.transaction():
+        source.emit_update("orders", {"id": 1, "status": "paid"})
+        source.emit_insert("orders", {"id": 2, "status": "new"})
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import pyarrow as pa
+
+from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, SourceTraits
+from headrace.changelog.change import Change, Changes, Op, TableChanges, as_segment
+from headrace.changelog.schema import Column, TableName, TableSchema
+from headrace.changelog.values import ValueType
+from headrace.errors import BadPosition, HeadraceError, SourceUnreachable, TableRefused
+
+Row = Mapping[str, object]
+Key = tuple[object, ...]
+Call = Literal["open", "read", "baseline", "acknowledge"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MemoryPosition:
+    """A commit of one of the source's lives."""
+
+    life: int
+    commit: int
+
+    @property
+    def lineage(self) -> str:
+        """Numbers begin anew in every life."""
+        return f"test/{self.life}"
+
+    def __str__(self) -> str:
+        return f"{self.life}:{self.commit}"
+
+    @classmethod
+    def parse(cls, text: str) -> MemoryPosition:
+        """Read back what `str()` wrote."""
+        life, colon, commit = text.partition(":")
+        if not (colon and life.isdecimal() and commit.isdecimal()):
+            raise BadPosition("Text is not a position of a memory source", text=text)
+        return cls(int(life), int(commit))
+
+
+@dataclass(slots=True)
+class _Commit:
+    number: int
+    changes: list[tuple[TableSchema, Change]] = field(default_factory=list)
+
+
+class MemorySource:
+    """A programmable source; the methods of its own may be called from any thread."""
+
+    def __init__(self, name: str = "test", *, clock: Callable[[], float] = time.time) -> None:
+        self.name = name
+        self.spec = SourceSpec("test", name, {})
+        self.traits = SourceTraits(lineage="test")
+        self.chunk_rows = 100
+        """How many rows a baseline reads at a time."""
+        self.calls: Counter[str] = Counter()
+        """How often each method of the protocol was called."""
+        self.acknowledged: list[str] = []
+        """Every acknowledgement, in order."""
+        self._clock = clock
+        self._changed = threading.Condition(threading.RLock())
+        self._schemas: dict[TableName, TableSchema] = {}
+        self._rows: dict[TableName, dict[Key, dict[str, object]]] = {}
+        self._history: list[_Commit] = []
+        self._open_commit: _Commit | None = None
+        self._life = 1
+        self._last = 0
+        self._at = MemoryPosition(1, 0)
+        self._part = 0
+        self._is_open = False
+        self._awake = False
+        self._errors: dict[str, deque[HeadraceError]] = {}
+        self._delays: dict[str, float] = {}
+        self._sleep: Callable[[float], object] = time.sleep
+
+    # --- programming it ------------------------------------------------------------------
+
+    def set_schema(
+        self, table: TableName, columns: Mapping[str, str], key: Sequence[str] = ()
+    ) -> None:
+        """Make a table: its columns with their types as text (`int64`, `decimal(12,2)`)."""
+        made = tuple(
+            Column(name, ValueType.parse(kind), number)
+            for number, (name, kind) in enumerate(columns.items(), start=1)
+        )
+        with self._changed:
+            self._schemas[table] = TableSchema(table, made, tuple(key))
+            self._rows.setdefault(table, {})
+
+    def add_column(self, table: TableName, name: str, kind: str, default: object = None) -> None:
+        """Add a column; rows that are there get `default`, without a change being told."""
+        with self._changed:
+            old = self._schemas[table]
+            number = max(column.field for column in old.columns) + 1
+            added = Column(name, ValueType.parse(kind), number)
+            self._schemas[table] = replace(old, columns=(*old.columns, added))
+            for row in self._rows[table].values():
+                row[name] = default
+
+    def add_row(self, table: TableName, row: Row) -> None:
+        """Put a row there before history begins: only a baseline finds it."""
+        with self._changed:
+            self._rows[table][self._key(table, row)] = dict(row)
+
+    def emit_insert(self, table: TableName, row: Row, *, wait: bool = False) -> None:
+        """Insert a row."""
+        self._emit(table, Op.INSERT, None, row, wait)
+
+    def emit_update(
+        self, table: TableName, row: Row, *, key: Sequence[object] | None = None, wait: bool = False
+    ) -> None:
+        """Give the row with this key, or with `key` if the key itself changes, new values."""
+        with self._changed:
+            old = tuple(key) if key is not None else self._key(table, row)
+            self._emit(table, Op.UPDATE, self._rows[table].get(old), row, wait)
+
+    def emit_delete(self, table: TableName, *key: object, wait: bool = False) -> None:
+        """Delete the row with this key."""
+        with self._changed:
+            self._emit(table, Op.DELETE, self._rows[table][key], None, wait)
+
+    def emit_truncate(self, table: TableName, *, wait: bool = False) -> None:
+        """Empty the table."""
+        self._emit(table, Op.TRUNCATE, None, None, wait)
+
+    @contextmanager
+    def transaction(self, *, wait: bool = False) -> Iterator[None]:
+        """Everything emitted in the block by this thread is one commit."""
+        with self._changed:
+            self._open_commit = commit = _Commit(self._last + 1)
+            try:
+                yield
+            finally:
+                self._open_commit = None
+            self._commit(commit)
+        if wait:
+            self.wait_until_read()
+
+    def heartbeat(self) -> None:
+        """Let the position move without a change."""
+        with self._changed:
+            self._commit(_Commit(self._last + 1))
+
+    def reset(self) -> None:
+        """Begin a new life, as a restored database does: rows stay, numbers begin anew."""
+        with self._changed:
+            self._life += 1
+            self._last = 0
+            self._history = []
+            self._changed.notify_all()
+
+    def inject_error(self, error: HeadraceError, at: Call = "read", times: int = 1) -> None:
+        """Let the next `times` calls fail with `error`."""
+        with self._changed:
+            self._errors.setdefault(at, deque()).extend([error] * times)
+            self._changed.notify_all()
+
+    def set_delay(
+        self, at: Call, seconds: float, sleep: Callable[[float], object] = time.sleep
+    ) -> None:
+        """Let every such call take this long; a baseline: every chunk."""
+        self._delays[at] = seconds
+        self._sleep = sleep
+
+    def set_supports_resume(self, resumes: bool) -> None:
+        """Say whether reading can go on after a restart."""
+        self.traits = replace(self.traits, resumes=resumes)
+
+    def set_inserts_replace(self, replaces: bool) -> None:
+        """Say whether an insert may take the place of a row, as SQLite's do."""
+        self.traits = replace(self.traits, inserts_replace=replaces)
+
+    def rows(self, table: TableName) -> dict[Key, dict[str, object]]:
+        """Return the truth: every row there is now, by key."""
+        with self._changed:
+            return {key: dict(row) for key, row in self._rows[table].items()}
+
+    @property
+    def position(self) -> MemoryPosition:
+        """The last commit."""
+        with self._changed:
+            return MemoryPosition(self._life, self._last)
+
+    def wait_until_read(self, timeout: float = 10.0) -> bool:
+        """Wait until all that was emitted so far has been read."""
+        with self._changed:
+            wanted = self.position
+            return self._changed.wait_for(lambda: self._at >= wanted, timeout)
+
+    def wait_until_acknowledged(self, timeout: float = 10.0) -> bool:
+        """Wait until all that was emitted so far has been acknowledged."""
+        with self._changed:
+            wanted = self.position
+
+            def told() -> bool:
+                return any(MemoryPosition.parse(text) >= wanted for text in self.acknowledged)
+
+            return self._changed.wait_for(told, timeout)
+
+    # --- the protocol --------------------------------------------------------------------
+
+    @property
+    def origin(self) -> str:
+        """A memory source is known by its name."""
+        return f"test:{self.name}"
+
+    def lineage(self) -> str | None:
+        """Return the lineage of its present life."""
+        return self.position.lineage
+
+    def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
+        """Return the schemas as they are now."""
+        self.calls["describe"] += 1
+        if problems := self._missing(tables):
+            raise problems[0]
+        return {name: self._schemas[name] for name in tables}
+
+    def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
+        """Return a problem for each table that was not made."""
+        self.calls["check"] += 1
+        return self._missing(tables)
+
+    def _missing(self, tables: Sequence[TableName]) -> list[Problem]:
+        return [
+            TableRefused("Table not found", table=name)
+            for name in tables
+            if name not in self._schemas
+        ]
+
+    def open(self, after: SourcePosition | str | None) -> SourcePosition:
+        """Go on after `after` in the same life; otherwise begin at the end."""
+        self._called("open")
+        with self._changed:
+            wanted = MemoryPosition.parse(str(after)) if after is not None else self.position
+            goes_on = wanted.life == self._life and self.traits.resumes
+            self._at = wanted if goes_on else self.position
+            self._part = 0
+            self._is_open = True
+            return self._at
+
+    def read(self, most: int, wait: float) -> Changes | None:
+        """Return commits up to about `most` changes; a larger commit comes in parts."""
+        with self._changed:
+            if wait > 0:
+                self._changed.wait_for(self._something_to_read, wait)
+            self._awake = False
+            self._called("read")
+            if self._at.life != self._life:
+                raise SourceUnreachable("History was replaced", source=self.name)
+            return self._next(most)
+
+    def _something_to_read(self) -> bool:
+        return self._awake or self._at < self.position or bool(self._errors.get("read"))
+
+    def _next(self, most: int) -> Changes | None:
+        taken: list[tuple[TableSchema, Change]] = []
+        upto = self._at
+        ends = True
+        # Commits are numbered without gaps, so a number is also a place in the list.
+        for commit in self._history[self._at.commit :]:
+            rest = commit.changes[self._part :]
+            if taken and len(taken) + len(rest) > most:
+                break
+            if len(rest) > most:
+                taken, ends = rest[:most], False
+                self._part += most
+                break
+            taken += rest
+            self._part = 0
+            upto = MemoryPosition(self._life, commit.number)
+        if upto == self._at and not taken:
+            return None
+        self._at = upto
+        self._changed.notify_all()
+        return Changes(_by_table(taken), upto, ends)
+
+    def wake(self) -> None:
+        """End the wait of a running `read`, or of the next one."""
+        with self._changed:
+            self._awake = True
+            self._changed.notify_all()
+
+    def acknowledge(self, upto: str) -> None:
+        """Remember what was acknowledged; nothing is ever forgotten."""
+        self._called("acknowledge")
+        with self._changed:
+            self.acknowledged.append(upto)
+            self._changed.notify_all()
+
+    def lag(self) -> Lag:
+        """Count what was not read yet."""
+        with self._changed:
+            waiting = self._history[self._at.commit :]
+            return Lag(sum(len(commit.changes) for commit in waiting), 0.0)
+
+    def close(self) -> None:
+        """Close; it may be opened again."""
+        self.calls["close"] += 1
+        self._is_open = False
+
+    def baseline(self, table: TableName) -> MemoryCopy:
+        """Begin to copy a table, `chunk_rows` at a time."""
+        self._called("baseline")
+        return MemoryCopy(self, table)
+
+    # --- what a copy uses ----------------------------------------------------------------
+
+    def chunk(
+        self, table: TableName, after: str | None
+    ) -> tuple[list[dict[str, object]], str, bool]:
+        """Return the rows that follow, the place after them, and whether there are more."""
+        if seconds := self._delays.get("baseline"):
+            self._sleep(seconds)
+        with self._changed:
+            self._raise("baseline")
+            # Any order of keys will do, as long as it is the same for every chunk.
+            keys = sorted((repr(key), key) for key in self._rows[table])
+            due = [(text, key) for text, key in keys if after is None or text > after]
+            taken = due[: self.chunk_rows]
+            rows = [dict(self._rows[table][key]) for _, key in taken]
+            return rows, taken[-1][0] if taken else after or "", len(due) > len(taken)
+
+    def _called(self, call: Call) -> None:
+        self.calls[call] += 1
+        if seconds := self._delays.get(call):
+            self._sleep(seconds)
+        self._raise(call)
+
+    def _raise(self, call: Call) -> None:
+        if waiting := self._errors.get(call):
+            raise waiting.popleft()
+
+    def _key(self, table: TableName, row: Row) -> Key:
+        return tuple(row[name] for name in self._schemas[table].key)
+
+    def _emit(
+        self, table: TableName, op: Op, before: Row | None, after: Row | None, wait: bool
+    ) -> None:
+        with self._changed:
+            commit = self._open_commit or _Commit(self._last + 1)
+            change = Change(
+                op,
+                commit.number,
+                len(commit.changes),
+                int(self._clock() * 1_000_000),
+                before=None if before is None else dict(before),
+                after=None if after is None else dict(after),
+            )
+            commit.changes.append((self._schemas[table], change))
+            rows = self._rows[table]
+            if op is Op.TRUNCATE:
+                rows.clear()
+            if before is not None:
+                rows.pop(self._key(table, before), None)
+            if after is not None:
+                rows[self._key(table, after)] = dict(after)
+            if self._open_commit is None:
+                self._commit(commit)
+        if wait:
+            self.wait_until_read()
+
+    def _commit(self, commit: _Commit) -> None:
+        self._history.append(commit)
+        self._last = commit.number
+        self._changed.notify_all()
+
+
+class MemoryCopy:
+    """A baseline of a memory source under way."""
+
+    def __init__(self, source: MemorySource, table: TableName) -> None:
+        self.schema = source.describe([table])[table]
+        self.exact: pa.Array | None = None
+        self.first = self.last = source.position.commit
+        self._source = source
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        place: str | None = None
+        more = True
+        while more:
+            rows, place, more = self._source.chunk(self.schema.table, place)
+            self.last = self._source.position.commit
+            if rows:
+                changes = [Change(Op.INSERT, 0, 0, 0, after=row) for row in rows]
+                made = as_segment(self.schema, changes).combine_chunks()
+                self.exact = made["_exact"].combine_chunks()
+                image = made["after"].combine_chunks()
+                yield pa.RecordBatch.from_arrays(image.flatten(), schema=self.schema.arrow)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _by_table(changes: Sequence[tuple[TableSchema, Change]]) -> list[TableChanges]:
+    groups: list[tuple[TableSchema, list[Change]]] = []
+    for schema, change in changes:
+        last = next((group for group in reversed(groups) if group[0].table == schema.table), None)
+        if last is None or last[0] != schema:
+            last = (schema, [])
+            groups.append(last)
+        last[1].append(change)
+    return [TableChanges(schema, as_segment(schema, group)) for schema, group in groups]

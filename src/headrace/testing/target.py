@@ -1,0 +1,216 @@
+"""
+A target that survives its process, and fails on command.
+
+What it holds lies in a `TargetDisk`, which stands for a database elsewhere: give the
+same one to the next target and it finds its rows again, with the position they are at.
+It writes down every effect, so that a test can see one that happened twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.changelog.change import Op
+from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.schema import TableName, TableSchema
+from headrace.errors import HeadraceError, NoKey
+from headrace.targets.target import BaselineId, Batch, TargetTraits
+
+Key = tuple[object, ...]
+Row = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Something the target did, that cannot be taken back."""
+
+    table: TableName
+    op: str
+    key: Key
+    position: Position
+
+
+@dataclass(slots=True)
+class Kept:
+    """One table as it lies on disk: rows and their position are one."""
+
+    rows: dict[Key, Row] = field(default_factory=dict)
+    position: Position = ORIGIN
+
+
+@dataclass(slots=True)
+class TargetDisk:
+    """What outlives a target."""
+
+    tables: dict[TableName, Kept] = field(default_factory=dict)
+    effects: list[Effect] = field(default_factory=list)
+
+    def duplicates(self) -> list[Effect]:
+        """Return every effect that happened more than once: there should be none."""
+        return [effect for effect, times in Counter(self.effects).items() if times > 1]
+
+
+class ScriptedTarget:
+    """Keeps one row a key, on a disk of its own, with faults by command."""
+
+    traits = TargetTraits("scripted", durable=True)
+
+    def __init__(self, disk: TargetDisk | None = None) -> None:
+        self.disk = disk or TargetDisk()
+        self.calls: Counter[str] = Counter()
+        self.shown: set[TableName] = set()
+        self.stored_progress: dict[TableName, Position] = {}
+        """What `open` was told."""
+        self._schemas: dict[TableName, TableSchema] = {}
+        self._before: deque[HeadraceError] = deque()
+        self._after: deque[HeadraceError] = deque()
+        self._free = threading.Event()
+        self._free.set()
+        self.holding = threading.Event()
+        """Set while a write is being held."""
+
+    # --- faults --------------------------------------------------------------------------
+
+    def reject(self, error: HeadraceError, times: int = 1) -> None:
+        """Let the next writes fail before anything happened."""
+        self._before.extend([error] * times)
+
+    def fail_after_write(self, error: HeadraceError, times: int = 1) -> None:
+        """Let the next writes succeed, and fail nevertheless: the answer gets lost."""
+        self._after.extend([error] * times)
+
+    def hold(self) -> None:
+        """Let writes wait until `release`."""
+        self._free.clear()
+
+    def release(self) -> None:
+        """Let held writes go on."""
+        self._free.set()
+
+    # --- looking -------------------------------------------------------------------------
+
+    def rows(self, table: TableName) -> dict[Key, Row]:
+        """Return the rows on disk, by key."""
+        return dict(self.disk.tables[table].rows) if table in self.disk.tables else {}
+
+    def position(self, table: TableName) -> Position:
+        """Return where the table on disk stands."""
+        return self.disk.tables[table].position if table in self.disk.tables else ORIGIN
+
+    # --- the protocol --------------------------------------------------------------------
+
+    def check(self, tables: Mapping[TableName, TableSchema]) -> None:
+        """Refuse tables without a key."""
+        for name, schema in tables.items():
+            if not schema.key:
+                raise NoKey("Table has no key", table=name)
+
+    def open(
+        self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
+    ) -> None:
+        """Find what is on disk."""
+        self.calls["open"] += 1
+        self._schemas = dict(tables)
+        self.stored_progress = dict(at)
+        for name in tables:
+            self.disk.tables.setdefault(name, Kept())
+
+    def load(self, table: TableName, baseline: BaselineId) -> ScriptedLoading:
+        """Begin to load rows beside the table."""
+        self.calls["load"] += 1
+        return ScriptedLoading(self, table)
+
+    def show(self, table: TableName) -> None:
+        """Remember that readers may look."""
+        self.shown.add(table)
+
+    def write(self, batch: Batch) -> Position:
+        """Apply a batch with its position, in one step."""
+        self.calls["write"] += 1
+        if not self._free.is_set():
+            self.holding.set()
+            self._free.wait()
+            self.holding.clear()
+        if self._before:
+            raise self._before.popleft()
+        for name, schema in self._schemas.items():
+            self._apply(schema, self.disk.tables[name], batch)
+        if self._after:
+            raise self._after.popleft()
+        return min((self.position(name) for name in self._schemas), default=batch.last)
+
+    def row_count(self, table: TableName) -> int | None:
+        """Count the rows that readers may see."""
+        return len(self.rows(table)) if table in self.shown else 0
+
+    def close(self) -> None:
+        """Close; the disk remains."""
+        self.calls["close"] += 1
+
+    def rows_of(self, schema: TableSchema, rows: pa.Table) -> list[Row]:
+        """Return Arrow rows as plain values."""
+        columns = {
+            column.name: column.type.from_arrow(rows[column.name])
+            for column in schema.columns
+            if column.name in rows.column_names
+        }
+        return [
+            dict(zip(columns, values, strict=True))
+            for values in zip(*columns.values(), strict=True)
+        ]
+
+    def _apply(self, schema: TableSchema, kept: Kept, batch: Batch) -> None:
+        table = schema.table
+        emptied = batch.truncates.get(table)
+        if emptied is not None and emptied > kept.position:
+            kept.rows.clear()
+            self.disk.effects.append(Effect(table, "truncate", (), emptied))
+        if (rows := batch.tables.get(table)) is not None:
+            values = self.rows_of(schema, rows)
+            places = zip(
+                rows["_op"].to_pylist(),
+                rows["_commit"].to_pylist(),
+                rows["_ordinal"].to_pylist(),
+                values,
+                strict=True,
+            )
+            for op, commit, ordinal, row in places:
+                at = Position(batch.epoch, commit, ordinal)
+                if at <= kept.position:
+                    continue  # taken before; a replay changes nothing
+                key = tuple(row[name] for name in schema.key)
+                if op == Op.DELETE:
+                    kept.rows.pop(key, None)
+                else:
+                    kept.rows[key] = row
+                self.disk.effects.append(
+                    Effect(table, "delete" if op == Op.DELETE else "upsert", key, at)
+                )
+        kept.position = max(kept.position, batch.last)
+
+
+class ScriptedLoading:
+    """Rows beside the table, until the switch."""
+
+    def __init__(self, target: ScriptedTarget, table: TableName) -> None:
+        self._target = target
+        self._schema = target._schemas[table]
+        self._rows: dict[Key, Row] = {}
+
+    def write(self, rows: pa.Table) -> None:
+        """Take rows."""
+        for row in self._target.rows_of(self._schema, rows):
+            self._rows[tuple(row[name] for name in self._schema.key)] = row
+
+    def switch(self, at: Position) -> None:
+        """Make them the table."""
+        self._target.disk.tables[self._schema.table] = Kept(self._rows, at)
+
+    def discard(self) -> None:
+        """Forget them."""
+        self._rows = {}

@@ -1,0 +1,39 @@
+"""
+What all tests share.
+
+Fixtures stand in modules of their own, named here once; what a test costs is said by its
+markers, and what a run left out is said at its end.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import settings
+
+_FIXTURES = ["tests.spark_session"]
+pytest_plugins = [name for name in _FIXTURES if importlib.util.find_spec(name)]
+
+_COSTS = {
+    "spark": "they need a JVM",
+    "crash": "they kill real processes",
+}
+_left_out: Counter[str] = Counter()
+
+# A deadline measures the machine, not the code: two busy cores would make tests fail.
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        _left_out[next((cost for cost in _COSTS if item.get_closest_marker(cost)), "")] += 1
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for cost, reason in _COSTS.items():
+        if count := _left_out[cost]:
+            terminalreporter.write_line(f"not run: {count} marked {cost}, because {reason}")

@@ -1,0 +1,57 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.control.lease import Lease, usable_folder
+from headrace.errors import BadDataDirectory, Locked
+
+
+def test_a_second_engine_is_told_who_holds_the_directory_and_since_when(tmp_path: Path) -> None:
+    lease = Lease(tmp_path, lambda: 1_700_000_000.0)
+    with pytest.raises(Locked) as caught:
+        Lease(tmp_path, lambda: 1_800_000_000.0)
+    assert caught.value.facts["pid"] == os.getpid()
+    assert caught.value.facts["since"] == "2023-11-14T22:13:20+00:00"
+    assert f"Process {os.getpid()}" in caught.value.message
+    assert caught.value.exit_code == 3
+    lease.release()
+    Lease(tmp_path, lambda: 0.0).release()
+
+
+@pytest.mark.meets("R31")
+def test_a_killed_engine_leaves_no_lock_behind(tmp_path: Path) -> None:
+    held = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import os, pathlib, sys; from headrace.control.lease import Lease;"
+            f"lease = Lease(pathlib.Path({str(tmp_path)!r}), lambda: 0.0);"
+            "os.kill(os.getpid(), 9)",
+        ],
+        check=False,
+    )
+    assert held.returncode == -9
+    assert (tmp_path / "lock").stat().st_size > 0
+    Lease(tmp_path, lambda: 0.0).release()
+
+
+@pytest.mark.parametrize("name", ["a[1]", "what?", "all*", "{x}"])
+def test_a_path_that_spark_takes_for_a_pattern_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadDataDirectory) as caught:
+        usable_folder(tmp_path / name)
+    assert not (tmp_path / name).exists()
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BadDataDirectory):
+        usable_folder(tmp_path / "file")
+
+
+def test_the_directory_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    made = usable_folder(tmp_path / "data")
+    assert made.stat().st_mode & 0o777 == 0o700

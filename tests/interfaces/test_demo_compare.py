@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.interfaces.cli.demo import shop
+from headrace.interfaces.cli.demo.compare import MOST_SHOWN, compare, expected_rows
+from headrace.interfaces.cli.demo.snapshot import Difference
+
+Rows = dict[int, dict[str, object]]
+
+
+def rows() -> Rows:
+    return {
+        number: {"id": number, "status": "paid", "qty": number, "total_cents": 100 * number}
+        for number in range(1, 6)
+    }
+
+
+def test_equal_rows_are_equal_and_counted() -> None:
+    comparison = compare(rows(), rows().values())
+    assert comparison.equal
+    assert comparison.rows == 5
+
+
+def test_a_value_that_differs_is_named_by_key_and_column() -> None:
+    found = rows()
+    found[3]["status"] = "new"
+    found[3]["total_cents"] = 1
+    assert compare(rows(), found.values()).differences == (
+        Difference(3, "columns", ("status", "total_cents")),
+    )
+
+
+def test_a_missing_an_extra_and_a_doubled_row_are_found() -> None:
+    found = rows()
+    del found[2]
+    listed = [*found.values(), {**found[1], "id": 99}, found[4]]
+    comparison = compare(rows(), listed)
+    assert comparison.differences == (
+        Difference(2, "missing"),
+        Difference(4, "extra"),
+        Difference(99, "extra"),
+    )
+    assert comparison.rows == 6
+
+
+def test_a_column_that_should_be_gone_or_there_is_a_difference() -> None:
+    found = rows()
+    found[1]["card_number"] = "0000"
+    del found[2]["qty"]
+    assert compare(rows(), found.values()).differences == (
+        Difference(1, "columns", ("card_number",)),
+        Difference(2, "columns", ("qty",)),
+    )
+
+
+@pytest.mark.parametrize("other", [3.0, "3", None, True])
+def test_an_equal_looking_value_of_another_type_is_a_difference(other: object) -> None:
+    found = rows()
+    found[3]["qty"] = other
+    assert compare(rows(), found.values()).differences == (Difference(3, "columns", ("qty",)),)
+
+
+def test_an_empty_target_is_not_equal_to_a_full_source() -> None:
+    wanted = {number: {"id": number} for number in range(1_000)}
+    comparison = compare(wanted, [])
+    assert not comparison.equal
+    assert comparison.rows == 1_000
+    assert len(comparison.differences) == MOST_SHOWN
+
+
+_ROWS = st.dictionaries(
+    st.integers(0, 9),
+    st.fixed_dictionaries({"qty": st.integers(0, 2), "status": st.text(max_size=1)}),
+)
+
+
+@given(_ROWS, _ROWS)
+def test_rows_are_called_equal_exactly_when_they_are(
+    wanted: dict[int, dict[str, object]], found: dict[int, dict[str, object]]
+) -> None:
+    left = {key: {"id": key, **row} for key, row in wanted.items()}
+    right = [{"id": key, **row} for key, row in found.items()]
+    assert compare(left, right).equal == (wanted == found)
+
+
+def test_what_is_expected_is_filtered_derived_and_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    shop.make(path, orders=200)
+    expected = expected_rows(path)
+    with shop.connected(path) as connection:
+        counted = connection.execute(
+            "select count(*), sum(qty * price_cents) from orders where status <> 'cancelled'"
+        ).fetchone()
+    assert counted == (len(expected), sum(int(str(r["total_cents"])) for r in expected.values()))
+    assert 0 < len(expected) < 200
+    assert all("card_number" not in row for row in expected.values())

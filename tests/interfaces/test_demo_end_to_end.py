@@ -1,0 +1,212 @@
+"""The demo as a newcomer meets it: real log, real Spark, real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.interfaces.terminal import Terminal
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).parent.parent.parent
+SECONDS = 180
+
+
+def environment() -> Mapping[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+
+
+def demo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headrace", "demo", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=cwd,
+        timeout=SECONDS,
+        env=environment(),
+    )
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Return the command lines of processes that speak of `folder` or stand in it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            where = str((process / "cwd").readlink())
+        except (OSError, UnicodeDecodeError):
+            continue
+        if process.name != str(os.getpid()) and (str(folder) in line or where == str(folder)):
+            found.append(line)
+    return found
+
+
+@dataclass(frozen=True)
+class Done:
+    folder: Path
+    out: str
+    err: str
+    code: int
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """Run the demo once, without a terminal, with its default folder."""
+    folder = tmp_path_factory.mktemp("demo")
+    done = demo("--for", "5s", "--plain", cwd=folder)
+    return Done(folder, done.stdout, done.stderr, done.returncode)
+
+
+def test_the_demo_prints_rows_a_lookup_and_that_target_is_source(plain: Done) -> None:
+    assert (plain.code, plain.err) == (0, ""), plain.out
+    assert re.search(r"^target = source: yes, [\d,]+ rows compared$", plain.out, re.MULTILINE)
+    assert re.search(r"(insert|update|delete) \d+: ", plain.out)
+    assert re.search(r"customer \d+: \d+ orders, [\d,.]+ paid", plain.out)
+    assert re.search(r"p50 [\d.,]+ ms, p95 [\d.,]+ ms", plain.out)
+
+
+def test_the_demo_prints_no_foreign_line(plain: Done) -> None:
+    known = re.compile(
+        r"$| *\d+\.\d s  |(written|captured|applied|latency|p50 each|lookup) |target = source"
+        r"|try next|  # |  \S*python\S* -[cm] "
+    )
+    strange = [line for line in plain.out.splitlines() if not known.match(line)]
+    assert strange == []
+    for word in ("WARN", "log4j", "NativeCodeLoader", "Stage", "Traceback", "Exception"):
+        assert word not in plain.out
+
+
+def test_changes_were_counted_while_spark_started(plain: Done) -> None:
+    assert re.search(r"Spark is starting, [1-9]\d* changes captured", plain.out)
+
+
+def test_everything_stays_in_the_folder_and_no_process_is_left(plain: Done) -> None:
+    assert [path.name for path in plain.folder.iterdir()] == ["headrace-demo"]
+    assert processes_in(plain.folder) == []
+
+
+def test_the_log_file_is_json_without_card_numbers(plain: Done) -> None:
+    text = (plain.folder / "headrace-demo" / "logs" / "headrace.log").read_text()
+    for line in text.splitlines():
+        assert json.loads(line)["time"].endswith("Z")
+    assert "0000-0000-" not in text
+
+
+def test_the_three_commands_work_when_pasted(plain: Done) -> None:
+    lines = plain.out.splitlines()
+    commands = [after.strip() for line, after in pairwise(lines) if "  # " in line]
+    assert len(commands) == 3
+    with_spark, again, ask = commands
+    shown = {}
+    for command in (with_spark, f"{again} --for 2s", ask):
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=plain.folder,
+            timeout=SECONDS,
+            env=environment(),
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        shown[command] = done.stdout
+        assert done.stderr == ""
+    assert re.search(r"\|\s+0\|\s+\d+\|", shown[with_spark])
+    assert "target = source: yes" in shown[f"{again} --for 2s"]
+    assert "'paid'" in shown[ask]
+
+
+def test_json_lines_parse_and_end_with_an_equal_comparison(tmp_path: Path) -> None:
+    done = demo("--for", "3s", "--json", "--data", "d", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {event["event"] for event in events} == {"step", "snapshot", "summary"}
+    summary = events[-1]
+    assert summary["comparison"]["equal"] is True
+    assert summary["last"]["spark"]["jobs"] > 0
+    assert {hop["name"] for hop in summary["last"]["hops"]} >= {"captured", "job", "total"}
+    # At rest: everything the writer did was captured, and one last order.
+    assert summary["last"]["captured"] >= summary["written"] + 1
+
+
+def test_the_picture_at_60_columns_ends_with_q(tmp_path: Path) -> None:
+    arguments = ["-m", "headrace", "demo", "--for", "5m", "--data", "d"]
+    terminal = Terminal(arguments, tmp_path, 60, 30)
+    terminal.until(lambda text: "lookup customer" in text and "q ends" in text, SECONDS)
+    shown = terminal.text
+    assert sum(line.startswith("headrace demo") for line in shown.splitlines()) == 1
+    for said in ("shop (SQLite)", "change log", "Spark ", "memory", "p50", "0001-"):
+        assert said in shown
+    terminal.child.send("q")
+    assert terminal.to_the_end(SECONDS) == 0
+    assert "target = source: yes" in terminal.all_text
+    assert "Traceback" not in terminal.all_text
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder with room for a shop and little more, where mounting is allowed."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.meets("P7")
+def test_a_full_disk_ends_the_demo_with_a_remedy(small_disk: Path, tmp_path: Path) -> None:
+    arguments = ("--data", str(small_disk / "d"), "--rate", "1000", "--for", "5m", "--plain")
+    done = demo(*arguments, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout
+    assert "storage.full" in done.stderr
+    assert "Free space" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.meets("R31")
+def test_a_second_demo_on_the_same_data_says_who_holds_it(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "headrace", "demo", "--for", "10m", "--json", "--data", "d"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=environment(),
+    ) as first:
+        assert first.stdout is not None
+        for line in first.stdout:
+            if json.loads(line).get("name") == "writer":
+                break
+        second = demo("--data", "d", "--plain", cwd=tmp_path)
+        assert second.returncode == 3
+        assert f"{first.pid}" in second.stderr
+        assert "since" in second.stderr
+        assert "control.locked" in second.stderr
+        assert "Traceback" not in second.stdout + second.stderr
+        told = json.loads(demo("--data", "d", "--json", cwd=tmp_path).stdout.splitlines()[-1])
+        assert told["error"]["code"] == "control.locked"
+        for line in first.stdout:
+            if json.loads(line).get("name") == "visible":
+                break
+        first.send_signal(signal.SIGINT)
+        out, err = first.communicate(timeout=SECONDS)
+    assert (first.returncode, err) == (0, "")
+    assert json.loads(out.splitlines()[-1])["comparison"]["equal"] is True

@@ -1,0 +1,317 @@
+"""The whole demo but for log and Spark: a real shop, a real writer, an engine made for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+
+from headrace.errors import BadDataDirectory, HeadraceError, Locked, StorageFull
+from headrace.interfaces.cli.demo import shop
+from headrace.interfaces.cli.demo.next_steps import flushes_of, next_steps
+from headrace.interfaces.cli.demo.parts import Build
+from headrace.interfaces.cli.demo.session import Session, Settings
+from headrace.interfaces.cli.demo.snapshot import Difference, Snapshot, Step, Summary
+from tests.interfaces.fake_engine import FakeEngine, FakeOrders, Row
+
+ROOT = Path(__file__).parent.parent.parent
+PATHS = f"{ROOT / 'src'}:{ROOT}"
+
+
+class Recorded:
+    """A view that keeps what it is shown."""
+
+    def __init__(self, on_show: Callable[[Snapshot], None] = lambda snapshot: None) -> None:
+        self.steps: list[Step] = []
+        self.snapshots: list[Snapshot] = []
+        self._on_show = on_show
+
+    def __enter__(self) -> Recorded:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def step(self, step: Step) -> None:
+        self.steps.append(step)
+
+    def show(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+        self._on_show(snapshot)
+
+    def summary(self, summary: Summary) -> None: ...
+
+
+class Asked:
+    """An end that a test asks for."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    @property
+    def asked(self) -> bool:
+        return self.event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        return self.event.wait(seconds)
+
+
+@pytest.fixture(autouse=True)
+def _findable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", PATHS)
+
+
+class Case:
+    """A session over a new folder, and everything in it that a test may look at."""
+
+    def __init__(self, data: Path, seconds: float, view: Recorded, **engine: object) -> None:
+        self.engines: list[FakeEngine] = []
+        self.view = view
+        self.ending = Asked()
+        self._engine = engine
+        settings = Settings(data, seconds, rate=200)
+        self.session = Session(settings, self._builder(), view, self.ending)
+
+    def _builder(self) -> Build:
+        def build(
+            path: Path, data: Path, on_step: Callable[[str], None]
+        ) -> tuple[FakeEngine, FakeOrders]:
+            engine = FakeEngine(path, on_step, **self._engine)  # type: ignore[arg-type]
+            self.engines.append(engine)
+            return engine, engine.orders
+
+        return build
+
+    def run(self) -> Summary:
+        self.session.open_shop()
+        return self.session.run()
+
+
+def test_a_run_ends_right_with_everything_told(tmp_path: Path) -> None:
+    case = Case(tmp_path, 0.8, Recorded())
+    summary = case.run()
+    assert summary.right
+    assert summary.comparison is not None
+    assert summary.comparison.rows > 2_000
+    assert summary.written
+    assert summary.last.applied >= summary.last.captured > 0
+    assert [step.name for step in case.view.steps][:1] == ["shop"]
+    texts = [step.text for step in case.view.steps]
+    assert texts.index("recording shop") < texts.index("spark is up")
+    assert sum(step.name == "visible" for step in case.view.steps) == 1
+    assert case.engines[0].stops == 1
+    assert len(summary.commands) == 3
+
+
+def test_steps_come_in_order_of_time(tmp_path: Path) -> None:
+    case = Case(tmp_path, 0.2, Recorded())
+    case.run()
+    times = [step.seconds for step in case.view.steps]
+    assert times == sorted(times)
+
+
+def test_changes_are_counted_while_spark_still_starts(tmp_path: Path) -> None:
+    def end(snapshot: Snapshot) -> None:
+        if snapshot.phase == "starting" and snapshot.captured > 3:
+            case.ending.event.set()
+
+    case = Case(tmp_path, 5, Recorded(end), start_seconds=1.5)
+    with pytest.raises(KeyboardInterrupt):
+        case.run()
+    assert case.view.snapshots[-1].captured > 3
+    assert case.view.snapshots[-1].spark is None
+    assert case.view.steps[-1].name == "ended"
+    assert case.engines[0].stops == 1
+
+
+def test_the_time_counts_from_the_first_visible_row(tmp_path: Path) -> None:
+    case = Case(tmp_path, 0.6, Recorded(), start_seconds=0.7)
+    began = time.monotonic()
+    case.run()
+    assert time.monotonic() - began >= 1.3
+    running = [shown.left for shown in case.view.snapshots if shown.phase == "running"]
+    assert running
+    assert max(left for left in running if left is not None) <= 0.6
+
+
+def test_a_request_ends_it_early_and_still_compares(tmp_path: Path) -> None:
+    def end(snapshot: Snapshot) -> None:
+        if snapshot.phase == "running" and snapshot.lookup is not None:
+            case.ending.event.set()
+
+    case = Case(tmp_path, 600, Recorded(end))
+    assert case.run().right
+
+
+def test_the_lookup_and_the_changes_move_as_one_watches(tmp_path: Path) -> None:
+    case = Case(tmp_path, 1.5, Recorded())
+    case.run()
+    shown = [s for s in case.view.snapshots if s.phase == "running" and s.lookup is not None]
+    assert len({s.lookup.orders for s in shown if s.lookup}) > 1
+    assert {change.op for s in shown for change in s.changes} == {"insert", "update", "delete"}
+    assert all(s.lookup.customer == shop.FAVOURITE for s in shown[-1:] if s.lookup)
+
+
+def _wrong_status(rows: dict[int, Row]) -> None:
+    rows[17] = {**rows.get(17, rows[min(rows)]), "id": 17, "status": "lost"}
+
+
+def test_one_wrong_row_is_found_and_named(tmp_path: Path) -> None:
+    summary = Case(tmp_path, 0.3, Recorded(), plant=_wrong_status).run()
+    assert not summary.right
+    assert summary.comparison is not None
+    (found,) = summary.comparison.differences
+    assert found.key == 17
+    assert found == Difference(17, "extra") or "status" in found.columns
+
+
+def test_a_second_run_on_the_same_folder_goes_on(tmp_path: Path) -> None:
+    first = Case(tmp_path, 0.3, Recorded()).run()
+    again = Case(tmp_path, 0.3, Recorded())
+    assert again.run().right
+    assert first.comparison is not None
+    assert "shop with 3,000 orders" not in again.view.steps[0].text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Locked("Process 4711 on box holds it since then", pid=4711),
+        StorageFull("No room left", path="x"),
+    ],
+)
+def test_what_the_engine_refuses_is_raised_and_no_writer_was_started(
+    error: HeadraceError, tmp_path: Path
+) -> None:
+    case = Case(tmp_path, 5, Recorded(), refuses=error)
+    with pytest.raises(type(error)):
+        case.run()
+    assert [step.name for step in case.view.steps] == ["shop"]
+
+
+def test_a_source_that_fails_midway_ends_the_demo_with_its_error(tmp_path: Path) -> None:
+    case = Case(tmp_path, 60, Recorded(), fails_after=5)
+    with pytest.raises(StorageFull):
+        case.run()
+    assert case.engines[0].stops == 1
+
+
+def test_a_folder_of_others_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(BadDataDirectory) as caught:
+        Case(tmp_path, 1, Recorded()).run()
+    assert "--data" in caught.value.remedy
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_shop_of_others_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "shop.db").write_bytes(b"SQLite format 3\0" + bytes(100))
+    before = (tmp_path / "shop.db").read_bytes()
+    with pytest.raises(BadDataDirectory):
+        Case(tmp_path, 1, Recorded()).run()
+    assert (tmp_path / "shop.db").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["shop.db"]
+
+
+def test_the_pattern_for_the_log_leaves_baselines_out(tmp_path: Path) -> None:
+    for name in (
+        "000000000003-1-1.parquet",
+        "000000000004-1-1.parquet",
+        "000000000005-1-2.parquet",
+        "000000000002-1-1-b1-1-1.parquet",
+    ):
+        (tmp_path / name).touch()
+    matched = sorted(path.name for path in tmp_path.glob(flushes_of(tmp_path)))
+    assert matched == ["000000000003-1-1.parquet", "000000000004-1-1.parquet"]
+
+
+def test_commands_can_be_pasted_where_the_demo_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "it's a demo"
+    data.mkdir()
+    shop.make(data / "shop.db", orders=50)
+    read_log, again, ask = next_steps(data, "shop")
+    assert str(tmp_path) not in ask.line
+    done = subprocess.run(
+        ["/bin/sh", "-c", ask.line], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "'paid'" in done.stdout
+    checked = subprocess.run(["/bin/sh", "-nc", f"{read_log.line}; {again.line}"], check=False)
+    assert checked.returncode == 0
+    assert "read.parquet" in read_log.line
+
+
+# -- the command, as a child ----------------------------------------------------------------
+
+
+def fake_demo(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.interfaces.fake_engine", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": PATHS},
+    )
+
+
+def test_without_a_terminal_it_prints_lines_and_ends_with_the_verdict(tmp_path: Path) -> None:
+    out, err = (child := fake_demo("--for", "1500ms", cwd=tmp_path)).communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
+    lines = out.splitlines()
+    assert any(line.startswith("target = source: yes, ") for line in lines)
+    assert any("customer" in line and "paid" in line for line in lines)
+    assert any("captured (" in line for line in lines)
+    assert "\x1b" not in out
+    log = tmp_path / "headrace-demo" / "logs" / "headrace.log"
+    assert log.exists()
+
+
+def test_json_is_nothing_but_json_lines(tmp_path: Path) -> None:
+    child = fake_demo("--for", "1500ms", "--json", "--data", "d", cwd=tmp_path)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
+    events = [json.loads(line) for line in out.splitlines()]
+    assert {event["event"] for event in events} == {"step", "snapshot", "summary"}
+    assert events[-1]["comparison"]["equal"] is True
+    assert any(event.get("name") == "visible" for event in events)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_signal_ends_it_in_order(number: signal.Signals, tmp_path: Path) -> None:
+    child = fake_demo("--for", "10m", "--plain", cwd=tmp_path)
+    assert child.stdout is not None
+    for line in child.stdout:
+        if "first rows visible" in line:
+            break
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (0, "")
+    assert "target = source: yes" in out
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
+    child = fake_demo("--for", "10m", "--plain", cwd=tmp_path)
+    assert child.stdout is not None
+    child.stdout.readline()
+    child.stdout.close()
+    assert child.stderr is not None
+    assert child.stderr.read() == ""
+    child.stderr.close()
+    assert child.wait(timeout=60) == 1

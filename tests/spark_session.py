@@ -1,0 +1,25 @@
+"""
+One Spark for all tests: a restart of an engine is not a restart of the JVM.
+
+A test that wants an engine of its own passes `spark.session`, as a user would who brings
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from headrace.pipeline.session import Spark
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
+    from headrace.pipeline.session import start_session
+
+    started = start_session(tmp_path_factory.mktemp("spark"))
+    yield started
+    started.stop()

@@ -1,0 +1,51 @@
+"""Kill points do nothing unless one is armed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from headrace.storage.points import POINTS, reach
+
+PROGRAM = """
+import sys
+from headrace.storage.points import reach
+for name in sys.argv[1:]:
+    reach(name)
+    sys.stdout.write(name + " ")
+    sys.stdout.flush()
+"""
+
+
+def run(armed: str, *names: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *names],
+        env={"HEADRACE_KILL_POINT": armed, "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout.strip()
+
+
+def test_names_are_unique_and_harmless_here() -> None:
+    assert len(set(POINTS)) == len(POINTS)
+    for name in POINTS:
+        reach(name)
+
+
+@pytest.mark.meets("P2")
+@pytest.mark.parametrize(
+    ("armed", "passed"),
+    [("entry_linked", "entry_synced"), ("entry_linked:2", "entry_synced entry_linked")],
+)
+def test_an_armed_point_kills_at_the_time_it_was_armed_for(armed: str, passed: str) -> None:
+    code, out = run(armed, "entry_synced", "entry_linked", "entry_linked")
+    assert (code, out) == (-signal.SIGKILL, passed)
+
+
+def test_nothing_armed_nothing_killed() -> None:
+    assert run("", *POINTS) == (0, " ".join(POINTS))

@@ -1,0 +1,57 @@
+"""The names a user sees."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_list_of_names_is_sorted_and_is_what_is_there() -> None:
+    assert headrace.__all__ == sorted(headrace.__all__)
+    assert set(headrace._HOMES) == set(headrace.__all__)
+    assert set(headrace.__all__) <= set(dir(headrace))
+
+
+@pytest.mark.parametrize("name", headrace.__all__)
+def test_a_name_is_what_its_home_has(name: str) -> None:
+    home = importlib.import_module(headrace._HOMES[name])
+    assert getattr(headrace, name) is getattr(home, name)
+
+
+@pytest.mark.parametrize("name", headrace.__all__)
+def test_a_name_says_what_it_is(name: str) -> None:
+    assert (getattr(headrace, name).__doc__ or "").strip()
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'postgress'"):
+        getattr(headrace, "postgress")  # noqa: B009 - mypy knows that it is not there
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    program = (
+        "import sys, headrace; "
+        "heavy = {'pyspark', 'pyarrow', 'numpy', 'pandas', 'rich', 'click', 'structlog'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(ROOT / "src")},
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_docstring_draws_the_flow() -> None:
+    assert headrace.__doc__ is not None
+    assert "change log" in headrace.__doc__

@@ -89,7 +89,10 @@ class StorageFull(StorageError):
     """No room left where the data directory lies."""
 
     code = "storage.full"
-    remedy = "Free space on that disk, or move the data directory to a larger one; then start again: nothing recorded is lost."
+    remedy = (
+        "Free space on that disk, or move the data directory to a larger one; then start again:"
+        " nothing recorded is lost."
+    )
 
 
 class AlreadyStored(StorageError):
@@ -116,7 +119,9 @@ class BadValue(ChangeLogError):
     """A value does not fit the type of its column."""
 
     code = "changelog.bad_value"
-    remedy = "Declare the column with a wider type at the source, or as text in the source's columns."
+    remedy = (
+        "Declare the column with a wider type at the source, or as text in the source's columns."
+    )
 
 
 class BadSchema(ChangeLogError):
@@ -130,14 +135,20 @@ class CorruptSegment(ChangeLogError):
     """A segment file is missing, shorter than recorded, or has other bytes."""
 
     code = "changelog.corrupt_segment"
-    remedy = "Restore the named file from a backup, or move the source's log folder away to take a new baseline."
+    remedy = (
+        "Restore the named file from a backup, or move the source's log folder away to take a new"
+        " baseline."
+    )
 
 
 class CorruptIndex(ChangeLogError):
     """An index entry or checkpoint is missing or cannot be read."""
 
     code = "changelog.corrupt_index"
-    remedy = "Restore the named file from a backup, or move the source's log folder away to take a new baseline."
+    remedy = (
+        "Restore the named file from a backup, or move the source's log folder away to take a new"
+        " baseline."
+    )
 
 
 class UnknownFormat(ChangeLogError):
@@ -240,7 +251,9 @@ class NotUnique(TableError):
     """A unique lookup found more than one row."""
 
     code = "tables.not_unique"
-    remedy = "The columns are not unique at the source: declare them in indexes= and use lookup_all."
+    remedy = (
+        "The columns are not unique at the source: declare them in indexes= and use lookup_all."
+    )
 
 
 class UnknownTable(TableError):
@@ -277,7 +290,10 @@ class BadExpression(PipelineError):
 
     code = "pipeline.bad_expression"
     exit_code = 2
-    remedy = "Correct the expression: it is Spark SQL over the table's columns, true or false for a filter."
+    remedy = (
+        "Correct the expression: it is Spark SQL over the table's columns, true or false for a"
+        " filter."
+    )
 
 
 class BadTransform(PipelineError):
@@ -292,7 +308,11 @@ class RowFailed(PipelineError):
     """A row cannot be computed; the pipeline stops before it."""
 
     code = "pipeline.row_failed"
-    remedy = "Correct the row at the source, or make the expression total (try_divide, try_cast, coalesce); then start again."
+    remedy = (
+        "Make the expression total (try_divide, try_cast, coalesce) and start again; or correct"
+        " the row at the source and move the source's log folder away, so that a new baseline is"
+        " taken."
+    )
 
 
 class JobFailed(PipelineError):
@@ -359,7 +379,9 @@ class BadName(ControlError):
 
     code = "control.bad_name"
     exit_code = 2
-    remedy = "Give it with name=: lower-case letters, digits, dot, dash, underscore; 64 at most; unique."
+    remedy = (
+        "Give it with name=: lower-case letters, digits, dot, dash, underscore; 64 at most; unique."
+    )
 
 
 class NotRunning(ControlError):

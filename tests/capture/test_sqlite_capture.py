@@ -206,6 +206,7 @@ def test_pruning_goes_in_small_steps_and_gives_way(
     monkeypatch.setattr(prune, "STEP_SECONDS", 0)
     monkeypatch.setattr(prune, "REST_SECONDS", 0)
     monkeypatch.setattr(prune, "STEP_ROWS", 10)
+    monkeypatch.setattr("headrace.capture.sqlite.source._BUSY_MS", 60_000)
     source = opened(path)
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(25)])
     (changes,) = read_all(source)[-1:]
@@ -213,7 +214,7 @@ def test_pruning_goes_in_small_steps_and_gives_way(
     source.acknowledge(str(changes.upto))
     began = time.monotonic()
     source.read(10, 0)
-    assert time.monotonic() - began < 0.09, "waited for the lock"
+    assert time.monotonic() - began < 30, "waited for the lock"
     app.execute("rollback")
     counts = []
     for _ in range(4):

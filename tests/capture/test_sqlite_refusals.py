@@ -1,7 +1,10 @@
 """What cannot be captured exactly is refused by name, with what to do about it."""
 
+import contextlib
 import os
 import sqlite3
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -106,14 +109,31 @@ def test_a_folder_is_refused(tmp_path: Path) -> None:
     assert isinstance(problem, SourceRefused)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_database_is_refused(path: Path, app: sqlite3.Connection) -> None:
-    app.execute("pragma journal_mode = delete")
-    app.execute("create table t (id integer primary key)")
-    path.chmod(0o400)
-    (problem,) = sqlite(path).check(["t"])
+def test_a_read_only_database_is_refused() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "shop.db"
+        app = sqlite3.connect(path)
+        app.execute("create table t (id integer primary key)")
+        app.close()
+        path.chmod(0o444)
+        Path(folder).chmod(0o755)
+        with as_somebody_else():
+            (problem,) = sqlite(path).check(["t"])
     assert isinstance(problem, SourceRefused)
     assert "read-only" in problem.message
+
+
+@contextlib.contextmanager
+def as_somebody_else() -> Iterator[None]:
+    """Root may write everywhere, so it becomes nobody for a moment."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def test_a_write_to_a_read_only_database_is_told_apart(path: Path, app: sqlite3.Connection) -> None:

@@ -42,9 +42,9 @@ def test_a_value_that_does_not_fit_is_null_and_its_text_is_kept_by_field_id() ->
 
 
 @pytest.mark.meets("R23f")
-def test_of_two_texts_of_a_column_the_newer_is_kept() -> None:
+def test_the_texts_of_a_before_image_stand_under_negative_field_ids() -> None:
     change = Change(Op.UPDATE, 1, 0, 0, before={"id": "old"}, after={"id": "new"})
-    assert as_segment(table(), [change])["_exact"].to_pylist() == [[(1, "new")]]
+    assert as_segment(table(), [change])["_exact"].to_pylist() == [[(-1, "old"), (1, "new")]]
 
 
 def test_changes_count_their_rows_and_bytes() -> None:

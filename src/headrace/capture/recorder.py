@@ -16,15 +16,12 @@ synced entry. Nothing was acknowledged beyond that (invariant 1), so nothing is 
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
-import pyarrow as pa
-
-from headrace.capture.source import Baselines, Copy, Source, SourceSpec
+from headrace.capture.copying import Copying
+from headrace.capture.source import Recordable
 from headrace.capture.wire import (
     Acknowledge,
     BaselineProgress,
@@ -39,10 +36,11 @@ from headrace.capture.wire import (
     TakeBaseline,
 )
 from headrace.changelog.change import Changes
-from headrace.changelog.log import LIMIT_BYTES, LIMIT_ROWS, BaselineWriter, LogWriter
+from headrace.changelog.log import LIMIT_BYTES, LIMIT_ROWS, LogWriter
 from headrace.changelog.position import Position, SourcePosition
 from headrace.errors import (
     HeadraceError,
+    LostLog,
     OtherDatabase,
     RecorderFailed,
     SourceUnreachable,
@@ -66,40 +64,6 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
 
 _MOST_REMEMBERED = 20_000
-
-
-class MarkedCopy(Copy, Protocol):
-    """A baseline that also says what its columns could not hold."""
-
-    @property
-    def exact(self) -> pa.Array | None:
-        """The marks of the batch that was given last, in the shape of a segment's `_exact`."""
-        ...
-
-
-class Recordable(Source, Baselines, Protocol):
-    """A source as engine and recorder need it."""
-
-    @property
-    def name(self) -> str:
-        """Its id, and the folder of its log."""
-        ...
-
-    @property
-    def spec(self) -> SourceSpec:
-        """What a child process builds it from again."""
-        ...
-
-    @property
-    def origin(self) -> str:
-        """What the log remembers the source by: its kind, a colon, the place it is at."""
-        ...
-
-    def lineage(self) -> str | None:
-        """Return the lineage the source has now, None before it was ever captured."""
-        ...
-
-    def baseline(self, table: str) -> MarkedCopy: ...
 
 
 class Recorder:
@@ -131,7 +95,7 @@ class Recorder:
         self._last_lag = clock()
         self._captured = 0
         self._wanted: deque[str] = deque()
-        self._copying: _Copying | None = None
+        self._copying: Copying | None = None
         self._synced: deque[tuple[Position, str]] = deque()
         self._asked: Position | None = None
         self._acknowledged = ""
@@ -198,7 +162,14 @@ class Recorder:
         at = self._source.open(log.source_position)
         self._moved = None
         if reason := _break(log, at, self._source.traits.resumes):
-            log.begin(at, reason, origin)
+            try:
+                log.begin(at, reason, origin)
+            except LostLog:
+                # Perhaps to the last entry of a recorder before us, while the log was empty
+                # and could not be claimed: opening it anew tells who is the later one (R31).
+                self._log = None
+                self._source.close()
+                return
         # Also what a recorder before this one made durable and did not live to tell.
         self._reports.append(Flushed(log.last_entry))
         self._connected = True
@@ -331,7 +302,7 @@ class Recorder:
         if self._copying is None:
             if not self._wanted:
                 return
-            self._copying = _Copying(self._wanted.popleft(), self._source, log)
+            self._copying = Copying(self._wanted.popleft(), self._source, log)
         copying = self._copying
         if (rows := copying.chunk()) is not None:
             points.reach(points.BASELINE_CHUNK)
@@ -402,35 +373,6 @@ class Recorder:
         if state != self._state or reason:
             self._state = state
             self._reports.append(StateReport(state, reason))
-
-
-class _Copying:
-    """A baseline on its way into the log."""
-
-    def __init__(self, table: str, source: Recordable, log: LogWriter) -> None:
-        self.table = table
-        self.rows = 0
-        self.copy = source.baseline(table)
-        self._batches: Iterator[pa.RecordBatch] = iter(self.copy)
-        self._writer: BaselineWriter = log.baseline(self.copy.schema)
-
-    def chunk(self) -> int | None:
-        """Copy the next chunk and return the rows so far; None when there is no more."""
-        for batch in self._batches:
-            self.rows = self._writer.write(batch, self.copy.exact)
-            return self.rows
-        return None
-
-    def finish(self) -> int:
-        """Make the baseline visible, and return its entry."""
-        return self._writer.finish(self.copy.first, self.copy.last).entry
-
-    def discard(self) -> None:
-        """Throw away what was copied."""
-        self.copy.close()
-        # Files that no entry names are swept at the next start anyway.
-        with contextlib.suppress(StorageError):
-            self._writer.discard()
 
 
 def _break(log: LogWriter, at: SourcePosition, resumes: bool) -> str | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from headrace.capture.recorder import Recordable
-from headrace.capture.source import SourceSpec
+from headrace.capture.source import Recordable, SourceSpec
 from headrace.capture.sqlite.source import SQLiteSource
 from headrace.errors import SourceRefused
 

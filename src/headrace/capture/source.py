@@ -23,6 +23,7 @@ __all__ = [
     "Copy",
     "Lag",
     "Problem",
+    "Recordable",
     "Source",
     "SourcePosition",
     "SourceSpec",
@@ -92,10 +93,33 @@ class Source(Protocol):
     """
 
     @property
+    def name(self) -> str:
+        """Its id, and the folder of its log."""
+        ...
+
+    @property
+    def spec(self) -> SourceSpec:
+        """What a child process builds it from again."""
+        ...
+
+    @property
+    def origin(self) -> str:
+        """What the log remembers the source by: its kind, a colon, the place it is at."""
+        ...
+
+    @property
     def traits(self) -> SourceTraits: ...
 
+    def lineage(self) -> str | None:
+        """Return the lineage the source has now, None before it was ever captured."""
+        ...
+
     def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
-        """Return the schema of each table; a missing one raises `TableRefused`."""
+        """
+        Return the schema of each table; a missing one raises `TableRefused`.
+
+        The tables named last are those that `open` captures.
+        """
         ...
 
     def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
@@ -145,6 +169,9 @@ class Copy(Protocol):
     last: int
     """H: the last commit when the last batch was read."""
 
+    exact: pa.Array | None
+    """The marks of the batch given last, in the shape of a segment's `_exact`; None: no marks."""
+
     def __iter__(self) -> Iterator[pa.RecordBatch]: ...
 
     def close(self) -> None: ...
@@ -154,3 +181,7 @@ class Baselines(Protocol):
     """A source whose baselines the recorder reads itself, between its changes."""
 
     def baseline(self, table: TableName) -> Copy: ...
+
+
+class Recordable(Source, Baselines, Protocol):
+    """A source as engine and recorder need it today: it reads its own baselines."""

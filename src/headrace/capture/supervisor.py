@@ -24,9 +24,9 @@ from typing import Protocol, TypeAlias
 import headrace
 from headrace.capture.child import log_opener
 from headrace.capture.loop import Inbox, run
-from headrace.capture.recorder import Recordable, Recorder
+from headrace.capture.recorder import Recorder
 from headrace.capture.registry import KINDS, build
-from headrace.capture.source import SourceSpec
+from headrace.capture.source import Recordable, SourceSpec
 from headrace.capture.wire import (
     REPORTS,
     Channel,

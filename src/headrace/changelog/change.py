@@ -79,7 +79,8 @@ def as_segment(schema: TableSchema, changes: Iterable[Change]) -> pa.Table:
     Return `changes` in the shape of a segment.
 
     A value its column cannot hold becomes null, and its exact text stands in `_exact`
-    under the column's field id: data can never stop a recorder (R23f).
+    under the column's field id, negative for the before image: data can never stop a
+    recorder (R23f).
     """
     rows = list(changes)
     exact: list[list[tuple[int, str]] | None] = [None] * len(rows)
@@ -91,12 +92,8 @@ def as_segment(schema: TableSchema, changes: Iterable[Change]) -> pa.Table:
             values = [None if values is None else values.get(column.name) for values in image]
             array, misfits = column.type.to_arrow(values)
             for index, text in misfits:
-                if exact[index] is None:
-                    exact[index] = []
-                # One mark a column: the after image is what a pipeline would show.
-                marks = dict(exact[index] or [])
-                marks[column.field] = text
-                exact[index] = list(marks.items())
+                field = column.field if side == "after" else -column.field
+                exact[index] = [*(exact[index] or []), (field, text)]
             children.append(array)
         images.append(
             pa.StructArray.from_arrays(

@@ -93,8 +93,9 @@ class Pending:
         self.first = first if self.first is None else min(self.first, first)
         self.last = last if self.last is None else max(self.last, last)
         times = pc.min_max(rows["_time"].cast(pa.int64())).as_py()
-        self.time = max(self.time, times["max"] or 0)
-        self.begun = min(self.begun or times["min"] or 0, times["min"] or 0)
+        if times["min"] is not None:
+            self.time = max(self.time, times["max"])
+            self.begun = min(self.begun or times["min"], times["min"])
 
 
 def _in_order(parts: list[pa.Table]) -> pa.Table:

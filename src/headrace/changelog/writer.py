@@ -87,10 +87,12 @@ class LogWriter:
         writer of a higher term has been here.
         """
         log = cls(files, source, writer, term, clock)
-        log._take(origin, files.path(f"log/{source}"))
+        while not log._take(origin, files.path(f"log/{source}")):
+            log = cls(files, source, writer, term, clock)
         return log
 
-    def _take(self, origin: str, folder: str) -> None:
+    def _take(self, origin: str, folder: str) -> bool:
+        """Read the index and claim the next number; False where somebody else just took it."""
         self._index_files.make_folder("")
         self._segments.make_folder("")
         named: set[str] = set()
@@ -114,14 +116,20 @@ class LogWriter:
                 later=history.term,
             )
         if not history.epoch:
-            return  # Nothing was ever written, so there is nothing to claim or to sweep.
+            return True  # Nothing was ever written, so there is nothing to claim or to sweep.
         # R31: first the number, then the broom. See the top of this module.
-        self._beat(self.end, self.source_position or "")
+        try:
+            self._beat(self.end, self.source_position or "")
+        except LostLog:
+            # A writer from before us finished an entry after we had looked. It may not be
+            # the last one; its term decides, not who was quicker.
+            return False
         self._index.mend()
         self._index_files.sweep("")
-        for name in set(self._segments.list("")) - named:
+        for name in sorted(set(self._segments.list("")) - named):
             with suppress(FileNotFoundError):
                 self._segments.remove(name)
+        return True
 
     @property
     def epoch(self) -> int:
@@ -333,6 +341,10 @@ class LogWriter:
 
     def drop(self, files: Sequence[File]) -> None:
         """Remove segments that no entry names; one that stays is swept by the next writer."""
+        if self._broken is not None:
+            # An entry that names them may exist, although writing it failed: its folder's
+            # sync, say. Only the next writer knows, who reads the index first (R36).
+            return
         for file in files:
             with suppress(FileNotFoundError, StorageError):
                 self._segments.remove(file.name)

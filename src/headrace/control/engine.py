@@ -34,6 +34,7 @@ from headrace.control.states import TableState
 from headrace.control.store import Store
 from headrace.errors import (
     BadName,
+    ControlError,
     HeadraceError,
     InvalidConfiguration,
     NotRunning,
@@ -50,7 +51,7 @@ from headrace.storage.files import Files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.capture.recorder import Recordable
+    from headrace.capture.source import Recordable
     from headrace.targets.target import Target
 
 _STOP_SECONDS = 30.0
@@ -86,7 +87,7 @@ class Engine:
         self._recorder = recorder
         self._runner = runner
         self._on_step = on_step or (lambda text: None)
-        self._sources, self._names = _named(pipelines)
+        self._sources, self._names, self._misnamed = _named(pipelines)
         self._recordings: dict[str, Recording] = {}
         self._runs: list[PipelineRun] = []
         self._threads: list[threading.Thread] = []
@@ -134,7 +135,7 @@ class Engine:
         self._unwind()
 
     def _start(self) -> None:
-        self._check_sources()
+        self._check_everything()
         data = usable_folder(self._data)
         lease = Lease(data, time.time)
         self._undo.append(lease.release)
@@ -155,6 +156,8 @@ class Engine:
                 with errors:
                     run.prepare(self._schemas[f"{run.source}/{run.table}"])
         self._step("plans are analysed")
+        # Each target is closed by an undo of its own: one that fails keeps no other open.
+        self._undo.extend(run.close for run in self._runs)
         self._undo.append(self._stop_runs)
         for run in self._runs:
             run.open()
@@ -162,16 +165,24 @@ class Engine:
             self._threads.append(thread)
             thread.start()
 
-    def _check_sources(self) -> None:
+    def _check_everything(self) -> None:
+        """Raise all that is wrong with names, sources, tables and plans, together."""
         with _gathered() as errors:
+            errors.found += self._misnamed
             for name, source in self._sources.items():
                 tables = self._tables_of(name)
-                with errors:
-                    errors.found += source.check(tables)
-                    if not errors.found:
-                        described = source.describe(tables)
-                        for table, schema in described.items():
-                            self._schemas[f"{name}/{table}"] = schema
+                problems = list(source.check(tables))
+                errors.found += problems
+                # One bad table must not hide what is wrong with the pipelines of another.
+                for some in [[table] for table in tables] if problems else [tables]:
+                    try:
+                        described = source.describe(some)
+                    except HeadraceError as error:
+                        if not problems:
+                            errors.found.append(error)
+                        continue
+                    for table, schema in described.items():
+                        self._schemas[f"{name}/{table}"] = schema
             for pipeline in self._pipelines:
                 if known := self._schemas.get(f"{pipeline.source.name}/{pipeline.table}"):
                     errors.found += pipeline.check(known)
@@ -223,17 +234,16 @@ class Engine:
         for thread in self._threads:
             thread.join()
         self._acknowledge()
-        for run in self._runs:
-            run.close()
 
     def _unwind(self) -> None:
-        first: BaseException | None = None
+        first: Exception | None = None
         while self._undo:
             undo = self._undo.pop()
             try:
                 undo()
-            except HeadraceError as error:
-                # The rest must still be let go of; the first error is the one to tell.
+            except Exception as error:  # noqa: BLE001 - the first is raised below
+                # Targets are the user's code and may raise anything. The rest must still be
+                # let go of, or a recorder would outlive its engine.
                 first = first or error
         self._threads.clear()
         with self._changed:
@@ -242,7 +252,22 @@ class Engine:
             raise first
 
     def _drive(self, run: PipelineRun) -> None:
-        """Take one pipeline's steps until the engine stops, or another engine took over."""
+        """Take one pipeline's steps; whatever ends them, nobody is told that all is well."""
+        try:
+            self._take_steps(run)
+        except BaseException as error:
+            run.fail(
+                ControlError(
+                    "Pipeline ended on an unexpected error",
+                    pipeline=run.name,
+                    error=type(error).__name__,
+                )
+            )
+            self._heard()
+            raise
+
+    def _take_steps(self, run: PipelineRun) -> None:
+        """Step until the engine stops; one that another engine fenced off only waits for that."""
         recording = self._recordings[run.source]
         while not self._stopping.is_set():
             seen = recording.log.last_entry
@@ -287,9 +312,7 @@ class Engine:
             and table in (None, run.table)
             and pipeline in (None, run.name)
         ]
-        return bool(runs) and all(
-            run.ready and self._recordings[run.source].state == "streaming" for run in runs
-        )
+        return bool(runs) and all(run.ready and self._recordings[run.source].ready for run in runs)
 
     def on_ready(self, call: Callable[[], None]) -> None:
         """Call `call` once, when the engine is ready next: at once if it is."""
@@ -426,19 +449,22 @@ def _gathered() -> Iterator[_Gathering]:
         raise InvalidConfiguration.of(gathering.found)
 
 
-def _named(pipelines: Sequence[Pipeline]) -> tuple[dict[str, Recordable], list[str]]:
-    """Return the sources by name and the pipelines' names, or every error of both."""
-    with _gathered() as errors:
-        sources: dict[str, Recordable] = {}
-        for pipeline in pipelines:
-            source = pipeline.source
-            errors.found += checked(source.name, "Source")
-            if sources.setdefault(source.name, source) is not source:
-                errors.found.append(BadName(f"Two sources are called {source.name}"))
-        names, wrong = pipeline_names(
-            [(p.name, p.source.name, p.table, p.target.traits.type) for p in pipelines]
-        )
-        errors.found += wrong
-        if len({id(p.target) for p in pipelines}) < len(pipelines):
-            errors.found.append(BadName("Two pipelines share a target; give each its own"))
-    return sources, names
+def _named(
+    pipelines: Sequence[Pipeline],
+) -> tuple[dict[str, Recordable], list[str], list[HeadraceError]]:
+    """Return the sources by name, the pipelines' names, and what is wrong with both."""
+    errors: list[HeadraceError] = []
+    sources: dict[str, Recordable] = {}
+    for pipeline in pipelines:
+        source = pipeline.source
+        if source.name not in sources:
+            errors += checked(source.name, "Source")
+        if sources.setdefault(source.name, source) is not source:
+            errors.append(BadName(f"Two sources are called {source.name}"))
+    names, wrong = pipeline_names(
+        [(p.name, p.source.name, p.table, p.target.traits.type) for p in pipelines]
+    )
+    errors += wrong
+    if len({id(p.target) for p in pipelines}) < len(pipelines):
+        errors.append(BadName("Two pipelines share a target; give each its own"))
+    return sources, names, errors

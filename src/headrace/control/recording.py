@@ -52,8 +52,11 @@ class Recording:
         self.name = name
         self.kind = kind
         self.log = log
-        self.state = "connecting"
-        self.error: HeadraceError | None = None
+        self._state = "connecting"
+        self._error: HeadraceError | None = None
+        self._unread: HeadraceError | None = None
+        """Why the newest entry that was reported could not be read."""
+        self._reported = 0
         self.acknowledged: Position | None = None
         self.recorder: RunningRecorder | None = None
         self._on_change = on_change
@@ -61,17 +64,33 @@ class Recording:
         self._lock = threading.Lock()
         self._owed: set[str] = set()
         self._credit_given = False
+        self._unreadable = False
         self._times: dict[int, tuple[float, float]] = {}
         self._lag = LagReport(changes=None, seconds=None, captured=0)
         self._captured_before = log.counts().rows
         self.copying: dict[str, int] = {}
         """Rows copied so far, for each table whose baseline is being taken."""
 
+    @property
+    def state(self) -> str:
+        """What the recorder is at; failed as well while its log cannot be read here."""
+        return self._state if self._unread is None else "failed"
+
+    @property
+    def error(self) -> HeadraceError | None:
+        """What is wrong, with the recorder or with reading its log."""
+        return self._unread or self._error
+
+    @property
+    def ready(self) -> bool:
+        """Whether changes come in, and nothing is known to be wrong (invariant 9)."""
+        return self.state == "streaming" and self.error is None
+
     def stop(self, timeout: float) -> None:
         """Let the recorder flush what it has and end."""
         if self.recorder is not None:
             self.recorder.stop(timeout)
-        self.state = "closed"
+        self._state = "closed"
 
     def ask_baseline(self, table: str) -> None:
         """Owe `table` a baseline: asked once, and again of every new recorder."""
@@ -132,7 +151,7 @@ class Recording:
             case LagReport():
                 self._lag = report
             case StateReport():
-                self._state(report)
+                self._moved(report)
             case BaselineProgress():
                 self.copying[report.table] = report.rows
                 if report.done:
@@ -140,9 +159,10 @@ class Recording:
                     with self._lock:
                         self._owed.discard(report.table)
             case Failed():
-                self.error = report.error()
-                self.state = "failed"
+                self._error = report.error()
+                self._state = "failed"
                 _log.error("recorder failed", source=self.name, code=report.code)
+        self._follow()
         self._on_change()
 
     def _flushed(self, report: Flushed) -> None:
@@ -152,15 +172,28 @@ class Recording:
             self._times[report.entry] = (now - report.gathered, now)
             while len(self._times) > _TIMES_KEPT:
                 self._times.pop(next(iter(self._times)))
-        # Never beyond what was reported: an entry can be seen before it is durable.
-        self.log.refresh(report.entry)
+            self._reported = max(self._reported, report.entry)
 
-    def _state(self, report: StateReport) -> None:
+    def _follow(self) -> None:
+        """Read the log as far as was reported; where that fails, every report tries again."""
+        try:
+            # Never beyond: an entry can be seen before it is durable.
+            self.log.refresh(self._reported)
+        except HeadraceError as error:
+            # Not raised: it would end the thread that listens to the recorder, and with it
+            # everything, in silence (invariant 9). The recorder speaks every second.
+            if self._unread is None:
+                _log.error("log cannot be read", source=self.name, code=error.code)
+            self._unread = error
+        else:
+            self._unread = None
+
+    def _moved(self, report: StateReport) -> None:
         _log.info("source moved", source=self.name, state=report.state, reason=report.reason)
-        self.state = report.state
+        self._state = report.state
         if report.state != "streaming":
             return
-        self.error = None
+        self._error = None
         with self._lock:
             # A new recorder knows nothing of what the last one was asked. That one may have
             # finished a baseline and not lived to say so: the log tells.

@@ -280,9 +280,10 @@ class PipelineRun:
         if self.state != TableState.CATCHING_UP or self._window is None:
             return
         if self.reached >= self._window[1]:
-            # Invariant 7: before H the table is a mixture that never existed.
-            self._move(TableState.LIVE)
+            # Invariant 7: before H the table is a mixture that never existed. Shown first:
+            # if either call fails both come again, and neither minds (invariant 9).
             self.target.show(self.table)
+            self._move(TableState.LIVE)
 
     def _resume(self, state: TableState, number: int | None) -> None:
         baseline = self._around.log.usable_baseline(self.table)

@@ -25,7 +25,7 @@ from headrace.pipeline.literals import equality
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from headrace.capture.recorder import Recordable
+    from headrace.capture.source import Recordable
     from headrace.targets.target import Target
 
 Expression: TypeAlias = "str | Column"

@@ -47,6 +47,7 @@ _REFUSED = {
 _MOMENT = r"\s*(now|today|tomorrow|yesterday)\b[^']*"
 _TYPED_MOMENT = re.compile(rf"\b(date|timestamp(_ntz|_ltz)?)\s*'{_MOMENT}'", re.IGNORECASE)
 _MOMENT_TEXT = re.compile(_MOMENT, re.IGNORECASE)
+_MAKES_MOMENTS = re.compile(r"^Cast$|Date|Timestamp")
 """Spark reads these words as the time of planning, where they become a date or timestamp."""
 
 
@@ -141,8 +142,9 @@ def _refuse(plan: str, expression: Expression, place: str) -> None:
                 raise BadExpression(f"{place} uses {what}, {kind}", kind=kind)
         if kind == "Literal" and node.get("dataType") == "string":
             moment = _MOMENT_TEXT.fullmatch(str(node.get("value", "")))
-            if moment and any(other == "Cast" for other, _ in found):
-                raise BadExpression(f"{place} uses the time of day, '{moment[1]}'", kind="Cast")
+            made = next((other for other, _ in found if _MAKES_MOMENTS.search(other)), None)
+            if moment and made:
+                raise BadExpression(f"{place} uses the time of day, '{moment[1]}'", kind=made)
     if isinstance(expression, str) and (match := _TYPED_MOMENT.search(expression)):
         raise BadExpression(f"{place} uses the time of day, '{match[3]}'", kind="Literal")
 

@@ -61,7 +61,7 @@ def bad_expression(place: str, error: PySparkException) -> BadExpression:
     condition, _ = _named(error)
     parameters = error.getMessageParameters() or {}
     if condition and condition.startswith("UNRESOLVED_COLUMN"):
-        name = str(parameters.get("objectName", "")).strip("`")
+        name = str(parameters.get("objectName", "")).replace("`", "")
         near = str(parameters.get("proposal", "")).replace("`", "")
         hint = f"; did you mean {near}" if near else ""
         return BadExpression(f"{place} names no column {name}{hint}", condition=condition)

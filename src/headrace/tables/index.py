@@ -93,11 +93,11 @@ class Entries:
 class Index:
     """One index: the writer's side, and how values become hashes."""
 
-    __slots__ = ("_codec", "_count", "_distinct", "_last", "entries", "moved")
+    __slots__ = ("_codec", "_distinct", "_last", "count", "entries", "moved")
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._count = 0
+        self.count = 0
         self._distinct = 0
         self._last: Short = np.empty(64, np.uint32)
         """The hash of each entity's newest entry."""
@@ -135,10 +135,10 @@ class Index:
         opens[1:] = ranked[1:] != ranked[:-1]
         self._make_room(len(ranked), int(opens.sum()))
         into = self.entries
-        start = self._count
-        self._count += len(ranked)
-        into.hashes[start : self._count] = hashes
-        into.entities[start : self._count] = entities
+        start = self.count
+        self.count += len(ranked)
+        into.hashes[start : self.count] = hashes
+        into.entities[start : self.count] = entities
         numbers = (start + order).astype(np.int32)
         values = ranked[opens]
         place, before = into.places(values)
@@ -156,7 +156,7 @@ class Index:
 
     def _make_room(self, more: int, more_distinct: int) -> None:
         now = self.entries
-        room, distinct = self._count + more, self._distinct + more_distinct
+        room, distinct = self.count + more, self._distinct + more_distinct
         if room <= len(now.links) and distinct <= room_in(now.bits):
             return
         grown = Entries(
@@ -164,7 +164,7 @@ class Index:
             room=max(room, len(now.links) * 2) if room > len(now.links) else len(now.links),
         )
         for name in ("hashes", "entities", "links"):
-            getattr(grown, name)[: self._count] = getattr(now, name)[: self._count]
+            getattr(grown, name)[: self.count] = getattr(now, name)[: self.count]
         heads = now.slots[now.slots >= 0]
         grown.insert(grown.hashes[heads], heads)
         self.entries = grown

@@ -38,6 +38,9 @@ class Row(Mapping[str, object]):
     def __contains__(self, name: object) -> bool:
         return name in self._values
 
+    def __eq__(self, other: object) -> bool:
+        return dict(self) == dict(other) if isinstance(other, Mapping) else NotImplemented
+
     def __repr__(self) -> str:
         return f"Row({dict(self)!r})"
 

@@ -29,7 +29,7 @@ from headrace.tables.codec import Codec, Hashes
 from headrace.tables.collisions import settle
 from headrace.tables.index import Index
 from headrace.tables.space import ALIVE, LAST, Numbers, Space
-from headrace.tables.version import Version
+from headrace.tables.version import IndexView, Version
 
 _FEW = 4096
 """Dead rows that are not worth a copy of even the smallest table."""
@@ -100,7 +100,7 @@ class Store:
             self.chunks,
             self.aliases,
             [
-                (codec, index.entries, index.moved)
+                IndexView(codec, index.entries, index.count, index.moved)
                 for codec, index in zip(self.layout.indexes, self.indexes, strict=True)
             ],
             end=self.end,

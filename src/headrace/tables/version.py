@@ -8,6 +8,7 @@ assignment. A reader takes it once and works on it, however long that takes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,6 +21,19 @@ from headrace.tables.row import Row
 from headrace.tables.space import Numbers, Space
 
 _WITHIN = CHUNK - 1
+
+
+@dataclass(frozen=True, slots=True)
+class IndexView:
+    """An index as of one version."""
+
+    codec: Codec
+    entries: Entries
+    end: int
+    """Entries there were."""
+
+    moved: bool
+    """Whether a key may have several of them."""
 
 
 class Version:
@@ -53,7 +67,7 @@ class Version:
         space: Space,
         chunks: Sequence[Chunk],
         aliases: Mapping[bytes, int],
-        indexes: Sequence[tuple[Codec, Entries, bool]],
+        indexes: Sequence[IndexView],
         *,
         end: int,
         keys: int,
@@ -126,24 +140,26 @@ class Version:
 
     def lookup(self, index: int, wanted: Sequence[object]) -> list[Row]:
         """Return the rows with these values in the columns of an index, oldest key first."""
-        codec, entries, moved = self.indexes[index]
+        view = self.indexes[index]
+        codec, entries = view.codec, view.entries
         hash = hash_of(codec, wanted)
         if hash is None:
             return []
         names = [column.name for column in codec.columns]
-        entities, links, keys = entries.entities_view, entries.links_view, self.keys
+        entities, links = entries.entities_view, entries.links_view
         rows: list[Row] = []
         seen: set[int] = set()
         entry = entries.first(hash)
         while entry >= 0:
-            entity = entities[entry]
-            entry = links[entry]
-            if entity >= keys:
+            if entry >= view.end:
+                # Of a later version: its key may have an entry of our time as well.
+                entry = links[entry]
                 continue
-            number = self._row_of(entity)
+            number = self._row_of(entities[entry])
+            entry = links[entry]
             if number < 0:
                 continue
-            if moved:
+            if view.moved:
                 if number in seen:
                     continue
                 seen.add(number)

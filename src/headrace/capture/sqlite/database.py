@@ -87,6 +87,16 @@ def reading(database: sqlite3.Connection) -> Iterator[None]:
             database.execute("rollback")
 
 
+def probe_writing(database: sqlite3.Connection) -> None:
+    """Make sure that something could be made here, and leave no trace of it."""
+    database.execute("begin immediate")
+    try:
+        # The lock alone does not tell: of a read-only file SQLite takes it for reading.
+        database.execute("create table __headrace_probe (x)")
+    finally:
+        database.execute("rollback")
+
+
 @contextmanager
 def writing(database: sqlite3.Connection) -> Iterator[None]:
     """Run the block in one transaction that holds the write lock from its beginning."""

@@ -10,7 +10,6 @@ SQLite shows nobody half of one: that is a read group, and whole groups make a f
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 import time
@@ -20,10 +19,11 @@ from pathlib import Path
 from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, SourceTraits
 from headrace.capture.sqlite import prune, setup
 from headrace.capture.sqlite.baseline import SQLiteCopy
-from headrace.capture.sqlite.database import busy, connect, reading, speaking, writing
+from headrace.capture.sqlite.database import busy, connect, probe_writing, reading, speaking
 from headrace.capture.sqlite.place import Place, witness
+from headrace.capture.sqlite.resume import Reader, compare, resume
 from headrace.capture.sqlite.rows import Reading, Row, fetch, segment_of
-from headrace.capture.sqlite.setup import LOG, READERS, REPLANNED, STARTED
+from headrace.capture.sqlite.setup import LOG, REPLANNED
 from headrace.capture.sqlite.tables import KINDS, SourceTable, inspect, table_schema
 from headrace.capture.sqlite.watch import Watch
 from headrace.changelog.change import Changes, TableChanges
@@ -40,7 +40,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 READ_BYTES = 16 << 20
 READ_SECONDS = 0.1
-"""One read transaction at most; a larger group is read in parts (R44)."""
+READ_SECONDS_ROLLBACK = 0.004
+"""One read transaction at most, with a WAL and without; more comes in parts (R42, R44)."""
 
 PATIENCE_SECONDS = 5.0
 """How long a locked database is waited for before it counts as unreachable."""
@@ -97,6 +98,7 @@ class SQLiteSource:
         self._at = Place("0" * 32, 0)
         self._group_end = 0
         self._inode = 0
+        self._slice = READ_SECONDS_ROLLBACK
         self._schema_version = -1
         self._busy_since: float | None = None
         self._was_open = False
@@ -150,9 +152,7 @@ class SQLiteSource:
                         problems.append(problem)
                 problems += self._unknown_overrides(found, len(problems))
                 if setup.amiss(database, found):
-                    # Whether triggers can be made is told only by the lock itself.
-                    with writing(database):
-                        pass
+                    probe_writing(database)
         except HeadraceError as problem:
             problems.append(problem)
         finally:
@@ -186,8 +186,11 @@ class SQLiteSource:
         with speaking(self.path):
             capture = setup.install(database, list(self._tables.values()))
             self._schemas = self._read_schemas(database)
-            self._at = self._place_to_read_on(database, capture, wanted)
+            reader = Reader(self._reader, tuple(self._tables), tuple(self._schemas))
+            self._at = resume(database, capture, wanted, reader)
+            capture = self._at.capture
             (mode,) = database.execute("pragma journal_mode").fetchone()
+            self._slice = READ_SECONDS if mode == "wal" else READ_SECONDS_ROLLBACK
             if mode == "wal":
                 # Losing the newest prune in a power cut costs nothing; an fsync under the
                 # write lock would cost the application.
@@ -291,86 +294,6 @@ class SQLiteSource:
             raise SourceUnreachable("Database is not open", path=self.path)
         return self._database, self._watch
 
-    def _place_to_read_on(
-        self, database: sqlite3.Connection, capture: str, wanted: Place | None
-    ) -> Place:
-        """Return `wanted` if history goes on there; otherwise a later or a new place (R1, R40)."""
-        with reading(database):
-            active = self._tables_read_before(database)
-            place = wanted
-            if place is None or place.capture != capture:
-                place = self._end(database, capture)
-            elif (verdict := self._compare(database, place)) == "pruned":
-                # What was to be read is gone, but the numbers go on: a gap.
-                place = self._end(database, capture)
-            elif verdict == "reset":
-                place = None
-            else:
-                place = self._beyond_replans(database, place)
-        lapsed = any(active.get(name) is False for name in self._tables)
-        if place is not None and not lapsed and self._registered(database, place, active):
-            return place
-        with writing(database):
-            if place is None:
-                # The log was emptied or comes from a copy: its numbers mean nothing now.
-                capture = setup.renew(database)
-                place = self._end(database, capture)
-            elif lapsed:
-                # A table was left out for a while and this reader skipped its changes.
-                setup.mark(database, STARTED)
-                place = self._end(database, capture)
-            names = {**dict.fromkeys(active, False), **dict.fromkeys(self._tables, True)}
-            database.execute(
-                f"insert or replace into {READERS} values (?, ?, ?, ?)",
-                (self._reader, capture, place.seq, json.dumps(names)),
-            )
-        return place
-
-    def _tables_read_before(self, database: sqlite3.Connection) -> dict[str, bool]:
-        row = database.execute(
-            f"select tables from {READERS} where name = ?", (self._reader,)
-        ).fetchone()
-        return {} if row is None else json.loads(row[0])
-
-    def _registered(
-        self, database: sqlite3.Connection, place: Place, active: Mapping[str, bool]
-    ) -> bool:
-        """Whether our row among the readers says enough to protect what follows `place`."""
-        row = database.execute(
-            f"select capture, cursor from {READERS} where name = ?", (self._reader,)
-        ).fetchone()
-        return (
-            row is not None
-            and row[0] == place.capture
-            and row[1] <= place.seq
-            and dict(active)
-            == {**dict.fromkeys(active, False), **dict.fromkeys(self._tables, True)}
-        )
-
-    def _compare(self, database: sqlite3.Connection, place: Place) -> str:
-        row = database.execute(
-            f"select ts, tbl, op from {LOG} where seq = ?", (place.seq,)
-        ).fetchone()
-        if row is not None:
-            return "same" if witness(*row) == place.witness else "reset"
-        (first,) = database.execute(f"select min(seq) from {LOG}").fetchone()
-        return "pruned" if first is not None and first > place.seq else "reset"
-
-    def _beyond_replans(self, database: sqlite3.Connection, place: Place) -> Place:
-        own = ", ".join(str(number) for number in self._schemas)
-        row = database.execute(
-            f"select seq, ts, tbl, op from {LOG} "
-            f"where seq > ? and op = ? and tbl in ({own}) order by seq desc limit 1",
-            (place.seq, REPLANNED),
-        ).fetchone()
-        return place if row is None else Place(place.capture, row[0], witness(*row[1:]))
-
-    def _end(self, database: sqlite3.Connection, capture: str) -> Place:
-        row = database.execute(
-            f"select seq, ts, tbl, op from {LOG} order by seq desc limit 1"
-        ).fetchone()
-        return Place(capture, 0) if row is None else Place(capture, row[0], witness(*row[1:]))
-
     def _read_schemas(self, database: sqlite3.Connection) -> dict[int, TableSchema]:
         """Return the schema of each plan of our tables; of older ones as the plan has it."""
         schemas = {}
@@ -400,10 +323,10 @@ class SQLiteSource:
     def _read_group(self, database: sqlite3.Connection, most: int) -> Changes | None:
         width = max(len(schema.columns) for schema in self._schemas.values())
         images = ", ".join(f"{side}{number}" for side in "ba" for number in range(width))
-        limits = Reading(most, READ_BYTES, time.monotonic() + READ_SECONDS)
+        limits = Reading(most, READ_BYTES, time.monotonic() + self._slice)
         with reading(database):
             self._look_for_ddl(database)
-            if self._compare(database, self._at) != "same":
+            if compare(database, self._at) != "same":
                 raise SourceUnreachable("Capture log was emptied or replaced", path=self.path)
             if self._group_end <= self._at.seq:
                 (self._group_end,) = database.execute(f"select max(seq) from {LOG}").fetchone()

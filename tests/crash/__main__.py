@@ -1,0 +1,70 @@
+"""Run rounds until the time is up, and tell what came of them."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+from pathlib import Path
+
+from tests.crash.plan import planned
+from tests.crash.report import page, summary, table, too_few
+from tests.crash.round import Outcome, play
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+LONG_MINUTES = 10.0
+FULL_ROUNDS = 100
+"""A run of fewer rounds by number is a look, not a proof: points may be missed in it."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash")
+    parser.add_argument("--rounds", type=int, help="so many rounds, however long they take")
+    parser.add_argument("--minutes", type=float, default=LONG_MINUTES)
+    parser.add_argument("--seed", type=int, help="of the first round; the next ones count on")
+    parser.add_argument("--spark-share", type=float, default=0.2)
+    arguments = parser.parse_args()
+    seed = secrets.randbelow(1_000_000) if arguments.seed is None else arguments.seed
+    full = arguments.rounds is None or arguments.rounds >= FULL_ROUNDS
+    until = time.monotonic() + arguments.minutes * 60
+    outcomes: list[Outcome] = []
+    while _more(len(outcomes), arguments.rounds, until):
+        outcome = play(planned(seed + len(outcomes), arguments.spark_share))
+        outcomes.append(outcome)
+        _tell(outcome, arguments.spark_share)
+    print("\n".join(table(outcomes)))
+    print(summary(outcomes))
+    few = too_few(outcomes) if full else []
+    if few:
+        print(f"Hit too rarely: {', '.join(few)}")
+    if arguments.rounds is None and arguments.minutes >= LONG_MINUTES:
+        RESULTS.write_text(page(outcomes, seed, arguments.minutes))
+    return 1 if few or any(outcome.error for outcome in outcomes) else 0
+
+
+def _more(done: int, rounds: int | None, until: float) -> bool:
+    return done < rounds if rounds is not None else time.monotonic() < until
+
+
+def _tell(outcome: Outcome, spark_share: float) -> None:
+    plan = outcome.plan
+    kills = ", ".join(
+        f"{kill.strike}{'' if outcome.hits[kill.strike] else ' (not reached)'}"
+        for kill in plan.kills
+    )
+    with_what = "spark" if plan.spark else "arrow"
+    print(
+        f"seed {plan.seed} {with_what} {outcome.seconds:5.1f} s "
+        f"{'ok   ' if outcome.error is None else 'WRONG'} {kills}",
+        flush=True,
+    )
+    if outcome.error is not None:
+        print(f"  {outcome.error}")
+        print(f"  kept: {outcome.folder}")
+        share = f" --spark-share {spark_share:g}"
+        print(f"  again: python -m tests.crash --rounds 1 --seed {plan.seed}{share}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

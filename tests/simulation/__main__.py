@@ -1,0 +1,78 @@
+"""Run seeds: `python -m tests.simulation --seeds 2000`, or look at one with `--seed 7 --trace`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from tests.simulation.hooks import staged
+from tests.simulation.story import Outcome, play
+
+SHOWN = 60
+"""Lines of a failing seed's trace."""
+
+
+def report(outcome: Outcome) -> str:
+    """Return a failing seed in words, with the command that plays it again."""
+    return "\n".join(
+        (
+            f"seed {outcome.seed} fails: {outcome.error}",
+            *outcome.trace[-SHOWN:],
+            "play it again:",
+            f"  .venv/bin/python -m tests.simulation --seed {outcome.seed} --trace",
+        )
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Play what was asked for; 1 if a seed fails."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2_000, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first one")
+    parser.add_argument("--seed", type=int, help="only this one")
+    parser.add_argument("--trace", action="store_true", help="with every step")
+    parser.add_argument("--failures", type=int, default=3, help="stop after so many")
+    asked = parser.parse_args(arguments)
+    with staged():
+        if asked.seed is not None:
+            return _one(asked.seed, asked.trace)
+        return _many(asked.first, asked.seeds, asked.failures)
+
+
+def _one(seed: int, trace: bool) -> int:
+    outcome = play(seed, verbose=trace)
+    for line in outcome.trace if trace else ():
+        print(line)
+    print(report(outcome) if outcome.error else f"seed {seed} is good ({outcome.digest[:16]})")
+    return 1 if outcome.error else 0
+
+
+def _many(first: int, count: int, most_failures: int) -> int:
+    total: Counter[str] = Counter()
+    failures = 0
+    began = told = time.monotonic()
+    done = 0
+    for seed in range(first, first + count):
+        outcome = play(seed)
+        total.update(outcome.counts)
+        done += 1
+        if outcome.error is not None:
+            failures += 1
+            print(report(outcome), flush=True)
+            if failures >= most_failures:
+                break
+        if time.monotonic() - told >= 10:
+            told = time.monotonic()
+            print(f"{done} of {count} seeds, {done / (told - began):.0f} a second", flush=True)
+    seconds = time.monotonic() - began
+    for name, number in sorted(total.items()):
+        print(f"  {number:9}  {name}")
+    print(f"{done} seeds in {seconds:.1f} s, {done / seconds:.0f} a second; {failures} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""
+The one check at the end of every seed: the source's rows against the target's, the log
+against the source's history, and what was forgotten against what was safe.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.simulation.database import Violation
+from tests.simulation.engine import ROOT
+from tests.simulation.target import DurableTarget
+from tests.simulation.watch import rows_of
+from tests.simulation.world import World
+
+from headrace.changelog.entry import Flush, Gap, Heartbeat
+from headrace.changelog.position import Position
+from headrace.control.states import TableState
+from headrace.testing.source import MemoryPosition
+
+Place = tuple[int, int, int]
+
+
+def at_rest(world: World) -> bool:
+    """Return whether nothing is left to do."""
+    life, end = world.life, world.database.position
+    if life is None or life.engine.recorder is None or life.engine.reports:
+        return False
+    engine, log = life.engine, life.engine.log
+    return (
+        not engine.runnable()
+        and log.source_position_at(log.end) == str(end)
+        and all(each.run.state == TableState.LIVE for each in engine.driven)
+        and all(each.run.reached >= log.end for each in engine.driven)
+        and world.database.acknowledged[-1:] == [str(end)]
+        and engine.recording.state == "streaming"
+    )
+
+
+def state_of(world: World) -> str:
+    """Return what keeps it from resting."""
+    life = world.life
+    if life is None:
+        return "no engine"
+    engine = life.engine
+    return ", ".join(
+        (
+            f"source {world.database.position}",
+            f"log {engine.log.source_position_at(engine.log.end)} {engine.log.end}",
+            f"recording {engine.recording.state} {engine.recording.error}",
+            f"acknowledged {world.database.acknowledged[-1:]}",
+            *(
+                f"{each.run.name} {each.run.state} at {each.run.reached} {each.run.error}"
+                for each in engine.driven
+            ),
+        )
+    )
+
+
+def check(world: World) -> None:
+    """Raise `Violation` if anything is not as it must be; the world is at rest."""
+    world.watch.scan()
+    _check_targets(world)
+    _check_log(world)
+
+
+def _check_targets(world: World) -> None:
+    life = world.life
+    assert life is not None
+    for seat, driven in zip(life.seats, life.engine.driven, strict=True):
+        name = driven.run.name
+        wanted = seat.flow.expected(world.database.rows(seat.flow.table))
+        found = rows_of(seat)
+        if found != wanted:
+            raise Violation(f"{name} holds {found}, and the source {wanted}")
+        if not life.engine.is_ready(driven):
+            raise Violation(f"{name} is at rest and not ready: {driven.run.error}")
+        if isinstance(seat.target, DurableTarget):
+            if repeated := seat.target.kept.repeated():
+                raise Violation(f"{name} took effect twice: {repeated}")
+            if seat.flow.table not in seat.target.shown:
+                raise Violation(f"{name} is live and was never shown")
+
+
+def _check_log(world: World) -> None:
+    """Compare the log with the source's whole history, stretch by stretch."""
+    database, entries = world.database, world.watch.entries
+    found: list[tuple[Place, Any]] = []
+    place = MemoryPosition(0, 0)
+    begun = place
+    epoch = 0
+    last = (0, 0, 0)
+    for entry in entries:
+        match entry:
+            case Gap():
+                if epoch:
+                    _compare(world, begun, place, found)
+                    _check_gap(world, entry, place, epoch)
+                found = []
+                epoch, begun = entry.epoch, MemoryPosition.parse(entry.source)
+                place = begun
+            case Flush():
+                rows = sorted(_rows(world, entry), key=lambda row: row[0])
+                places = [at for at, _ in rows]
+                if any(b <= a for a, b in zip([last, *places], places, strict=False)):
+                    raise Violation(f"positions do not rise in entry {entry.entry}: {places}")
+                if (places[0], places[-1]) < ((epoch, 0, 0), (epoch, 0, 0)):
+                    raise Violation(f"entry {entry.entry} is of another epoch")
+                last = places[-1]
+                found += rows
+                place = MemoryPosition.parse(entry.source)
+            case Heartbeat():
+                place = MemoryPosition.parse(entry.source)
+    _compare(world, begun, place, found)
+    if place != database.position:
+        raise Violation(f"the log ends at {place}, and the source is at {database.position}")
+
+
+def _compare(
+    world: World, begun: MemoryPosition, ended: MemoryPosition, found: list[tuple[Place, Any]]
+) -> None:
+    """Every change between two places is there once, as it was."""
+    truth = world.database.truth[begun.life]
+    wanted = [
+        ((commit, change.ordinal), (table, int(change.op), change.before, change.after))
+        for commit in range(begun.commit + 1, ended.commit + 1)
+        for table, change in truth[commit]
+    ]
+    has = [((commit, ordinal), what) for (_, commit, ordinal), what in found]
+    if has != wanted:
+        missing = [at for at, _ in wanted if at not in {place for place, _ in has}]
+        strange = [at for at, _ in has if at not in {place for place, _ in wanted}]
+        raise Violation(
+            f"the log from {begun} to {ended} lacks {missing} and has {strange} too many"
+        )
+
+
+def _check_gap(world: World, gap: Gap, place: MemoryPosition, epoch: int) -> None:
+    """History began anew only where it did."""
+    at = MemoryPosition.parse(gap.source)
+    if gap.reason == "lineage":
+        good = at.life > place.life and gap.epoch == epoch + 1
+    else:
+        good = at.life == place.life and gap.epoch == epoch and str(at) in world.database.gaps_given
+    if not good:
+        raise Violation(f"a gap from {place} to {at} that nobody made: {gap.reason}")
+
+
+def _rows(world: World, flush: Flush) -> list[tuple[Place, Any]]:
+    first, final = flush.span
+    rows: list[tuple[Place, Any]] = []
+    for file in flush.files:
+        path = f"{ROOT}/log/{world.database.name}/segments/{file.name}"
+        data = world.disk._names[path].content
+        for row in world.segments.rows(data):
+            at = (flush.epoch, row["_commit"], row["_ordinal"])
+            if not first <= Position(*at) <= final:
+                raise Violation(f"entry {flush.entry} holds {at} beyond its span")
+            rows.append((at, (file.table, row["_op"], row["before"], row["after"])))
+    return rows

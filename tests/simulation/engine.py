@@ -1,0 +1,312 @@
+"""
+An engine and its recorder, without threads: every step is somebody else's decision.
+
+The parts are the product's own. What is played here is what lies between them: the line
+from engine to recorder and back, on which things take time and can get lost, the
+supervisor that starts a recorder again, and the loop that drives a pipeline.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from tests.simulation.database import TABLES, Database, Session
+from tests.support.arrow_runner import ArrowRunner, Row, segment_rows
+
+from headrace.capture.loop import Inbox
+from headrace.capture.recorder import FIRST_PAUSE_SECONDS, Recorder
+from headrace.capture.wire import Command, Failed, Report, Started, StateReport, Stop
+from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.position import Position
+from headrace.control.recording import Recording
+from headrace.control.run import IDLE, PipelineRun, Surroundings
+from headrace.control.states import TableState
+from headrace.control.store import Store
+from headrace.errors import HeadraceError, StorageError
+from headrace.pipeline.definition import Pipeline
+from headrace.storage.files import Files
+from headrace.storage.simulated import SimulatedDisk
+
+ROOT = "/data"
+WALL = 1_800_000_000.0
+
+
+class ShakyStore(Store):
+    """A control store whose writes can fail, before they are done or after."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.faults: deque[str] = deque()
+        super().__init__(connection)
+
+    def begin(self, pipeline: str, table: str, lineage: str, at: Position) -> None:
+        done = self._fault()
+        super().begin(pipeline, table, lineage, at)
+        self._lose(done)
+
+    def advance(self, pipeline: str, table: str, lineage: str, to: Position) -> Position:
+        done = self._fault()
+        stored = super().advance(pipeline, table, lineage, to)
+        self._lose(done)
+        return stored
+
+    def set_state(self, pipeline: str, table: str, state: str, baseline: int | None) -> None:
+        done = self._fault()
+        super().set_state(pipeline, table, state, baseline)
+        self._lose(done)
+
+    def _fault(self) -> bool:
+        fault = self.faults.popleft() if self.faults else "none"
+        if fault == "before":
+            raise StorageError("Control state cannot be written")
+        return fault == "after"
+
+    def _lose(self, done: bool) -> None:
+        if done:
+            raise StorageError("Control state may have been written")
+
+
+class Segments:
+    """Segments that were read before: they never change, and are looked at often."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, list[Row]] = {}
+
+    def rows(self, data: bytes) -> list[Row]:
+        """Return a segment's changes."""
+        if data not in self._known:
+            self._known[data] = segment_rows(data)
+        return self._known[data]
+
+
+class RememberingRunner(ArrowRunner):
+    """A runner that reads a segment once."""
+
+    def __init__(self, disk: SimulatedDisk, segments: Segments) -> None:
+        super().__init__(disk)
+        self._segments = segments
+
+    def _segment(self, data: bytes) -> list[Row]:
+        return self._segments.rows(data)
+
+
+class RecorderLife:
+    """One recorder process: what it was sent and has not read yet, and what it does with it."""
+
+    def __init__(
+        self, database: Database, files: Files, term: int, clock: Callable[[], float]
+    ) -> None:
+        self.session = Session(database)
+        self.alive = True
+        self.inbox = Inbox()
+        self.in_flight: deque[Command] = deque()
+
+        def open_log() -> LogWriter:
+            return LogWriter.open(
+                files,
+                source=database.name,
+                origin=database.origin,
+                writer=f"w{term}",
+                term=term,
+                clock=lambda: WALL + clock(),
+            )
+
+        self.recorder = Recorder(self.session, open_log, TABLES, clock)
+
+    def deliver(self, count: int) -> None:
+        """Let the first commands arrive."""
+        for _ in range(min(count, len(self.in_flight))):
+            self.inbox.put(self.in_flight.popleft())
+
+    def step(self) -> list[Report]:
+        """Take one step with what has arrived."""
+        return self.recorder.step(self.inbox.take(0), 0)
+
+
+@dataclass(slots=True)
+class Driven:
+    """A pipeline and the thread that would drive it."""
+
+    run: PipelineRun
+    pause: float | None = None
+    seen: int = 0
+    due: float = 0.0
+    stopped_by_us: bool = False
+    """Whether an error was injected that a person must look at."""
+
+
+class Engine:
+    """One life of an engine, from its start to its end, whatever that is."""
+
+    def __init__(
+        self,
+        database: Database,
+        disk: SimulatedDisk,
+        connection: sqlite3.Connection,
+        pipelines: Sequence[Pipeline],
+        clock: Callable[[], float],
+        segments: Segments,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self.files = Files(disk, ROOT)
+        self.store = ShakyStore(connection)
+        self.term = self.store.take_over()
+        self.reports: deque[Report] = deque()
+        self.recorder: RecorderLife | None = None
+        self.recorder_failed: Failed | None = None
+        self.restarts = 0
+        self.superseded = False
+        self._spawn_at = clock()
+        self.log = LogReader.open(self.files, database.name)
+        self.recording = Recording(
+            database.name, "test", self.log, lambda: None, lambda: WALL + clock()
+        )
+        self.recording.recorder = self
+        self.spawn()
+        runner = RememberingRunner(disk, segments)
+        self.driven = [
+            Driven(self._run(f"p{number}", pipeline, runner))
+            for number, pipeline in enumerate(pipelines)
+        ]
+        schemas = database.describe(TABLES)
+        for driven in self.driven:
+            driven.run.prepare(schemas[driven.run.table])
+        for driven in self.driven:
+            driven.run.open()
+
+    def _run(self, name: str, pipeline: Pipeline, runner: ArrowRunner) -> PipelineRun:
+        around = Surroundings(
+            log=self.log,
+            runner=runner,
+            store=self.store,
+            clock=self._clock,
+            wall=lambda: WALL + self._clock(),
+            ask_baseline=self.recording.ask_baseline,
+            flush_times=self.recording.flush_times,
+        )
+        return PipelineRun(name, self._database.name, pipeline, self._database.traits, around)
+
+    def supersede(self) -> None:
+        """Another engine takes over, and this one does not know."""
+        self.superseded = True
+        if self.recorder is not None:
+            self.recorder.session.superseded = True
+
+    # --- the recorder, as its supervisor sees it ---------------------------------------------
+
+    @property
+    def pid(self) -> int | None:
+        return 1 if self.alive else None
+
+    @property
+    def alive(self) -> bool:
+        return self.recorder is not None and self.recorder.alive
+
+    def start(self) -> None: ...
+
+    def stop(self, timeout: float = 10.0) -> None: ...
+
+    def send(self, command: Command) -> None:
+        """Put a command on the line; without a recorder nobody hears it."""
+        if self.recorder is not None and self.recorder.alive:
+            self.recorder.in_flight.append(command)
+
+    @property
+    def may_spawn(self) -> bool:
+        """Whether a recorder is missing and its time has come."""
+        return (
+            self.recorder is None
+            and self.recorder_failed is None
+            and self._clock() >= self._spawn_at
+            and not any(isinstance(report, Failed) and report.stops for report in self.reports)
+        )
+
+    def spawn(self) -> None:
+        """Start a recorder."""
+        self.recorder = RecorderLife(self._database, self.files, self.term, self._clock)
+        self.recorder.session.superseded = self.superseded
+        self.reports.append(Started(1))
+
+    def step_recorder(self) -> None:
+        """Let the recorder take a step, and send what it has to say."""
+        life = self.recorder
+        if life is None:
+            return
+        reports = life.step()
+        if life.alive:
+            self.reports.extend(reports)
+            if life.recorder.done:
+                self.lose_recorder(None)
+
+    def lose_recorder(self, dice: Random | None) -> None:
+        """Notice that the recorder is gone; what it had not sent yet is lost, by the dice."""
+        if self.recorder is None:
+            return
+        self.recorder.alive = False
+        self.recorder = None
+        if dice is not None:
+            for _ in range(dice.randint(0, len(self.reports))):
+                self.reports.pop()
+        self.reports.append(StateReport("reconnecting", "Recorder ended"))
+        self._spawn_at = self._clock() + FIRST_PAUSE_SECONDS
+        self.restarts += 1
+
+    def hear(self, count: int) -> None:
+        """Let the first reports arrive."""
+        for _ in range(min(count, len(self.reports))):
+            report = self.reports.popleft()
+            if isinstance(report, Failed) and report.stops:
+                self.recorder_failed = report
+            self.recording.on_report(report)
+
+    # --- the pipelines, as their threads drive them ---------------------------------------------
+
+    def runnable(self) -> list[Driven]:
+        """Return the pipelines that something wakes now."""
+        return [
+            driven
+            for driven in self.driven
+            if driven.pause is None
+            or self.log.last_entry > driven.seen
+            or self._clock() >= driven.due
+        ]
+
+    def drive(self, driven: Driven) -> None:
+        """Do what the engine's loop does once."""
+        run = driven.run
+        driven.seen = self.log.last_entry
+        try:
+            driven.pause = run.step()
+        except HeadraceError as error:
+            run.fail(error)
+            driven.pause = IDLE
+        if driven.pause is None:
+            return
+        driven.due = math.inf if driven.pause == IDLE else self._clock() + driven.pause
+        self.settle()
+        if run.state != TableState.FAILED:
+            self.recording.ask_flush()
+
+    def settle(self) -> None:
+        """Tell the source what it may forget."""
+        self.recording.settle([driven.run.watermark() for driven in self.driven])
+
+    def is_ready(self, driven: Driven) -> bool:
+        """Return what the engine would say of this pipeline."""
+        return driven.run.ready and self.recording.state == "streaming"
+
+    def close(self) -> None:
+        """End in order: pipelines first, then the recorder flushes what it has."""
+        self.settle()
+        for driven in self.driven:
+            driven.run.close()
+        if self.recorder is not None:
+            self.recorder.deliver(len(self.recorder.in_flight))
+            self.recorder.inbox.put(Stop())
+            self.recorder.step()
+            self.recorder.alive = False

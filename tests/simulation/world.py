@@ -1,0 +1,350 @@
+"""
+The world around recorder and engine: disk, clock, dice, and who is alive.
+
+One thread plays all processes. While one of them takes a step, the disk's steps and the
+kill points it passes come back here: a death may be armed at any of them, or another
+process may get its turn in between, as on a machine with two cores.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.simulation.database import Database, Violation
+from tests.simulation.engine import WALL, Engine, RecorderLife, Segments
+from tests.simulation.plan import Flow, Plan
+from tests.simulation.target import DurableDisk, DurableTarget
+from tests.simulation.watch import Watch
+
+from headrace.errors import HeadraceError, StorageError
+from headrace.pipeline.definition import Pipeline
+from headrace.storage.simulated import PowerCut, SimulatedDisk
+from headrace.targets.feed import ChangeReader
+from headrace.targets.memory import IndexedMemory, memory
+
+
+class Killed(BaseException):
+    """The running process was killed."""
+
+
+@dataclass(slots=True)
+class Armed:
+    """Something that happens at a step of the disk, or at a point of the code."""
+
+    what: str
+    """`kill`, `power_cut` or `other`."""
+
+    point: str | None
+    left: int
+
+
+@dataclass(slots=True)
+class Seat:
+    """A pipeline's target in one life of an engine."""
+
+    flow: Flow
+    target: DurableTarget | IndexedMemory
+    reader: ChangeReader | None
+
+
+@dataclass(slots=True)
+class Life:
+    """An engine that lives, or should not any more."""
+
+    engine: Engine
+    seats: list[Seat]
+    steps_left: int = 0
+    """For one that another has taken over from: how long it does not notice."""
+
+
+@dataclass(slots=True)
+class Lingering:
+    """A recorder whose engine is gone, and that has not noticed."""
+
+    recorder: RecorderLife
+    steps_left: int
+
+
+@dataclass(slots=True)
+class World:
+    """Everything there is, for one seed."""
+
+    seed: int
+    verbose: bool = False
+    now: float = 0.0
+    trace: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    dice: Random = field(init=False)
+    plan: Plan = field(init=False)
+    disk: SimulatedDisk = field(init=False)
+    database: Database = field(init=False)
+    watch: Watch = field(init=False)
+    connection: sqlite3.Connection = field(init=False)
+    durable_disks: list[DurableDisk] = field(init=False)
+    segments: Segments = field(init=False, default_factory=Segments)
+    life: Life | None = field(init=False, default=None)
+    old_lives: list[Life] = field(init=False, default_factory=list)
+    lingering: list[Lingering] = field(init=False, default_factory=list)
+    armed: list[Armed] = field(init=False, default_factory=list)
+    other: Callable[[], None] = field(init=False, default=lambda: None)
+    """What another process does when it gets its turn in between."""
+
+    _running: list[Life | RecorderLife | None] = field(init=False, default_factory=list)
+    _dying: BaseException | None = field(init=False, default=None)
+    _steps: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.dice = Random(self.seed)
+        self.plan = Plan.of(self.dice)
+        self.disk = SimulatedDisk(self._on_step)
+        self.database = Database(lambda: WALL + self.now)
+        self.database.chunk_rows = self.plan.chunk_rows
+        self.database.set_supports_resume(self.plan.resumes)
+        self.database.set_inserts_replace(self.plan.inserts_replace)
+        self.watch = Watch(self.disk, self.database)
+        self.database.on_acknowledge = self.watch.acknowledged
+        self.connection = sqlite3.connect(":memory:", isolation_level=None)
+        self.durable_disks = [DurableDisk() for _ in self.plan.flows]
+
+    # --- time and trace --------------------------------------------------------------------------
+
+    def clock(self) -> float:
+        return self.now
+
+    def note(self, text: str) -> None:
+        """Write down what happens."""
+        self.trace.append(f"{len(self.trace):4} {self.now:9.3f}s {self._steps:5} {text}")
+
+    # --- lives -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start an engine; it may die on the way, or not find its disk in order."""
+        self.counts["engine started"] += 1
+        self.within(None, self._start)
+
+    def _start(self) -> None:
+        seats = [
+            self._seat(flow, disk)
+            for flow, disk in zip(self.plan.flows, self.durable_disks, strict=True)
+        ]
+        pipelines = [
+            Pipeline(
+                self.database,
+                seat.flow.table,
+                seat.target,
+                filters=seat.flow.filters,
+                transforms=seat.flow.transforms,
+            )
+            for seat in seats
+        ]
+        try:
+            engine = Engine(
+                self.database, self.disk, self.connection, pipelines, self.clock, self.segments
+            )
+        except StorageError as error:
+            self.counts["engine start refused"] += 1
+            self.note(f"engine does not start: {error}")
+            return
+        self.life = Life(engine, seats)
+        self.watch.seen(engine)
+        self.note(f"engine of term {engine.term} is up at entry {engine.log.last_entry}")
+
+    def _seat(self, flow: Flow, disk: DurableDisk) -> Seat:
+        if flow.durable:
+            return Seat(flow, DurableTarget(disk), None)
+        target = memory()
+        return Seat(flow, target, target.changes())
+
+    def within(self, process: Life | RecorderLife | None, call: Callable[[], None]) -> None:
+        """Let a process do something, and let it die where that was armed."""
+        self._running.append(process)
+        killed = False
+        try:
+            call()
+        except Killed:
+            self._dying = None
+            killed = True
+        except PowerCut:
+            if len(self._running) > 1:
+                raise  # it is dark for everybody
+            self._dying = None
+            self.power_cut()
+        finally:
+            self._running.pop()
+        if killed:
+            self.died(process)
+
+    def died(self, process: Life | RecorderLife | None) -> None:
+        """Take a process out of the world."""
+        match process:
+            case Life():
+                self.engine_died(process)
+            case RecorderLife():
+                self.recorder_died(process)
+            case None:
+                self.note("engine died while it started")
+
+    def recorder_died(self, recorder: RecorderLife) -> None:
+        self.note("recorder died")
+        self.counts["recorder died"] += 1
+        recorder.alive = False
+        self.lingering = [each for each in self.lingering if each.recorder is not recorder]
+        for life in self._lives():
+            if life.engine.recorder is recorder:
+                life.engine.lose_recorder(self.dice)
+
+    def engine_died(self, life: Life) -> None:
+        """Let an engine die; its recorder may not notice at once."""
+        self.note(f"engine of term {life.engine.term} died")
+        self.counts["engine died"] += 1
+        self.watch.ended(life.seats)
+        recorder = life.engine.recorder
+        if recorder is not None and recorder.alive:
+            recorder.session.superseded = True
+            if recorder in self._running or self.dice.random() < 0.4:
+                self.lingering.append(Lingering(recorder, self.dice.randint(1, 6)))
+            else:
+                recorder.alive = False
+        if life is self.life:
+            self.life = None
+        self.old_lives = [each for each in self.old_lives if each is not life]
+
+    def power_cut(self) -> None:
+        """End everything, and let the disk forget what was not synced."""
+        self.note("power cut")
+        self.counts["power cut"] += 1
+        for life in self._lives():
+            self.watch.ended(life.seats)
+        self.life = None
+        self.old_lives = []
+        self.lingering = []
+        self.disk.power_cut(self.dice)
+
+    def stop(self, life: Life) -> None:
+        """Stop an engine in order."""
+
+        def close() -> None:
+            try:
+                life.engine.close()
+            except HeadraceError as error:
+                self.note(f"engine ends with {error}")
+
+        self.within(life, close)
+        if self.life is life:
+            self.watch.ended(life.seats)
+            self.life = None
+
+    def _lives(self) -> list[Life]:
+        return [*([self.life] if self.life else []), *self.old_lives]
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def step_recorder(self, life: Life) -> None:
+        recorder = life.engine.recorder
+        if recorder is not None and recorder not in self._running:
+            self.within(recorder, life.engine.step_recorder)
+
+    def hear(self, life: Life, count: int) -> None:
+        def hear() -> None:
+            life.engine.hear(count)
+
+        if life not in self._running:
+            self.within(life, hear)
+            self.watch.seen(life.engine)
+
+    def drive(self, life: Life, number: int) -> None:
+        """Let one of the pipelines that are awake do a piece of work."""
+        engine = life.engine
+        awake = engine.runnable()
+        if not awake or life in self._running:
+            return
+        driven = awake[number % len(awake)]
+        before = engine.recording.acknowledged
+        state = driven.run.state
+
+        def drive() -> None:
+            engine.drive(driven)
+
+        self.within(life, drive)
+        if driven.run.state != state:
+            self.note(f"pipeline {driven.run.name} {state} -> {driven.run.state}")
+        if life is self.life and engine.recording.acknowledged != before:
+            self.watch.settled(engine, life.seats)
+
+    def linger(self, one: Lingering) -> None:
+        """Let a recorder without an engine take a step; nobody hears what it says."""
+        if one.recorder in self._running:
+            return
+
+        def step() -> None:
+            one.recorder.deliver(9)
+            one.recorder.step()
+
+        self.within(one.recorder, step)
+        one.steps_left -= 1
+        if one.steps_left <= 0 or one.recorder.recorder.done:
+            one.recorder.alive = False
+            self.lingering = [each for each in self.lingering if each is not one]
+
+    # --- what comes back from the product ----------------------------------------------------------
+
+    def on_point(self, name: str) -> None:
+        """A kill point was passed."""
+        self.counts[f"point {name}"] += 1
+        if self.verbose:
+            self.note(f"    point {name}")
+        self._come_by(name)
+
+    def _on_step(self, step: str, path: str) -> None:
+        if self._dying is not None:
+            # Nothing is written by a process that is dead: what runs now is only our unwinding.
+            raise self._dying
+        self._steps += 1
+        self.counts["disk steps"] += 1
+        if self.verbose and step not in ("read", "list"):
+            self.note(f"    {step} {path}")
+        if self.armed:
+            self._come_by(None)
+
+    def _come_by(self, point: str | None) -> None:
+        if not self._running:
+            return
+        for armed in [each for each in self.armed if each.point == point]:
+            armed.left -= 1
+            if armed.left == 0:
+                self.armed.remove(armed)
+                self._happen(armed, point or "a step of the disk")
+
+    def _happen(self, armed: Armed, where: str) -> None:
+        if armed.what == "other":
+            if len(self._running) == 1:
+                self.counts["turn in between"] += 1
+                self.note(f"  at {where} somebody else gets a turn")
+                self.other()
+            return
+        self.note(f"  {armed.what} at {where}")
+        self.counts[f"{armed.what} at {where}"] += 1
+        self._dying = Killed() if armed.what == "kill" else PowerCut()
+        raise self._dying
+
+    def heal(self) -> None:
+        """Take every fault away; what has gone wrong stays so."""
+        self.note("healed")
+        self.armed.clear()
+        self.disk.capacity = None
+        self.disk._faults.clear()
+        self.database.heal()
+        if self.life is not None:
+            self.life.engine.store.faults.clear()
+            for seat in self.life.seats:
+                if isinstance(seat.target, DurableTarget):
+                    seat.target.heal()
+
+    def fail(self, what: str) -> None:
+        """Say that something is not as it must be."""
+        raise Violation(what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -344,6 +345,11 @@ def test_a_value_that_its_column_could_not_hold_fails_only_pipelines_that_need_i
         run(runner, pipeline(), tmp_path, ORDERS, changes)
     assert "qty" in caught.value.message
     assert caught.value.facts == {"condition": "VALUE_OUTSIDE_TYPE", "commit": 2, "ordinal": 3}
+    what = pipeline()
+    runner.prepare(what, ORDERS, TRAITS)
+    parts, _ = batch(tmp_path, ORDERS, changes)
+    with pytest.raises(RowFailed):
+        list(runner.baseline(what, replace(parts[0], marked=1)))
     without = run(runner, pipeline(transforms=[drop("qty")]), tmp_path, ORDERS, changes)
     assert [id for *_, id in told(without, "id")] == [1, 2]
 

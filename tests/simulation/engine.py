@@ -15,9 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from tests.simulation.database import TABLES, Database, Session
-from tests.support.arrow_runner import ArrowRunner, Row, segment_rows
-
 from headrace.capture.loop import Inbox
 from headrace.capture.recorder import FIRST_PAUSE_SECONDS, Recorder
 from headrace.capture.wire import Command, Failed, Report, Started, StateReport, Stop
@@ -31,6 +28,8 @@ from headrace.errors import HeadraceError, StorageError
 from headrace.pipeline.definition import Pipeline
 from headrace.storage.files import Files
 from headrace.storage.simulated import SimulatedDisk
+from tests.simulation.database import TABLES, Database, Session
+from tests.support.arrow_runner import ArrowRunner, Row, segment_rows
 
 ROOT = "/data"
 WALL = 1_800_000_000.0
@@ -301,12 +300,14 @@ class Engine:
         return driven.run.ready and self.recording.state == "streaming"
 
     def close(self) -> None:
-        """End in order: pipelines first, then the recorder flushes what it has."""
+        """End the pipelines in order."""
         self.settle()
         for driven in self.driven:
             driven.run.close()
-        if self.recorder is not None:
-            self.recorder.deliver(len(self.recorder.in_flight))
-            self.recorder.inbox.put(Stop())
-            self.recorder.step()
-            self.recorder.alive = False
+
+    def close_recorder(self, recorder: RecorderLife) -> None:
+        """Let the recorder flush what it has, and end."""
+        recorder.deliver(len(recorder.in_flight))
+        recorder.inbox.put(Stop())
+        recorder.step()
+        recorder.alive = False

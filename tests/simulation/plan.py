@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from tests.simulation.database import TABLES, Row
-
 from headrace.changelog.schema import TableName
 from headrace.pipeline.definition import Filter, Transform, drop, equals, rename
+from headrace.testing.source import Row
+from tests.simulation.database import TABLES
 
 KINDS = ("a", "b", None)
 
@@ -108,12 +108,12 @@ class Plan:
         count = dice.choice((1, 1, 2))
         flows = tuple(_flow(dice) for _ in range(count))
         limits = {
-            "read_rows": dice.choice((1, 3, 10, 20_000)),
+            "read_rows": dice.choice((1, 3, 20_000, 20_000)),
             "flush_rows": dice.choice((2, 5, 100_000)),
             "remembered": dice.choice((2, 4, 20_000)),
-            "spill_bytes": dice.choice((1, 200, 32 << 20)),
-            "checkpoint_every": dice.choice((2, 3, 5, 1_000)),
-            "part_bytes": dice.choice((1, 200, 32 << 20)),
+            "spill_bytes": dice.choice((1, 32 << 20, 32 << 20)),
+            "checkpoint_every": dice.choice((3, 7, 1_000, 1_000)),
+            "part_bytes": dice.choice((1, 32 << 20, 32 << 20)),
             "batch_rows": dice.choice((1, 4, 400_000)),
         }
         weights = dict(CALM)
@@ -125,7 +125,7 @@ class Plan:
             flows=flows,
             limits=limits,
             weights=weights,
-            action_count=dice.randint(30, 110),
+            action_count=dice.randint(20, 80),
             chunk_rows=dice.choice((1, 2, 3, 100)),
             first_rows=dice.randint(0, 6),
             resumes=dice.random() >= 0.04,

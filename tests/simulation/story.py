@@ -11,16 +11,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.control.states import TableState
+from headrace.errors import BadValue, SourceUnreachable, TargetError
+from headrace.storage.points import POINTS
 from tests.simulation import check
 from tests.simulation.database import TABLES, Violation
 from tests.simulation.hooks import played
 from tests.simulation.plan import KINDS
 from tests.simulation.target import DurableTarget
 from tests.simulation.world import Armed, Life, World
-
-from headrace.control.states import TableState
-from headrace.errors import BadValue, SourceUnreachable, TargetError
-from headrace.storage.points import POINTS
 
 KEYS = range(1, 8)
 CLOCK_STEPS = (0.001, 0.006, 0.05, 0.3, 1.1, 10.5, 120.0)
@@ -349,8 +348,8 @@ class Story:
         """Heal everything, go on until nothing moves, and check."""
         world = self.world
         world.heal()
-        for life in list(world.old_lives):
-            world.engine_died(life)
+        for old in list(world.old_lives):
+            world.engine_died(old)
         life = world.life
         if life is not None and any(
             driven.run.state == TableState.FAILED for driven in life.engine.driven

@@ -6,13 +6,13 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from tests.simulation.database import Violation
 
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName
 from headrace.errors import HeadraceError
 from headrace.targets.target import BaselineId
 from headrace.testing.target import Effect, ScriptedLoading, ScriptedTarget, TargetDisk
+from tests.simulation.database import Violation
 
 
 @dataclass(slots=True)

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tests.simulation.database import Database, Violation
-from tests.simulation.engine import ROOT, Driven, Engine
-from tests.simulation.target import DurableTarget
-
 from headrace.changelog.entry import AnyEntry, Baseline, Flush, Gap, Heartbeat, decode
 from headrace.changelog.position import ORIGIN, Position
 from headrace.control.states import TableState
 from headrace.storage.simulated import SimulatedDisk
 from headrace.testing.source import MemoryPosition
+from tests.simulation.database import Database, Violation
+from tests.simulation.engine import ROOT, Driven, Engine
+from tests.simulation.target import DurableTarget
 
 if TYPE_CHECKING:
     from tests.simulation.world import Life, Seat

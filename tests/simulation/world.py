@@ -14,17 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.simulation.database import Database, Violation
-from tests.simulation.engine import WALL, Engine, RecorderLife, Segments
-from tests.simulation.plan import Flow, Plan
-from tests.simulation.target import DurableDisk, DurableTarget
-from tests.simulation.watch import Watch
-
 from headrace.errors import HeadraceError, StorageError
 from headrace.pipeline.definition import Pipeline
 from headrace.storage.simulated import PowerCut, SimulatedDisk
 from headrace.targets.feed import ChangeReader
 from headrace.targets.memory import IndexedMemory, memory
+from tests.simulation.database import Database, Violation
+from tests.simulation.engine import WALL, Engine, RecorderLife, Segments
+from tests.simulation.plan import Flow, Plan
+from tests.simulation.target import DurableDisk, DurableTarget
+from tests.simulation.watch import Watch
 
 
 class Killed(BaseException):
@@ -235,6 +234,10 @@ class World:
                 self.note(f"engine ends with {error}")
 
         self.within(life, close)
+        recorder = life.engine.recorder
+        if self.life is life and recorder is not None:
+            life.engine.recorder = None
+            self.within(recorder, lambda: life.engine.close_recorder(recorder))
         if self.life is life:
             self.watch.ended(life.seats)
             self.life = None
@@ -291,7 +294,7 @@ class World:
             one.recorder.alive = False
             self.lingering = [each for each in self.lingering if each is not one]
 
-    # --- what comes back from the product ----------------------------------------------------------
+    # --- what comes back from the product --------------------------------------------------------
 
     def on_point(self, name: str) -> None:
         """A kill point was passed."""

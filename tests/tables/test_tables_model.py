@@ -295,13 +295,13 @@ class TargetMachine(RuleBasedStateMachine):
         for key in self.keys:
             assert version.get(key) == state.get(key)
         for group in (None, 0, 3, 99):
-            found = self.as_state(iter(version.lookup(0, [group])))
+            found = self.as_state(iter(version.lookup(0, (group,))))
             assert found == {k: row for k, row in state.items() if row["grp"] == group}
             for note in (None, "", "ä"):
                 both = {
                     k: row for k, row in state.items() if (row["grp"], row["note"]) == (group, note)
                 }
-                assert self.as_state(iter(version.lookup(1, [group, note]))) == both
+                assert self.as_state(iter(version.lookup(1, (group, note)))) == both
         assert self.as_state(version.all()) == state
 
 

@@ -161,6 +161,9 @@ class Engine:
         self._undo.append(self._stop_runs)
         for run in self._runs:
             run.open()
+        # All are open before the first one works: what a target that is not open yet still
+        # needs is not known, and the source would be told to forget it (invariant 1).
+        for run in self._runs:
             thread = threading.Thread(target=self._drive, args=(run,), name=f"headrace {run.name}")
             self._threads.append(thread)
             thread.start()

@@ -64,7 +64,6 @@ class Recording:
         self._lock = threading.Lock()
         self._owed: set[str] = set()
         self._credit_given = False
-        self._unreadable = False
         self._times: dict[int, tuple[float, float]] = {}
         self._lag = LagReport(changes=None, seconds=None, captured=0)
         self._captured_before = log.counts().rows

@@ -30,6 +30,9 @@ class Part:
     row_counts: tuple[int, ...] = ()
     """Rows of each segment; needed for a baseline only, to cut it into jobs."""
 
+    marked: int = 0
+    """Rows with a value that its column could not hold, and whose text stands in `_exact`."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
@@ -43,7 +46,7 @@ class BatchFacts:
     truncates: int = 0
     key_changes: int = 0
     marked: int = 0
-    """Rows with a value that its column could not hold, and whose text stands in `_exact`."""
+    """As in its parts; either will do."""
 
     @classmethod
     def of(cls, files: Iterable[File], first: Position, last: Position) -> BatchFacts:

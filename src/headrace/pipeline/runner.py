@@ -47,8 +47,8 @@ class SparkRunner:
         if not parts:
             raise JobFailed("A batch without segments")
         plans = [self._plan(pipeline, part.schema) for part in parts]
-        if facts.marked:
-            for plan, part in zip(plans, parts, strict=True):
+        for plan, part in zip(plans, parts, strict=True):
+            if facts.marked or part.marked:
                 _refuse_marked(plan, part)
         output = plans[-1].output
         session = self._spark.fit_for(facts.rows)
@@ -65,6 +65,8 @@ class SparkRunner:
 
     def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[pa.Table]:
         plan = self._plan(pipeline, part.schema)
+        if part.marked:
+            _refuse_marked(plan, part)
         for number, (paths, row_count) in enumerate(_chunks(part), 1):
             session = self._spark.fit_for(row_count)
             with running(pipeline=_name(pipeline), chunk=number):
@@ -129,20 +131,21 @@ def _refuse_marked(plan: Plan, part: Part) -> None:
 
     In the typed column it is null, and passing that on would be a silent change (invariant 6).
     """
+    names = {column.field: column.name for column in part.schema.columns}
     for path in part.paths:
-        for batch in pq.ParquetFile(path).iter_batches(columns=["_commit", "_ordinal", "_exact"]):
-            for row in batch.to_pylist():
-                fields = {field for field, _ in row["_exact"] or ()} & plan.fields
-                if fields:
-                    names = {column.field: column.name for column in part.schema.columns}
-                    raise RowFailed(
-                        f"A value does not fit the type of its column {names[min(fields)]}",
-                        remedy="Declare the column with a wider type at the source, or as text"
-                        " in the source's columns, or leave it out of the pipeline.",
-                        condition="VALUE_OUTSIDE_TYPE",
-                        commit=row["_commit"],
-                        ordinal=row["_ordinal"],
-                    )
+        with pq.ParquetFile(path) as file:
+            rows = file.read(columns=["_commit", "_ordinal", "_exact"])
+        for row in rows.filter(rows["_exact"].is_valid()).to_pylist():
+            fields = {field for field, _ in row["_exact"]} & plan.fields
+            if fields:
+                raise RowFailed(
+                    f"A value does not fit the type of its column {names[min(fields)]}",
+                    remedy="Declare the column with a wider type at the source, or as text"
+                    " in the source's columns, or leave it out of the pipeline.",
+                    condition="VALUE_OUTSIDE_TYPE",
+                    commit=row["_commit"],
+                    ordinal=row["_ordinal"],
+                )
 
 
 def _name(pipeline: Pipeline) -> str:

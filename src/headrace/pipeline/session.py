@@ -111,6 +111,11 @@ class Spark:
     def bring(cls, session: SparkSession) -> Spark:
         """Work beside a session the user made; it is neither changed nor stopped (S7)."""
         hush()
+        if not hasattr(session, "_jsparkSession"):
+            raise SparkFailed(
+                "The session is one of Spark Connect",
+                remedy="Bring a classic session, or none: then one is started.",
+            )
         return cls(session, own=False)
 
     def fit_for(self, row_count: int) -> SparkSession:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -45,6 +45,10 @@ MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
 _LONG = struct.Struct("<q").pack
 _DOUBLE = struct.Struct("<d").pack
 _LENGTH = struct.Struct("<I").pack
+_QUICK: Final[Mapping[str, Callable[[Any], bytes | None]]] = {
+    "text": str.encode,
+    **dict.fromkeys(INTEGERS, _LONG),
+}
 _INT64 = range(-(2**63), 2**63)
 _DIGITS = 38
 """Of the widest decimal."""
@@ -65,10 +69,11 @@ def whole(value: object) -> int | None:
 class Codec:
     """Canonical bytes over some columns, in their order."""
 
-    __slots__ = ("_packers", "_parts", "columns", "hash", "integer")
+    __slots__ = ("_packers", "_parts", "_quick", "columns", "hash", "integer", "names", "pack")
 
     def __init__(self, columns: Sequence[Column], hash64: Hash64 = xxhash.xxh64_intdigest) -> None:
         self.columns = tuple(columns)
+        self.names = tuple(column.name for column in columns)
         self.integer = len(columns) == 1 and columns[0].type.kind in INTEGERS
         """A single integer: its own hash."""
         self.hash = hash64
@@ -79,15 +84,23 @@ class Codec:
             Part(column.type, measured=at in open_ended[:-1]) for at, column in enumerate(columns)
         ]
         self._packers = [(part.pack, part.empty) for part in self._parts]
+        self._quick = [part.quick for part in self._parts]
+        self.pack: Callable[[Sequence[Any]], bytes | None] = (
+            self._pack_two if len(columns) == 2 else self._pack_all
+        )
+        """From values to their bytes, nulls as empty ones; None if no row can have them."""
 
-    def pack(self, values: Sequence[object]) -> bytes | None:
-        """Return the bytes of these values, nulls as empty ones; None if no row can have them."""
+    def _pack_two(self, values: Sequence[Any]) -> bytes | None:
+        # Most such keys are two columns of text or integers, and these take no Python call.
+        one, other = self._quick
+        try:
+            return one(values[0]) + other(values[1])  # type: ignore[operator]
+        except (TypeError, UnicodeEncodeError, struct.error):
+            return self._pack_all(values)
+
+    def _pack_all(self, values: Sequence[Any]) -> bytes | None:
         packed = b""
-        for at, (pack, empty) in enumerate(self._packers):
-            value = values[at]
-            if pack is _pack_text and type(value) is str and value.isascii():
-                packed += value.encode()
-                continue
+        for value, (pack, empty) in zip(values, self._packers, strict=True):
             piece = empty if value is None else pack(value)
             if piece is None:
                 return None
@@ -114,7 +127,7 @@ class Codec:
 class Part:
     """One column's share of the bytes."""
 
-    __slots__ = ("_measured", "_one", "_type", "_width", "empty", "pack")
+    __slots__ = ("_measured", "_one", "_type", "_width", "empty", "pack", "quick")
 
     def __init__(self, type: ValueType, *, measured: bool) -> None:
         self._type = type
@@ -124,6 +137,8 @@ class Part:
         self.pack = partial(_measure, self._one) if measured else self._one
         """From a value, not null, to its bytes; None if no row can have it."""
         self.empty = _LENGTH(0) if measured else bytes(self._width)
+        self.quick = self.pack if measured else _QUICK.get(type.kind, self.pack)
+        """The same where it succeeds; else it raises, or gives None, and `pack` is to be asked."""
 
     def array(self, array: pa.Array) -> pa.Array:
         packed = self._array(array)
@@ -258,12 +273,12 @@ def _number(value: object) -> tuple[str, str, int] | None:
 
 
 def _pack_text(value: object) -> bytes | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        return value.encode()
-    except UnicodeEncodeError:
-        return None
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            pass  # A lone surrogate: no database has that.
+    return None
 
 
 def _pack_variant(value: object) -> bytes | None:

@@ -4,7 +4,7 @@ The rows of a table, as one thread writes them.
 A store holds chunks of rows, the space that finds them, and the indexes; see there for how
 older versions stay readable. A row is never changed: an update writes a new one and marks
 the old one dead. When dead rows outnumber half of the living, the writer copies the living
-into a new store, at some 0.4 µs a row: a steady load of updates pays about one microsecond
+into a new store, at some 0.3 µs a row: a steady load of updates pays under one microsecond
 each, in pauses that grow with the table, and the memory of a table is at most half as much
 again as that of its rows, and once more while it is copied. Readers notice nothing.
 """

@@ -77,7 +77,7 @@ class Version:
     ) -> None:
         self._codec = codec
         self._integer = codec.integer
-        self._names = tuple(column.name for column in codec.columns)
+        self._names = codec.names
         self.space = space
         self.chunks = chunks
         self.aliases = aliases
@@ -132,20 +132,23 @@ class Version:
         at = number & _WITHIN
         if not integer:
             # An equal hash is not yet an equal key.
-            for place, name in enumerate(self._names):
-                if values[name](at) != key[place]:
-                    found = [values[name](at) for name in self._names]
-                    return Row(values, at) if self._codec.same(found, key) else None
+            names = self._names
+            if len(names) == 2:
+                one, other = names
+                equal = values[one](at) == key[0] and values[other](at) == key[1]
+            else:
+                equal = tuple([values[name](at) for name in names]) == key
+            if not equal and not self._codec.same([values[name](at) for name in names], key):
+                return None
         return Row(values, at)
 
-    def lookup(self, index: int, wanted: Sequence[object]) -> list[Row]:
+    def lookup(self, index: int, wanted: tuple[object, ...]) -> list[Row]:
         """Return the rows with these values in the columns of an index, oldest key first."""
         view = self.indexes[index]
         codec, entries = view.codec, view.entries
         hash = hash_of(codec, wanted)
         if hash is None:
             return []
-        names = [column.name for column in codec.columns]
         entities, links = entries.entities_view, entries.links_view
         rows: list[Row] = []
         seen: set[int] = set()
@@ -165,7 +168,8 @@ class Version:
                 seen.add(number)
             values = self.chunks[number >> BITS].values
             at = number & _WITHIN
-            if codec.same([values[name](at) for name in names], wanted):
+            found = tuple([values[name](at) for name in codec.names])
+            if found == wanted or codec.same(found, wanted):
                 rows.append(Row(values, at))
         rows.reverse()
         return rows

@@ -1,0 +1,67 @@
+"""What a pipeline has reached, across baselines and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.changelog.log import LogWriter
+from headrace.changelog.position import Position
+from headrace.control.store import Store
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
+from headrace.testing.target import ScriptedTarget
+from tests.support.shop import PATIENCE, Shop, await_that
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(tmp_path)
+    yield made
+    made.close()
+
+
+def test_only_a_baseline_takes_progress_back(tmp_path: Path) -> None:
+    store = Store.at(tmp_path / "control.sqlite")
+    store.take_over()
+    assert store.lineage("p", "t") is None
+    store.advance("p", "t", "sqlite/a", Position(1, 50))
+    assert store.advance("p", "t", "sqlite/a", Position(1, 20)) == Position(1, 50)
+    store.begin("p", "t", "sqlite/b", Position(1, 20))
+    assert store.reached("p", "t") == Position(1, 20)
+    assert store.lineage("p", "t") == "sqlite/b"
+    store.close()
+
+
+@pytest.mark.meets("R12")
+def test_a_newer_copy_of_the_table_does_not_make_a_target_load_again(shop: Shop) -> None:
+    target = ScriptedTarget()
+    engine = shop.engine(shop.pipeline(target))
+    with engine:
+        assert engine.await_ready(PATIENCE)
+        shop.insert(range(20, 25))
+        assert await_that(engine, lambda: len(target.rows("orders")) == 15)
+    # As after a recorder that finished a copy twice, and an engine killed before it was live.
+    store = Store.at(shop.data / "control.sqlite")
+    store.take_over()
+    store.set_state("orders", "orders", "catching_up", 1)
+    store.close()
+    log = shop.log()
+    position = log.end
+    writer = LogWriter.open(
+        Files(RealDisk(), str(shop.data)),
+        source="shop",
+        origin=log.origin,
+        writer="test",
+        term=2,
+        clock=lambda: 0.0,
+    )
+    copy = writer.baseline(log.schema("orders"))
+    copy.finish(position.commit - 3, position.commit)
+    with engine:
+        assert engine.await_ready(PATIENCE)
+    assert target.calls["load"] == 1
+    assert target.disk.duplicates() == []
+    assert {key: row for (key,), row in target.rows("orders").items()} == shop.truth()

@@ -1,0 +1,158 @@
+"""Readers on many threads while one writes: each read is of one position."""
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from headrace.changelog.position import ORIGIN, Position
+from headrace.tables import TableChange, store
+from headrace.targets.memory import IndexedMemory, memory
+from headrace.targets.target import Batch
+from tests.tables.build import DELETE, INSERT, UPDATE, Step, changes, table_schema
+
+ACCOUNTS = table_schema(("region", "id"), region="text", id="int64", grp="int32", cents="int64")
+GROUPS, MEMBERS, CENTS = 8, 12, 1000
+
+
+class Bank:
+    """Accounts whose money moves within their group, so that every sum is known."""
+
+    def __init__(self, target: IndexedMemory) -> None:
+        self.target = target
+        self.random = random.Random(7)
+        self.commit = 0
+        self.accounts = {
+            (f"r{group}", number): [group, CENTS]
+            for group in range(GROUPS)
+            for number in range(MEMBERS)
+        }
+        self.write([self.step(INSERT, key) for key in self.accounts])
+
+    def step(self, op: int, key: tuple[str, int]) -> tuple[int, dict[str, object]]:
+        group, cents = self.accounts[key]
+        return op, {"region": key[0], "id": key[1], "grp": group, "cents": cents}
+
+    def write(self, steps: list[tuple[int, dict[str, object]]]) -> None:
+        self.commit += 1
+        placed: list[Step] = [
+            (op, Position(1, self.commit, at), row) for at, (op, row) in enumerate(steps)
+        ]
+        last = placed[-1][1]
+        rows = {"accounts": changes(ACCOUNTS, placed)}
+        self.target.write(Batch(str(self.commit), 1, Position(1, self.commit), last, rows))
+
+    def move(self) -> None:
+        """Move money, close accounts and open new ones, in one commit."""
+        steps = []
+        for _ in range(self.random.randint(1, 5)):
+            group = self.random.randrange(GROUPS)
+            members = [key for key, (of, _) in self.accounts.items() if of == group]
+            one, other = self.random.sample(members, 2)
+            cents = self.random.randint(0, 500)
+            self.accounts[one][1] -= cents
+            self.accounts[other][1] += cents
+            steps += [self.step(UPDATE, one), self.step(UPDATE, other)]
+            if self.random.random() < 0.3:
+                steps.append(self.step(DELETE, one))
+                moved = self.accounts.pop(one)
+                fresh = (one[0], self.random.choice([one[1], self.random.randrange(10**6)]))
+                while fresh in self.accounts:
+                    fresh = (one[0], self.random.randrange(10**6))
+                self.accounts[fresh] = moved
+                steps.append(self.step(INSERT, fresh))
+        self.write(steps)
+
+
+@pytest.fixture
+def _switch_often() -> Iterator[None]:
+    # Threads take turns every 20 µs instead of 5 ms: more places where one can cut in.
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(2e-5)
+    yield
+    sys.setswitchinterval(usual)
+
+
+def cents(row: object) -> int:
+    assert row is not None
+    found = row["cents"]  # type: ignore[index]
+    assert isinstance(found, int)
+    return found
+
+
+@pytest.mark.meets("invariant 7", "S13")
+@pytest.mark.usefixtures("_switch_often")
+def test_no_reader_ever_sees_two_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_FEW", 300)
+    target = memory(indexes={"by_grp": ["grp"]})
+    target.open({"accounts": ACCOUNTS}, {"accounts": ORIGIN})
+    target.show("accounts")
+    bank = Bank(target)
+    stop = threading.Event()
+    failures: list[BaseException] = []
+    reads = [0] * 4
+
+    def whole_table() -> None:
+        rows = list(target.all())
+        assert len(rows) == GROUPS * MEMBERS
+        assert sum(map(cents, rows)) == GROUPS * MEMBERS * CENTS
+
+    def one_group() -> None:
+        rows = target.lookup_all("by_grp", 3)
+        assert len(rows) == MEMBERS
+        assert sum(map(cents, rows)) == MEMBERS * CENTS
+
+    def known_key() -> None:
+        # The first of a region may be closed and opened again, never half.
+        row = target.get("r5", 0)
+        assert row is None or (row["region"], row["id"], row["grp"]) == ("r5", 0, 5)
+        assert target.count() == GROUPS * MEMBERS
+
+    def joining() -> None:
+        reader = target.changes(start="rows")
+        state: dict[object, int] = {}
+        for _ in range(reader.behind):
+            replay(state, next(reader))
+        # What was there when we joined is whole; later batches may be there in part.
+        assert len(state) >= GROUPS * MEMBERS - 1
+        reader.close()
+
+    def run(at: int, read: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                read()
+                reads[at] += 1
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [
+        threading.Thread(target=run, args=(at, read), daemon=True)
+        for at, read in enumerate((whole_table, one_group, known_key, joining))
+    ]
+    reader = target.changes(start="rows")
+    for thread in threads:
+        thread.start()
+    while bank.commit < 600 and not failures:
+        bank.move()
+    stop.set()
+    for thread in threads:
+        thread.join(20)
+    assert not failures
+    assert min(reads) > 5
+    target.close()
+    state: dict[object, int] = {}
+    for change in reader:
+        replay(state, change)
+    assert state == {key: found for key, (_, found) in bank.accounts.items()}
+    assert {(row["region"], row["id"]): cents(row) for row in target.all()} == state
+
+
+def replay(state: dict[object, int], change: TableChange) -> None:
+    if change.before is not None:
+        assert state.pop(change.key) == cents(change.before)
+    if change.after is not None:
+        assert change.key not in state
+        state[change.key] = cents(change.after)

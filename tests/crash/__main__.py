@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import secrets
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
-from tests.crash.plan import planned
 from tests.crash.report import page, summary, table, too_few
-from tests.crash.round import Outcome, play
+from tests.crash.round import Outcome
+from tests.crash.run import Run
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 LONG_MINUTES = 10.0
@@ -32,13 +28,14 @@ def main() -> int:
     arguments = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if arguments.seed is None else arguments.seed
     full = arguments.rounds is None or arguments.rounds >= FULL_ROUNDS
-    until = time.monotonic() + arguments.minutes * 60
-    run = Run(seed, arguments.spark_share, arguments.rounds, until)
-    jobs = min(arguments.jobs, arguments.rounds or arguments.jobs)
-    with ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(run.work) for _ in range(jobs)]:
-            done.result()
-    outcomes = run.outcomes
+    run = Run(
+        seed,
+        rounds=arguments.rounds,
+        seconds=None if arguments.rounds is not None else arguments.minutes * 60,
+        spark_share=arguments.spark_share,
+        tell=partial(_tell, spark_share=arguments.spark_share),
+    )
+    outcomes = run.play(arguments.jobs)
     print("\n".join(table(outcomes)))
     print(summary(outcomes))
     few = too_few(outcomes) if full else []
@@ -47,37 +44,6 @@ def main() -> int:
     if arguments.rounds is None and arguments.minutes >= LONG_MINUTES:
         RESULTS.write_text(page(outcomes, seed, arguments.minutes))
     return 1 if few or any(outcome.error for outcome in outcomes) else 0
-
-
-class Run:
-    """Rounds, one after the other, by as many workers as there are."""
-
-    def __init__(self, seed: int, spark_share: float, rounds: int | None, until: float) -> None:
-        self.outcomes: list[Outcome] = []
-        self._seeds = itertools.count(seed)
-        self._left = rounds
-        self._until = until
-        self._spark_share = spark_share
-        self._lock = threading.Lock()
-        self._jvm = threading.Lock()
-
-    def work(self) -> None:
-        """Play rounds until there is no more time, or no more to play."""
-        while (seed := self._next()) is not None:
-            plan = planned(seed, self._spark_share)
-            # One JVM at a time: two would starve each other on a small machine.
-            with self._jvm if plan.spark else nullcontext():
-                outcome = play(plan)
-            with self._lock:
-                self.outcomes.append(outcome)
-                _tell(outcome, self._spark_share)
-
-    def _next(self) -> int | None:
-        with self._lock:
-            if self._left is None:
-                return next(self._seeds) if time.monotonic() < self._until else None
-            self._left -= 1
-            return next(self._seeds) if self._left >= 0 else None
 
 
 def _tell(outcome: Outcome, spark_share: float) -> None:

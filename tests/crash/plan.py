@@ -92,7 +92,7 @@ def planned(seed: int, spark_share: float) -> Plan:
         memory=dice.random() < (0.7 if spark else 0.2),
         wal=dice.random() < 0.8,
         rows=dice.choice([0, 1, 40, 400]) if first != points.BASELINE_CHUNK else 40,
-        entries=dice.randrange(980, 999) if first == points.BEFORE_CHECKPOINT else 0,
+        entries=dice.randrange(988, 999) if first == points.BEFORE_CHECKPOINT else 0,
         kills=tuple(kills),
     )
 

@@ -6,6 +6,7 @@ import os
 import queue
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import TextIO
 
+from headrace.errors import HeadraceError
 from tests.crash import processes
 from tests.crash.check import file_rows_at, look, memory_rows, too_early, wrong
 from tests.crash.place import Place
@@ -24,7 +26,7 @@ from tests.crash.plan import RECORDER, Kill, Plan
 
 ROOT = Path(__file__).parent.parent.parent
 
-STRIKE_SECONDS = 8.0
+STRIKE_SECONDS = 15.0
 STRIKE_SECONDS_SPARK = 60.0
 """How long a named point is waited for; then it counts as missed, and the round goes on."""
 
@@ -164,6 +166,9 @@ class Round:
             self._stop()
         except RoundFailed as failure:
             self.outcome.error = str(failure)
+        except (sqlite3.Error, HeadraceError, subprocess.TimeoutExpired) as failure:
+            # A write of the application that failed, a log that cannot be read, no end.
+            self.outcome.error = f"{type(failure).__name__}: {failure}"
         finally:
             self._clean_up()
         self.outcome.seconds = time.monotonic() - began

@@ -30,7 +30,7 @@ def at_rest(world: World) -> bool:
         and log.source_position_at(log.end) == str(end)
         and all(engine.is_ready(each) for each in engine.driven)
         and all(each.run.reached >= log.end for each in engine.driven)
-        and world.database.acknowledged[-1:] == [str(end)]
+        and world.database.acknowledged_upto == end
     )
 
 
@@ -45,7 +45,7 @@ def state_of(world: World) -> str:
             f"source {world.database.position}",
             f"log {engine.log.source_position_at(engine.log.end)} {engine.log.end}",
             f"recording {engine.recording.state} {engine.recording.error}",
-            f"acknowledged {world.database.acknowledged[-1:]}",
+            f"acknowledged {world.database.acknowledged_upto}",
             *(
                 f"{each.run.name} {each.run.state} at {each.run.reached} {each.run.error}"
                 for each in engine.driven
@@ -59,6 +59,20 @@ def check(world: World) -> None:
     world.watch.scan()
     _check_targets(world)
     _check_log(world)
+
+
+def count(world: World) -> None:
+    """Add what the log of a seed came to hold to its counts."""
+    for entry in world.watch.entries:
+        kind = type(entry).__name__.lower()
+        world.counts[
+            f"entry {kind} {entry.reason}" if isinstance(entry, Gap) else f"entry {kind}"
+        ] += 1
+        if isinstance(entry, Flush):
+            world.counts["changes recorded"] += sum(file.rows for file in entry.files)
+    for disk in world.durable_disks:
+        world.counts["durable target loaded"] += len(disk.earlier)
+        world.counts["durable effects"] += len(disk.effects) + sum(map(len, disk.earlier))
 
 
 def _check_targets(world: World) -> None:

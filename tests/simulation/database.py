@@ -37,6 +37,8 @@ class Database(MemorySource):
         self.away = False
         self.lost_answers = 0
         """How many acknowledgements will take effect and fail nevertheless."""
+        self.acknowledged_upto = MemoryPosition(0, 0)
+        """The furthest of all acknowledgements: a recorder that should be dead may speak last."""
         self.floor = 0
         """Commits at or before it are gone."""
         self.injected_floor = 0
@@ -182,6 +184,7 @@ class Session:
             raise Violation(f"acknowledged {at} after {self.acknowledged[-1]}")
         database.acknowledge(upto)
         self.acknowledged.append(at)
+        database.acknowledged_upto = max(database.acknowledged_upto, at)
         database.forget(at.commit)
         if database.lost_answers:
             database.lost_answers -= 1

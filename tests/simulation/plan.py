@@ -41,6 +41,7 @@ ROUGH = {
     "target_fault": 3,
     "target_stops": 1,
     "store_fault": 2,
+    "log_lost": 1,
     "restart": 1,
     "take_over": 1,
 }

@@ -87,6 +87,7 @@ class Story:
             (name,) = self.dice.choices(self._names, self._weights)
             self._act(name)
         self._come_to_rest()
+        check.count(world)
         if self.dice.random() < 0.25:
             # And once more, from a state in which nothing is under way.
             self._act(self.dice.choice(("power_cut", "kill_engine", "restart")))
@@ -154,13 +155,15 @@ class Story:
     def _other(self) -> None:
         """Take a turn while somebody else is in the middle of a step."""
         world = self.world
-        what = self.dice.choice(("write", "lingering", "recorder", "reports", "reports", "run"))
-        if what == "lingering" and world.lingering:
+        what = self.dice.choice(("write", "old", "old", "recorder", "reports", "reports", "run"))
+        if what == "old" and world.lingering:
             world.linger(world.lingering[0])
+        elif what == "old" and world.old_lives:
+            self._move(world.old_lives[0], self.dice.choice(("recorder", "run")))
         elif what == "write" or world.life is None:
             self._write()
         else:
-            self._move(world.life, "recorder" if what == "lingering" else what)
+            self._move(world.life, "recorder" if what == "old" else what)
 
     # --- what goes on all the time ------------------------------------------------------------
 
@@ -325,6 +328,9 @@ class Story:
     def _store_fault(self) -> None:
         assert self.world.life is not None
         self.world.life.engine.store.faults.append(self.dice.choice(("before", "after", "none")))
+
+    def _log_lost(self) -> None:
+        self.world.lose_log()
 
     def _restart(self) -> None:
         assert self.world.life is not None

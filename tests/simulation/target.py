@@ -20,6 +20,8 @@ class DurableDisk(TargetDisk):
     """What outlives the target, and what happened to it before its rows were loaded anew."""
 
     earlier: list[list[Effect]] = field(default_factory=list)
+    log_lost: bool = False
+    """Whether positions may begin anew, with a new log."""
 
     def repeated(self) -> list[Effect]:
         """Return every effect that happened twice between two baselines."""
@@ -79,9 +81,10 @@ class DurableLoading(ScriptedLoading):
     def switch(self, at: Position) -> None:
         self._durable.due("switch")
         position = self._durable.position(self._table)
-        if at < position:
+        if at < position and not self._durable.kept.log_lost:
             raise Violation(f"a durable target at {position} was loaded anew at {at}")
         super().switch(at)
         disk = self._durable.kept
+        disk.log_lost = False
         disk.earlier.append(disk.effects)
         disk.effects = []

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from headrace.errors import HeadraceError, StorageError
+from headrace.errors import Fenced, HeadraceError, StorageError
 from headrace.pipeline.definition import Pipeline
 from headrace.storage.simulated import PowerCut, SimulatedDisk
 from headrace.targets.feed import ChangeReader
 from headrace.targets.memory import IndexedMemory, memory
 from tests.simulation.database import Database, Violation
-from tests.simulation.engine import WALL, Engine, RecorderLife, Segments
+from tests.simulation.engine import ROOT, WALL, Engine, RecorderLife, Segments
 from tests.simulation.plan import Flow, Plan
 from tests.simulation.target import DurableDisk, DurableTarget
 from tests.simulation.watch import Watch
@@ -202,6 +202,7 @@ class World:
         self.note(f"engine of term {life.engine.term} died")
         self.counts["engine died"] += 1
         self.watch.ended(life.seats)
+        self._count_fenced(life)
         recorder = life.engine.recorder
         if recorder is not None and recorder.alive:
             recorder.session.superseded = True
@@ -213,6 +214,13 @@ class World:
             self.life = None
         self.old_lives = [each for each in self.old_lives if each is not life]
 
+    def _count_fenced(self, life: Life) -> None:
+        """Count what an engine noticed after another had taken over."""
+        if life.engine.recorder_failed is not None:
+            self.counts["recorder of an engine taken over lost its log"] += 1
+        for driven in life.engine.driven:
+            self.counts["pipeline fenced"] += isinstance(driven.run.error, Fenced)
+
     def power_cut(self) -> None:
         """End everything, and let the disk forget what was not synced."""
         self.note("power cut")
@@ -223,6 +231,18 @@ class World:
         self.old_lives = []
         self.lingering = []
         self.disk.power_cut(self.dice)
+
+    def lose_log(self) -> None:
+        """Lose the folder of the log, and nothing else; a new one begins."""
+        self.power_cut()
+        self.counts["log lost"] += 1
+        for path in [path for path in self.disk._folders if path.startswith(f"{ROOT}/log")]:
+            del self.disk._folders[path]
+        for path in [path for path in self.disk._names if path.startswith(f"{ROOT}/log")]:
+            del self.disk._names[path]
+        self.watch.begin_anew()
+        for disk in self.durable_disks:
+            disk.log_lost = True
 
     def stop(self, life: Life) -> None:
         """Stop an engine in order."""
@@ -290,6 +310,8 @@ class World:
 
         self.within(one.recorder, step)
         one.steps_left -= 1
+        if one.recorder.recorder.done:
+            self.counts["lingering recorder lost its log"] += 1
         if one.steps_left <= 0 or one.recorder.recorder.done:
             one.recorder.alive = False
             self.lingering = [each for each in self.lingering if each is not one]

@@ -263,6 +263,7 @@ class PipelineRun:
                 around.log.schema(self.table, schema_id),
                 tuple(around.log.path(file) for file in of_schema),
                 tuple(file.rows for file in of_schema),
+                sum(file.marked for file in of_schema),
             )
             for schema_id, of_schema in by_schema.items()
         ]
@@ -272,8 +273,9 @@ class PipelineRun:
         log = self._around.log
         if log.gap is None:
             return False
-        # A log that was made anew counts its epochs from 1 again: only the lineage tells.
-        elsewhere = self._lineage not in (None, log.lineage)
+        # A log that was made anew counts its epochs from 1 again: the lineage tells, or an
+        # epoch this log never had. With either, positions do not compare.
+        elsewhere = self._lineage not in (None, log.lineage) or self.reached.epoch > log.epoch
         return elsewhere or self.reached < Position.parse(log.gap.at)
 
     def _show_if_exact(self) -> None:

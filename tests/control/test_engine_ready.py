@@ -37,7 +37,7 @@ def test_a_killed_recorder_ends_readiness_until_its_successor_reads(shop: Shop) 
         engine.on_ready(lambda: again.append(True))
         shop.insert(range(50, 60))
         assert engine.await_ready(PATIENCE)
-        assert again == [True]
+        assert await_that(engine, lambda: again == [True])
         (source,) = engine.sources()
         assert source.restarts == 1
         assert source.recorder_pid not in (None, first)

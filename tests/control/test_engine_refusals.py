@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from headrace.capture.sqlite.source import sqlite
 from headrace.errors import BadDataDirectory, InvalidConfiguration, Locked
 from headrace.pipeline.definition import Pipeline, drop, equals
 from headrace.targets.memory import memory
+from tests.support.mounting import read_only
 from tests.support.shop import PATIENCE, Shop
 
 
@@ -83,26 +82,6 @@ def test_a_locked_database_is_told_as_such(shop: Shop, monkeypatch: pytest.Monke
     shop.app.execute("rollback")
     with shop.engine(shop.pipeline(memory())) as engine:
         assert engine.await_ready(PATIENCE)
-
-
-@contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """Make a folder read-only, also for root, who needs a file system of its own for that."""
-    if os.geteuid() != 0:
-        folder.chmod(0o500)
-        for file in folder.iterdir():
-            file.chmod(0o400)
-        yield
-        folder.chmod(0o700)
-        return
-    bound = subprocess.run(["mount", "--bind", folder, folder], check=False, capture_output=True)
-    if bound.returncode:
-        pytest.skip("root may write everywhere, and may not mount here")
-    try:
-        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
-        yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 def test_a_read_only_database_is_refused_untouched(shop: Shop, tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from headrace.storage.disk import Buffer, RealDisk
 from headrace.targets.memory import memory
 from tests.crash.check import file_rows_at
 from tests.support.file_target import FileTarget
+from tests.support.mounting import small_disk
 from tests.support.shop import PATIENCE, Shop, await_that
 from tests.support.watched_target import WatchedTarget
 
@@ -137,22 +136,6 @@ def test_a_full_disk_is_told_and_healed_without_loss(
     rows, effects = file_rows_at(shop.data.parent / "target.db")
     assert rows == shop.truth()
     assert len(effects) == 20
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[None]:
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],
-        check=False,
-        capture_output=True,
-    )
-    if made.returncode:
-        pytest.skip("mounting is not allowed here; a disk that refuses is tested above")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 @pytest.mark.meets("P7")

@@ -16,6 +16,10 @@ SIMULATION = "simulation"
 """The test of a mutation that seeds are to find."""
 
 
+FINDINGS = "tests/simulation/test_findings.py"
+"""What seeds seldom find, told in a few lines."""
+
+
 class TextMissing(LookupError):
     """The text to be replaced is not in the module exactly once."""
 
@@ -185,6 +189,33 @@ MUTATIONS = (
         "        if upto <= position:\n",
         "        if False:\n",
         test="tests/tables",
+    ),
+    Mutation(
+        "live before it is shown",
+        "control/run.py",
+        "            self.target.show(self.table)\n            self._move(TableState.LIVE)\n",
+        "            self._move(TableState.LIVE)\n            self.target.show(self.table)\n",
+    ),
+    Mutation(
+        "a claim that was lost is the end",
+        "changelog/writer.py",
+        "            return False\n",
+        "            raise\n",
+        test=FINDINGS,
+    ),
+    Mutation(
+        "an epoch the log never had is passed over",
+        "control/run.py",
+        " or self.reached.epoch > log.epoch\n",
+        "\n",
+        test=FINDINGS,
+    ),
+    Mutation(
+        "an older engine puts a target back",
+        "control/run.py",
+        "        around.store.check()\n",
+        "",
+        test=FINDINGS,
     ),
     Mutation(
         "an older engine writes progress",

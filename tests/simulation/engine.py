@@ -257,7 +257,8 @@ class Engine:
 
     def hear(self, count: int) -> None:
         """Let the first reports arrive."""
-        for _ in range(min(count, len(self.reports))):
+        while count and self.reports:
+            count -= 1
             report = self.reports.popleft()
             if isinstance(report, Failed) and report.stops:
                 self.recorder_failed = report

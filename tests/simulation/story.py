@@ -134,6 +134,9 @@ class Story:
             case "recorder":
                 if engine.may_spawn:
                     engine.spawn()
+                if self._somebody_old and self.dice.random() < 0.4:
+                    # Two writers at once: what they do must meet at every step (R31).
+                    self.world.armed.append(Armed("other", None, self.dice.randint(1, 16)))
                 self.world.step_recorder(life)
             case "commands":
                 if engine.recorder is not None:
@@ -155,7 +158,9 @@ class Story:
     def _other(self) -> None:
         """Take a turn while somebody else is in the middle of a step."""
         world = self.world
-        what = self.dice.choice(("write", "old", "old", "recorder", "reports", "reports", "run"))
+        what = self.dice.choice(("write", "recorder", "reports", "reports", "run"))
+        if self._somebody_old and self.dice.random() < 0.6:
+            what = "old"
         if what == "old" and world.lingering:
             world.linger(world.lingering[0])
         elif what == "old" and world.old_lives:
@@ -163,7 +168,11 @@ class Story:
         elif what == "write" or world.life is None:
             self._write()
         else:
-            self._move(world.life, "recorder" if what == "old" else what)
+            self._move(world.life, what)
+
+    @property
+    def _somebody_old(self) -> bool:
+        return bool(self.world.lingering or self.world.old_lives)
 
     # --- what goes on all the time ------------------------------------------------------------
 

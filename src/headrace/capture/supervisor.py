@@ -176,9 +176,11 @@ class RecorderProcess:
             channel, child = self._spawn()
 
     def _listen(self, channel: Channel[Report]) -> None:
+        greeted = False
         while (report := channel.receive()) is not None:
             if isinstance(report, Flushed):
-                self._proved = True
+                # The first one only says where the log stood: it proves nothing yet.
+                self._proved, greeted = greeted, True
             if isinstance(report, Failed) and report.stops:
                 self._failed = True
             self._on_report(report)

@@ -130,6 +130,11 @@ class Store:
                 (pipeline, table, state, baseline),
             )
 
+    def check(self) -> None:
+        """Raise `Fenced` if another engine took over."""
+        with self._guarded():
+            self._check_term()
+
     def close(self) -> None:
         """Close the file; nothing may follow."""
         with self._lock:

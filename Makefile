@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON_HERE := .venv/bin/python
 PYTEST := $(PYTHON_HERE) -m pytest
-NO_JVM := -m "not spark and not crash"
+NO_JVM := -m "not spark and not crash and not long"
 
 ARGS ?=
 SEEDS ?= 2000
@@ -39,7 +39,7 @@ demo: setup ## a shop, its changes, Spark, a live table (ARGS="--for 20s --plain
 test: setup ## all tests but the long runs; FAST=1: those without a JVM (ARGS=tests/changelog)
 ifneq ($(FAST),)
 	@$(PYTEST) $(NO_JVM) $(ARGS)
-	@echo "Not run, because of FAST=1: tests that start Spark or kill processes, and the second round in another time zone."
+	@echo "Not run, because of FAST=1: tests that start Spark, kill processes or take long, and the second round in another time zone."
 else
 	@$(PYTEST) $(ARGS)
 	@echo "Once more, those without a JVM, in a time zone 12:45 or 13:45 from Greenwich:"

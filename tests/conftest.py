@@ -20,6 +20,7 @@ pytest_plugins = [name for name in _FIXTURES if importlib.util.find_spec(name)]
 _COSTS = {
     "spark": "they need a JVM",
     "crash": "they kill real processes",
+    "long": "they take long",
 }
 _left_out: Counter[str] = Counter()
 

@@ -25,6 +25,7 @@ def stage() -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.meets("R1", "R8", "R10", "R12", "R31", "R34", "R36")
 def test_whatever_happens_the_target_ends_up_like_the_source(share: int) -> None:

@@ -37,7 +37,7 @@ class Mutation:
     test: str = SIMULATION
     """What must turn red: the simulation, or a test of pytest's by its address."""
 
-    seeds: int = 600
+    seeds: int = 2_000
 
     def applied(self, text: str) -> str:
         """Return the module's text with the mutation in it."""

@@ -101,10 +101,10 @@ def test_the_last_folder_named_gets_the_lines_and_the_one_before_it_again(tmp_pa
     assert [line["event"] for line in lines(tmp_path / "outer")] == ["second"]
 
 
-def test_structlogs_own_loggers_write_to_the_file_too(folder: Path) -> None:
-    structlog.get_logger("headrace.control.engine").info("started", step="recording shop")
-    (line,) = lines(folder)
-    assert line["part"] == "headrace.control.engine"
+def test_the_users_own_structlog_is_left_as_it_is(tmp_path: Path) -> None:
+    before = structlog.get_config()
+    logs.log_into(tmp_path)()
+    assert structlog.get_config() == before
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -8,13 +8,10 @@ back at the end.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-
-import structlog
 
 from headrace.capture import recorder
 from headrace.changelog import baseline, index, writer
@@ -42,22 +39,19 @@ def _reached(name: str) -> None:
 
 @contextmanager
 def staged() -> Iterator[None]:
-    """Let kill points call back, and nothing be logged."""
+    """Let kill points call back."""
     modules = [
         module
         for name, module in sys.modules.items()
         if name.startswith("headrace.") and getattr(module, "reach", None) is points.reach
     ]
     before = points.reach
-    logs = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     # By name in every module: they import the function, not the module.
     for module in modules:
         module.__dict__["reach"] = _reached
     try:
         yield
     finally:
-        structlog.configure(**logs)
         for module in modules:
             module.__dict__["reach"] = before
 

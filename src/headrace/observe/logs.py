@@ -96,7 +96,6 @@ def log_into(folder: Path) -> Callable[[], None]:
         raise kind(message, path=str(path), why=error.strerror) from error
     with _lock:
         _open.append(file)
-    _configure_structlog()
 
     def close() -> None:
         with _lock:
@@ -213,20 +212,6 @@ def _bound(part: str) -> FilteringBoundLogger:
 
     bound: FilteringBoundLogger = structlog.wrap_logger(_Lines(part), **_chain())
     return bound
-
-
-def _configure_structlog() -> None:
-    """Send `structlog.get_logger` here too, unless the program has settings of its own."""
-    import structlog
-
-    if not structlog.is_configured():
-        structlog.configure(
-            **_chain(), logger_factory=_named_lines, cache_logger_on_first_use=False
-        )
-
-
-def _named_lines(*names: object) -> _Lines:
-    return _Lines(str(names[0]) if names else "")
 
 
 def _chain() -> dict[str, Any]:

@@ -14,12 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import structlog
-
 from headrace.errors import FellBehind, TableError
+from headrace.observe.logs import logger
 from headrace.tables import Row, RowChanges, TableChange
 
-log = structlog.get_logger(__name__)
+log = logger(__name__)
 
 MOST_BEHIND: Final = 100_000
 """Changes that may wait for a reader; a single batch may be more, and waits as a whole."""

@@ -198,7 +198,7 @@ class PipelineRun:
             self._around.ask_baseline(self.table)
             return IDLE
         around = self._around
-        first, _ = self._window = baseline.window
+        first, _ = self._window = self._shown_within(baseline)
         self._move(TableState.LOADING, baseline.baseline)
         loading = self.target.load(self.table, baseline.baseline)
         try:
@@ -298,8 +298,15 @@ class PipelineRun:
             return
         else:
             # Of a newer copy of the same stretch of history the end is as good: it is later.
-            self._window = baseline.window
+            self._window = self._shown_within(baseline)
         self.state = state
+
+    def _shown_within(self, baseline: Baseline) -> tuple[Position, Position]:
+        """Return F, and from where on the table may be shown."""
+        first, last = baseline.window
+        # H makes it exact. But after a restart the log goes on far beyond H, and a reader who
+        # has seen its end must not be shown the past.
+        return first, max(last, self._around.log.end)
 
     def _move(self, new: TableState, baseline: int | None = None) -> None:
         if new == self.state:

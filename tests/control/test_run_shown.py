@@ -1,0 +1,83 @@
+"""A table built again from the log is shown where its readers left it, not where it began."""
+
+import sqlite3
+import time
+
+import pytest
+
+from headrace.capture.recorder import Recorder
+from headrace.capture.wire import FlushNow, TakeBaseline
+from headrace.changelog.log import LogReader, LogWriter
+from headrace.control.run import IDLE, PipelineRun, Surroundings
+from headrace.control.states import TableState
+from headrace.control.store import Store
+from headrace.pipeline.definition import Pipeline
+from headrace.storage.files import Files
+from headrace.storage.simulated import SimulatedDisk
+from headrace.targets.memory import IndexedMemory, memory
+from headrace.testing import MemorySource
+from tests.support.arrow_runner import ArrowRunner
+
+FLUSHES = 150
+"""More than fit one batch, so that there are moments in between."""
+
+
+@pytest.mark.meets("R12", "R43")
+def test_a_restart_shows_nothing_older_than_the_end_of_the_log() -> None:
+    disk = SimulatedDisk()
+    source = recorded(disk)
+    target = memory()
+    run = running(disk, source, target)
+    shown = []
+    while run.step() != IDLE:
+        shown.append((run.state, target.row_count("orders")))
+    catching_up = [rows for state, rows in shown if state == TableState.CATCHING_UP]
+    assert len(catching_up) > 1, "it took one batch: nothing was proved"
+    assert set(catching_up) == {None}
+    assert run.ready
+    assert target.count() == FLUSHES
+
+
+def recorded(disk: SimulatedDisk) -> MemorySource:
+    """Return a source whose log has an empty baseline and many flushes after it."""
+    source = MemorySource("shop")
+    source.set_schema("orders", {"id": "int64"}, ["id"])
+
+    def open_log() -> LogWriter:
+        return LogWriter.open(
+            Files(disk, "/data"),
+            source="shop",
+            origin=source.origin,
+            writer="w",
+            term=1,
+            clock=time.time,
+        )
+
+    recorder = Recorder(source, open_log, ["orders"], time.monotonic)
+    recorder.step([], 0)
+    recorder.step([TakeBaseline("orders")], 0)
+    recorder.step([], 0)
+    for number in range(FLUSHES):
+        source.emit_insert("orders", {"id": number})
+        recorder.step([], 0)
+        recorder.step([FlushNow()], 0)
+    return source
+
+
+def running(disk: SimulatedDisk, source: MemorySource, target: IndexedMemory) -> PipelineRun:
+    store = Store(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
+    store.take_over()
+    pipeline = Pipeline(source, "orders", target)
+    around = Surroundings(
+        log=LogReader.open(Files(disk, "/data"), "shop"),
+        runner=ArrowRunner(disk),
+        store=store,
+        clock=time.monotonic,
+        wall=time.time,
+        ask_baseline=lambda table: None,
+        flush_times=lambda entry: None,
+    )
+    run = PipelineRun("orders", "shop", pipeline, source.traits, around)
+    run.prepare(source.describe(["orders"])["orders"])
+    run.open()
+    return run

@@ -8,6 +8,7 @@ was opened. Everything it answers comes from memory.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Condition, Lock
 
@@ -114,12 +115,20 @@ class LogReader:
                 found += 1
         return found
 
-    def wait(self, beyond: int, timeout: float | None) -> bool:
-        """Wait until an entry beyond number `beyond` was read; False on timeout or `interrupt`."""
+    def wait(
+        self, beyond: int, timeout: float | None, unless: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """
+        Wait until an entry beyond number `beyond` was read; False on timeout or `interrupt`.
+
+        Who interrupts for good first makes `unless` true: an interrupt that comes just
+        before the wait begins would otherwise be missed.
+        """
         with self._changed:
             before = self._interrupts
             self._changed.wait_for(
-                lambda: self._last_entry > beyond or self._interrupts != before, timeout
+                lambda: self._last_entry > beyond or self._interrupts != before or unless(),
+                timeout,
             )
             return self._last_entry > beyond
 

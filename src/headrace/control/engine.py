@@ -287,17 +287,20 @@ class Engine:
             self._acknowledge()
             if run.state != TableState.FAILED:
                 recording.ask_flush()
-            if not self._stopping.is_set():
-                recording.log.wait(seen, None if pause == IDLE else pause)
+            recording.log.wait(seen, None if pause == IDLE else pause, self._stopping.is_set)
 
     # -- what is known --------------------------------------------------------------------
 
     def await_ready(self, timeout: float | None = None) -> bool:
-        """Wait until every pipeline shows its table and nothing is wrong; False on time-out."""
+        """
+        Wait until every pipeline shows its table and nothing is wrong.
+
+        False when the time is over, or when waiting is of no use: a pipeline or a recorder
+        stopped on an error that a person must mend, or the engine was stopped.
+        """
         with self._changed:
-            return self._changed.wait_for(lambda: self.is_ready() or not self._undo, timeout) and (
-                self.is_ready()
-            )
+            self._changed.wait_for(lambda: self.is_ready() or self._hopeless(), timeout)
+            return self.is_ready()
 
     def is_ready(
         self, source: str | None = None, table: str | None = None, pipeline: str | None = None
@@ -370,6 +373,13 @@ class Engine:
         return self._spark.info() if self._spark is not None else None
 
     # -- inside ---------------------------------------------------------------------------
+
+    def _hopeless(self) -> bool:
+        return (
+            not self._undo
+            or any(run.state == TableState.FAILED for run in self._runs)
+            or any(recording.gave_up for recording in self._recordings.values())
+        )
 
     def _info(self, run: PipelineRun) -> PipelineInfo:
         log = self._recordings[run.source].log

@@ -67,6 +67,9 @@ class Recording:
         self._times: dict[int, tuple[float, float]] = {}
         self._lag = LagReport(changes=None, seconds=None, captured=0)
         self._captured_before = log.counts().rows
+        self.gave_up = False
+        """Whether the recorder stopped for good, and nothing but a new start helps."""
+
         self.copying: dict[str, int] = {}
         """Rows copied so far, for each table whose baseline is being taken."""
 
@@ -160,6 +163,7 @@ class Recording:
             case Failed():
                 self._error = report.error()
                 self._state = "failed"
+                self.gave_up = report.stops
                 _log.error("recorder failed", source=self.name, code=report.code)
         self._follow()
         self._on_change()

@@ -12,7 +12,7 @@ import click
 from headrace.errors import NoJava
 
 
-@click.command()
+@click.command(short_help="Print what is installed, and which Java it uses.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def version(as_json: bool) -> None:
     """Print the versions of Headrace, Python, PySpark and the Java it would use."""

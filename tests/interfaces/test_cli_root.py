@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import click
+import pexpect
 import pytest
 
 from headrace.errors import (
@@ -182,8 +183,6 @@ def test_wrong_usage_in_json_is_an_object(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_colours_go_to_terminals_alone_and_not_under_no_color(tmp_path: Path) -> None:
-    pexpect = pytest.importorskip("pexpect")
-
     def shown(**extra: str) -> str:
         env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", **extra}
         text, code = pexpect.run(

@@ -16,8 +16,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -25,18 +24,17 @@ from typing import TYPE_CHECKING, Literal
 from headrace.capture.supervisor import start_recorder
 from headrace.changelog.log import LogReader
 from headrace.changelog.schema import TableSchema
+from headrace.control.gathering import gathered
 from headrace.control.info import PipelineInfo, SourceInfo
 from headrace.control.lease import Lease, usable_folder
-from headrace.control.names import checked, pipeline_names
+from headrace.control.names import named
 from headrace.control.recording import Recording
 from headrace.control.run import IDLE, PipelineRun, Surroundings
 from headrace.control.states import TableState
 from headrace.control.store import Store
 from headrace.errors import (
-    BadName,
     ControlError,
     HeadraceError,
-    InvalidConfiguration,
     NotRunning,
     UnknownTable,
 )
@@ -87,7 +85,7 @@ class Engine:
         self._recorder = recorder
         self._runner = runner
         self._on_step = on_step or (lambda text: None)
-        self._sources, self._names, self._misnamed = _named(pipelines)
+        self._sources, self._names, self._misnamed = named(pipelines)
         self._recordings: dict[str, Recording] = {}
         self._runs: list[PipelineRun] = []
         self._threads: list[threading.Thread] = []
@@ -151,7 +149,7 @@ class Engine:
             self._run(name, pipeline, runner, store)
             for name, pipeline in zip(self._names, self._pipelines, strict=True)
         ]
-        with _gathered() as errors:
+        with gathered() as errors:
             for run in self._runs:
                 with errors:
                     run.prepare(self._schemas[f"{run.source}/{run.table}"])
@@ -170,7 +168,7 @@ class Engine:
 
     def _check_everything(self) -> None:
         """Raise all that is wrong with names, sources, tables and plans, together."""
-        with _gathered() as errors:
+        with gathered() as errors:
             errors.found += self._misnamed
             for name, source in self._sources.items():
                 tables = self._tables_of(name)
@@ -432,52 +430,3 @@ class Engine:
     def _step(self, text: str) -> None:
         _log.info("started", step=text)
         self._on_step(text)
-
-
-class _Gathering:
-    """Collects errors as they are raised, so that all are told together."""
-
-    def __init__(self) -> None:
-        self.found: list[HeadraceError] = []
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        if not isinstance(error, HeadraceError):
-            return False
-        self.found.append(error)
-        return True
-
-
-@contextmanager
-def _gathered() -> Iterator[_Gathering]:
-    gathering = _Gathering()
-    yield gathering
-    if gathering.found:
-        raise InvalidConfiguration.of(gathering.found)
-
-
-def _named(
-    pipelines: Sequence[Pipeline],
-) -> tuple[dict[str, Recordable], list[str], list[HeadraceError]]:
-    """Return the sources by name, the pipelines' names, and what is wrong with both."""
-    errors: list[HeadraceError] = []
-    sources: dict[str, Recordable] = {}
-    for pipeline in pipelines:
-        source = pipeline.source
-        if source.name not in sources:
-            errors += checked(source.name, "Source")
-        if sources.setdefault(source.name, source) is not source:
-            errors.append(BadName(f"Two sources are called {source.name}"))
-    names, wrong = pipeline_names(
-        [(p.name, p.source.name, p.table, p.target.traits.type) for p in pipelines]
-    )
-    errors += wrong
-    if len({id(p.target) for p in pipelines}) < len(pipelines):
-        errors.append(BadName("Two pipelines share a target; give each its own"))
-    return sources, names, errors

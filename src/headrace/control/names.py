@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from headrace.errors import BadName, HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.capture.source import Recordable
+    from headrace.pipeline.definition import Pipeline
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _OTHER = re.compile(r"[^a-z0-9._-]")
@@ -51,3 +56,24 @@ def pipeline_names(
             errors.append(BadName(f"Two pipelines are called {name}"))
         names.append(name)
     return names, errors
+
+
+def named(
+    pipelines: Sequence[Pipeline],
+) -> tuple[dict[str, Recordable], list[str], list[HeadraceError]]:
+    """Return the sources by name, the pipelines' names, and what is wrong with both."""
+    errors: list[HeadraceError] = []
+    sources: dict[str, Recordable] = {}
+    for pipeline in pipelines:
+        source = pipeline.source
+        if source.name not in sources:
+            errors += checked(source.name, "Source")
+        if sources.setdefault(source.name, source) is not source:
+            errors.append(BadName(f"Two sources are called {source.name}"))
+    names, wrong = pipeline_names(
+        [(p.name, p.source.name, p.table, p.target.traits.type) for p in pipelines]
+    )
+    errors += wrong
+    if len({id(p.target) for p in pipelines}) < len(pipelines):
+        errors.append(BadName("Two pipelines share a target; give each its own"))
+    return sources, names, errors

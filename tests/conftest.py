@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 _FIXTURES = ["tests.spark_session"]
 pytest_plugins = [name for name in _FIXTURES if importlib.util.find_spec(name)]
@@ -24,8 +24,9 @@ _COSTS = {
 }
 _left_out: Counter[str] = Counter()
 
-# A deadline measures the machine, not the code: two busy cores would make tests fail.
-settings.register_profile("headrace", deadline=None)
+# A deadline measures the machine, not the code: two busy cores would make tests fail. So does
+# the complaint that making an example took long.
+settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headrace")
 
 

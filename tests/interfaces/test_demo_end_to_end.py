@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.interfaces.terminal import Terminal
+from tests.support import mounting
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -159,16 +160,8 @@ def test_the_picture_at_60_columns_ends_with_q(tmp_path: Path) -> None:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A folder with room for a shop and little more, where mounting is allowed."""
     folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip("mounting is not allowed here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounting.small_disk(folder, "6m"):
+        yield folder
 
 
 @pytest.mark.meets("P7")

@@ -20,7 +20,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def read_only(folder: Path) -> Iterator[None]:
         _mount("-o", "remount,bind,ro", str(folder))
         yield
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def _mount(*arguments: str) -> None:

@@ -76,7 +76,7 @@ mutate: setup ## break our own code on purpose; each break must turn a test red
 	@$(PYTHON_HERE) -m tests.mutate
 
 reference: setup ## write the pages in docs/reference that are made from the code
-	@$(PYTHON_HERE) tools/reference.py
+	@$(PYTHON_HERE) -m tools.reference
 
 lock: setup ## choose the versions in requirements.lock anew
 	@.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url \

@@ -17,6 +17,7 @@ import pytest
 import headrace
 from headrace.errors import all_errors
 from headrace.interfaces.cli.main import headrace as command_line
+from tools.obligations import UPHELD, proofs
 from tools.reference import pages
 
 ROOT = Path(__file__).parent.parent
@@ -147,6 +148,11 @@ def test_every_command_is_in_the_readme_or_the_docs() -> None:
 def test_generated_pages_are_current() -> None:
     for path, text in pages():
         assert path.read_text() == text, "run: make reference"
+
+
+def test_every_rule_of_this_stage_has_a_test_that_proves_it() -> None:
+    proved = proofs()
+    assert [rule for rule in UPHELD if rule not in proved] == []
 
 
 def test_every_error_code_is_documented() -> None:

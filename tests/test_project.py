@@ -150,6 +150,14 @@ def test_an_environment_that_was_moved_is_made_anew(clone: Clone, tmp_path: Path
     assert "-m venv .venv" in clone.asked()
 
 
+@pytest.mark.meets("S16")
+def test_the_lock_holds_the_spark_that_connectors_are_made_for() -> None:
+    lock = (ROOT / "requirements.lock").read_text()
+    assert re.search(r"^pyspark==4\.2\.\d+ ", lock, re.MULTILINE)
+    assert re.search(r"^pandas==2\.", lock, re.MULTILINE), "PySpark does not fully know pandas 3"
+    assert "://" not in lock, "a registry's address"
+
+
 def test_make_alone_lists_the_targets() -> None:
     done = subprocess.run(
         ["make"], cwd=ROOT, capture_output=True, text=True, check=True, env=_without_make()

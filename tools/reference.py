@@ -13,6 +13,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, all_errors
 from headrace.pipeline.defaults import APPLICATION, BULK, SESSION, SMALL
+from tools import obligations
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -64,6 +65,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Yield each generated page and its text."""
     yield DOCS / "reference" / "errors.md", "\n".join(_errors()) + "\n"
     yield DOCS / "reference" / "spark.md", "\n".join(_spark()) + "\n"
+    yield DOCS / "reference" / "obligations.md", "\n".join(obligations.page()) + "\n"
 
 
 def _errors() -> Iterator[str]:

@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from bench.harness import Result, at_least, at_most, show
-from headrace.changelog.position import Position
+from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.tables import Table
@@ -87,7 +87,7 @@ def filled(count: int, key: Sequence[str] = ("id",), **options: Any) -> IndexedM
     """Return a target that holds `count` rows."""
     target = memory(**options)
     target.open({"bench": schema(key)}, {})
-    target.show("bench")
+    target.load("bench", 0).switch(ORIGIN)
     for at, start in enumerate(range(0, count, BATCH), 1):
         target.write(_batch(rows(start, min(BATCH, count - start), commit=at), at))
     return target
@@ -165,7 +165,7 @@ def _apply(
     batches: Sequence[pa.Table], *, key: Sequence[str] = ("id",), **options: Any
 ) -> tuple[Table, float]:
     table = Table(schema(key), **options)
-    table.show()
+    table.switch(ORIGIN)
     return table, _into(table, batches, 0)
 
 

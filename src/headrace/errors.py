@@ -20,14 +20,21 @@ Everything this package raises on purpose.
     - NoKey, NullKey, UnknownIndex, NotUnique, UnknownTable, FellBehind
   + PipelineError            a batch on Spark
     - UnknownColumn, BadExpression, BadTransform
+    - BadFunction, BadFrame    the user's own code gives what it may not
     - RowFailed                a row that cannot be computed
+    - TooManyFailed            more such rows in a batch, or more keys, than were allowed
+    - CorruptLetters           a file of dead letters is not as it was written
     - JobFailed                Spark failed, and no row is to blame
+    - JobCancelled             somebody ended the job: pause, stop or a time limit
+    - SparkGone                the JVM is dead
     - NoJava, SparkFailed
   + TargetError              a target could not take a batch
+    - FunctionFailed           the user's function for a batch raised
   + ControlError             the engine
     - Locked                   another engine holds the data directory
     - Fenced                   another engine took over
     - BadDataDirectory, BadName, NotRunning
+    - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - InvalidConfiguration     every error of a configuration, together
 
 Spark carries no exception out of a worker. Class and attributes are lost, and only
@@ -304,14 +311,52 @@ class BadTransform(PipelineError):
     remedy = "Key columns may be renamed, nothing else; every column needs a name of its own."
 
 
+class BadFunction(PipelineError):
+    """A user's function that cannot be found, or gives what it did not declare."""
+
+    code = "pipeline.bad_function"
+    exit_code = 2
+    remedy = "Return the declared columns in their types, one result for each row."
+
+
+class BadFrame(PipelineError):
+    """A user's DataFrame function that does not keep one row a change, or our columns."""
+
+    code = "pipeline.bad_frame"
+    exit_code = 2
+    remedy = (
+        "Keep every row and every column that begins with an underscore: a left join instead of an"
+        " inner one, no aggregate, no filter (give that as a filter of the pipeline)."
+    )
+
+
 class RowFailed(PipelineError):
-    """A row cannot be computed; the pipeline stops before it."""
+    """A row cannot be computed, and this pipeline is to stop at such a row."""
 
     code = "pipeline.row_failed"
     remedy = (
-        "Make the expression total (try_divide, try_cast, coalesce) and start again; or correct"
-        " the row at the source and move the source's log folder away, so that a new baseline is"
-        " taken."
+        "Make the expression total (try_divide, try_cast, coalesce) and start again; or let such"
+        " rows become dead letters: on_error=hr.DeadLetters()."
+    )
+
+
+class TooManyFailed(PipelineError):
+    """More rows of one batch cannot be computed than is allowed, or more keys are held."""
+
+    code = "pipeline.too_many_failed"
+    remedy = (
+        "Look at the dead letters, make the expression total and start again; or allow more:"
+        " on_error=hr.DeadLetters(max_per_batch=, max_keys=)."
+    )
+
+
+class CorruptLetters(PipelineError):
+    """A file of dead letters is missing, or not as it was written."""
+
+    code = "pipeline.corrupt_letters"
+    remedy = (
+        "Restore the named file from a backup; or move the pipeline's folder of dead letters away"
+        " and reload its tables."
     )
 
 
@@ -320,6 +365,20 @@ class JobFailed(PipelineError):
 
     code = "pipeline.job_failed"
     remedy = "See Spark's own log in the data directory's logs folder; the batch is tried again."
+
+
+class JobCancelled(JobFailed):
+    """A job was ended by a pause, a stop or its time limit."""
+
+    code = "pipeline.job_cancelled"
+    remedy = "Nothing is lost: the batch is computed again."
+
+
+class SparkGone(JobFailed):
+    """The JVM that Spark runs in is dead."""
+
+    code = "pipeline.spark_gone"
+    remedy = "One of ours is started again; a session that was brought must be made anew."
 
 
 class NoJava(PipelineError):
@@ -342,6 +401,13 @@ class TargetError(HeadraceError):
 
     code = "targets.failed"
     remedy = "See the target's own message; the batch is tried again."
+
+
+class FunctionFailed(TargetError):
+    """The user's own target code raised."""
+
+    code = "targets.function_failed"
+    remedy = "Mend the function; the same batch, under the same id, is given to it again."
 
 
 class ControlError(HeadraceError):
@@ -382,6 +448,13 @@ class BadName(ControlError):
     remedy = (
         "Give it with name=: lower-case letters, digits, dot, dash, underscore; 64 at most; unique."
     )
+
+
+class ChangesMissing(ControlError):
+    """The log lost changes, and a pipeline of mode "changes" takes no baseline instead."""
+
+    code = "control.changes_missing"
+    remedy = "Give the pipeline another name= to begin anew, or the mode baseline_then_changes."
 
 
 class NotRunning(ControlError):

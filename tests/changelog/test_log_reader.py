@@ -73,7 +73,7 @@ def test_a_batch_is_a_run_of_whole_flushes(files: Files) -> None:
     batch = reading(files).next_batch("orders", ORIGIN, MANY)
     assert batch is not None
     assert (batch.first, batch.last) == (Position(1, 1), Position(1, 5))
-    assert (batch.rows, batch.epoch, batch.table) == (5, 1, "orders")
+    assert (batch.rows, batch.epoch, batch.tables) == (5, 1, ("orders",))
     assert batch.files == tuple(file for each in flushes for file in each.files)
     assert batch.entries == (flushes[0].entry, flushes[-1].entry)
     assert batch.time == 5_000

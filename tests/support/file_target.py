@@ -1,8 +1,8 @@
 """
-A durable target for tests: rows, position and effects in one SQLite file.
+A durable target for tests: rows, positions and effects of its tables in one SQLite file.
 
-It takes a batch and its position in one transaction, and writes down every effect it had,
-so that a change applied twice can be found afterwards by (key, position).
+It takes all tables of a batch and their positions in one transaction, and writes down every
+effect it had, so that a change applied twice can be found afterwards by (key, position).
 """
 
 from __future__ import annotations
@@ -17,114 +17,140 @@ import pyarrow as pa
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName, TableSchema
+from headrace.errors import NoKey
 from headrace.targets.target import Batch, TargetTraits
 
 _TABLES = """
-create table if not exists rows (key text primary key, body text not null);
-create table if not exists loading (key text primary key, body text not null);
-create table if not exists about (position text not null, shown integer not null);
-create table if not exists effects (key text not null, position text not null, op integer);
+create table if not exists rows (name text, key text, body text not null, primary key (name, key));
+create table if not exists loading (
+    name text, key text, body text not null, primary key (name, key)
+);
+create table if not exists about (name text primary key, position text not null);
+create table if not exists effects (
+    name text not null, key text not null, position text not null, op integer
+);
 """
 
 
 class FileTarget:
-    """One table in one file. Rows are JSON, keyed by the JSON of their key."""
+    """Tables in one file. Rows are JSON, by the name of their table and the JSON of their key."""
 
     traits = TargetTraits(type="file", durable=True)
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
-        self._key: tuple[str, ...] = ()
+        self._keys: dict[TableName, tuple[str, ...]] = {}
 
-    def check(self, tables: Mapping[TableName, TableSchema]) -> None: ...
+    def check(self, tables: Mapping[TableName, TableSchema]) -> None:
+        for name, schema in tables.items():
+            if not schema.key:
+                raise NoKey("Table has no key", table=name)
 
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
     ) -> None:
-        (schema,) = tables.values()
-        self._key = schema.key
+        self._keys = {name: schema.key for name, schema in tables.items()}
         connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         connection.execute("pragma synchronous = full")
         connection.executescript(_TABLES)
-        if connection.execute("select count(*) from about").fetchone()[0] == 0:
-            connection.execute("insert into about values (?, 0)", (str(ORIGIN),))
+        connection.executemany(
+            "insert or ignore into about values (?, ?)", [(name, str(ORIGIN)) for name in tables]
+        )
         self._connection = connection
 
     def load(self, table: TableName, baseline: int) -> FileLoading:
-        self._sql.execute("delete from loading")
-        return FileLoading(self)
-
-    def show(self, table: TableName) -> None:
-        self._sql.execute("update about set shown = 1")
+        loading = FileLoading(self, table)
+        loading.discard()
+        return loading
 
     def write(self, batch: Batch) -> Position:
-        (rows,) = batch.tables.values()
-        sql = self._sql
-        sql.execute("begin immediate")
-        position = self.position
-        for truncate in batch.truncates.values():
-            if truncate > position:
-                sql.execute("delete from rows")
-        for row in rows.to_pylist():
-            at = Position(batch.epoch, row.pop("_commit"), row.pop("_ordinal"))
-            op = row.pop("_op")
-            row.pop("_time")
-            if at <= position:
-                continue
-            key = self.key_of(row)
-            if op == Op.DELETE:
-                gone = sql.execute("delete from rows where key = ?", (key,)).rowcount
-                if not gone:
-                    continue
-            else:
-                sql.execute("insert or replace into rows values (?, ?)", (key, json.dumps(row)))
-            sql.execute("insert into effects values (?, ?, ?)", (key, str(at), op))
-        sql.execute("update about set position = ?", (str(max(position, batch.last)),))
-        sql.execute("commit")
-        return self.position
+        with self._sql as sql:
+            sql.execute("begin immediate")
+            for name in batch.tables:
+                position = self.position(name)
+                self.apply("rows", name, batch, position, effects=True)
+                self.move(name, max(position, batch.last))
+        return min(map(self.position, batch.tables), default=batch.last)
 
     def row_count(self, table: TableName) -> int | None:
-        return int(self._sql.execute("select count(*) from rows").fetchone()[0])
+        count = "select count(*) from rows where name = ?"
+        return int(self._sql.execute(count, (table,)).fetchone()[0])
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    @property
-    def position(self) -> Position:
-        (text,) = self._sql.execute("select position from about").fetchone()
-        return Position.parse(text)
+    def position(self, table: TableName) -> Position:
+        found = self._sql.execute("select position from about where name = ?", (table,))
+        return Position.parse(found.fetchone()[0])
+
+    def move(self, table: TableName, to: Position) -> None:
+        self._sql.execute("update about set position = ? where name = ?", (str(to), table))
+
+    def apply(
+        self, into: str, table: TableName, batch: Batch, after: Position, *, effects: bool
+    ) -> None:
+        """Apply what a batch has for one table, and is after a position, to `rows` or `loading`."""
+        sql = self._sql
+        if (truncate := batch.truncates.get(table)) is not None and truncate > after:
+            sql.execute(f"delete from {into} where name = ?", (table,))
+        for row in batch.tables[table].to_pylist():
+            at = Position(batch.epoch, row.pop("_commit"), row.pop("_ordinal"))
+            op = row.pop("_op")
+            row.pop("_time")
+            if at <= after:
+                continue
+            key = self.key_of(table, row)
+            gone = sql.execute(
+                f"delete from {into} where name = ? and key = ?", (table, key)
+            ).rowcount
+            if op == Op.DELETE and not gone:
+                continue
+            if op != Op.DELETE:
+                sql.execute(f"insert into {into} values (?, ?, ?)", (table, key, json.dumps(row)))
+            if effects:
+                sql.execute("insert into effects values (?, ?, ?, ?)", (table, key, str(at), op))
+
+    def key_of(self, table: TableName, row: Mapping[str, object]) -> str:
+        return json.dumps([row[name] for name in self._keys[table]])
 
     @property
     def _sql(self) -> sqlite3.Connection:
         assert self._connection is not None, "not open"
         return self._connection
 
-    def key_of(self, row: Mapping[str, object]) -> str:
-        return json.dumps([row[name] for name in self._key])
-
 
 class FileLoading:
     """A baseline beside the live rows; taken over in one transaction."""
 
-    def __init__(self, target: FileTarget) -> None:
+    def __init__(self, target: FileTarget, table: TableName) -> None:
         self._target = target
+        self._table = table
+        self._position = ORIGIN
 
     def write(self, rows: pa.Table) -> None:
-        self._target._sql.executemany(
-            "insert or replace into loading values (?, ?)",
-            [(self._target.key_of(row), json.dumps(row)) for row in rows.to_pylist()],
+        target, table = self._target, self._table
+        target._sql.executemany(
+            "insert or replace into loading values (?, ?, ?)",
+            [(table, target.key_of(table, row), json.dumps(row)) for row in rows.to_pylist()],
         )
 
+    def catch_up(self, batch: Batch) -> None:
+        with self._target._sql as sql:
+            sql.execute("begin immediate")
+            self._target.apply("loading", self._table, batch, self._position, effects=False)
+        self._position = max(self._position, batch.last)
+
     def switch(self, at: Position) -> None:
-        sql = self._target._sql
-        sql.execute("begin immediate")
-        sql.execute("delete from rows")
-        sql.execute("insert into rows select * from loading")
-        sql.execute("update about set position = ?, shown = 0", (str(at),))
-        sql.execute("commit")
+        name = (self._table,)
+        with self._target._sql as sql:
+            sql.execute("begin immediate")
+            sql.execute("delete from rows where name = ?", name)
+            sql.execute("insert into rows select * from loading where name = ?", name)
+            sql.execute("delete from loading where name = ?", name)
+            self._target.move(self._table, at)
 
     def discard(self) -> None:
-        self._target._sql.execute("delete from loading")
+        self._target._sql.execute("delete from loading where name = ?", (self._table,))

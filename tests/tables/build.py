@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from headrace.changelog.position import Position
+from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.tables import Table
@@ -51,13 +51,12 @@ def changes(schema: TableSchema, steps: Sequence[Step]) -> pa.Table:
 
 
 class Writer:
-    """Gives every change the next commit; shown from the start."""
+    """Gives every change the next commit, from an empty table on."""
 
-    def __init__(self, table: Table, *, shown: bool = True) -> None:
+    def __init__(self, table: Table) -> None:
         self.table = table
         self.commit = 0
-        if shown:
-            table.show()
+        table.switch(ORIGIN)
 
     def put(self, *rows: Values) -> None:
         self.steps(*((INSERT, row) for row in rows))

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.changelog.beyond import BeyondDate, BeyondTimestamp, Interval, OffsetTime
-from headrace.changelog.position import Position
+from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import (
@@ -240,10 +240,12 @@ def test_a_lookup_that_is_not_unique_says_so() -> None:
 
 
 @pytest.mark.meets("invariant 7")
-def test_nobody_reads_a_table_before_it_is_shown() -> None:
+def test_nobody_reads_a_table_before_its_first_rows_are_whole() -> None:
     table = Table(ORDERS, indexes={"by_grp": ["grp"]}, lookup=["email"])
     table.load(baseline(ORDERS, [{"id": 1}]))
-    table.switch(Position(1, 5))
+    late = changes(ORDERS, [(INSERT, Position(1, 5), {"id": 2})])
+    table.apply(late, epoch=1, upto=Position(1, 5))
+    table.catch_up(late, epoch=1, upto=Position(1, 5))
     reads = (
         lambda: table.get(1),
         lambda: table.lookup("a"),
@@ -255,8 +257,10 @@ def test_nobody_reads_a_table_before_it_is_shown() -> None:
         with pytest.raises(UnknownTable):
             read()
     assert table.shown is None
-    table.show()
-    assert table.count() == 1
+    assert not table.visible
+    assert len(table.present()) == 0
+    table.switch(Position(1, 5))
+    assert table.count() == 2
     assert table.shown == Position(1, 5)
 
 
@@ -267,13 +271,61 @@ def test_a_reload_is_not_seen_before_it_is_exact_and_then_at_once() -> None:
     table = writer.table
     table.load(baseline(ORDERS, [{"id": 3}]))
     assert table.count() == 2
-    table.switch(Position(1, 1))
     writer.put({"id": 4})
-    assert sorted(row["id"] for row in table.all()) == [1, 2]  # type: ignore[type-var]
-    assert table.shown == Position(1, 2)
-    table.show()
-    assert sorted(row["id"] for row in table.all()) == [3, 4]  # type: ignore[type-var]
+    late = changes(ORDERS, [(INSERT, Position(1, 3), {"id": 5})])
+    table.catch_up(late, epoch=1, upto=Position(1, 3))
+    assert sorted(row["id"] for row in table.all()) == [1, 2, 4]  # type: ignore[type-var]
     assert table.shown == Position(1, 3)
+    table.switch(Position(1, 3))
+    assert sorted(row["id"] for row in table.all()) == [3, 5]  # type: ignore[type-var]
+    writer.put({"id": 6})
+    assert sorted(row["id"] for row in table.all()) == [3, 5, 6]  # type: ignore[type-var]
+    assert table.shown == Position(1, 4)
+
+
+@pytest.mark.meets("invariant 4", "R11")
+def test_what_is_caught_up_with_may_come_again_and_begin_before_the_baseline() -> None:
+    table = Table(ORDERS)
+    table.load(baseline(ORDERS, [{"id": 1, "grp": 3}]))
+    steps = [
+        (INSERT, Position(1, 1), {"id": 1, "grp": 1}),
+        (UPDATE, Position(1, 3), {"id": 1, "grp": 3}),
+        (DELETE, Position(1, 4), {"id": 1}),
+        (INSERT, Position(1, 5), {"id": 2, "grp": 5}),
+    ]
+    table.catch_up(changes(ORDERS, steps[:2]), epoch=1, upto=Position(1, 3))
+    for _ in range(2):
+        table.catch_up(changes(ORDERS, steps), epoch=1, upto=Position(1, 5))
+    table.catch_up(None, epoch=1, upto=Position(1, 9))
+    table.catch_up(changes(ORDERS, steps[:1]), epoch=1, upto=Position(1, 1))
+    table.switch(Position(1, 9))
+    assert [dict(row) for row in table.all()] == [{"id": 2, "email": None, "grp": 5}]
+
+
+@pytest.mark.meets("R23d")
+def test_a_truncate_is_caught_up_with() -> None:
+    table = Table(ORDERS)
+    table.load(baseline(ORDERS, [{"id": 1}, {"id": 2}]))
+    steps = [(INSERT, Position(1, 6), {"id": 3})]
+    table.catch_up(changes(ORDERS, steps), epoch=1, upto=Position(1, 6), truncate=Position(1, 5))
+    table.catch_up(None, epoch=1, upto=Position(1, 7), truncate=Position(1, 5))
+    table.switch(Position(1, 7))
+    assert [row["id"] for row in table.all()] == [3]
+
+
+def test_what_was_loaded_and_discarded_is_in_no_later_load() -> None:
+    writer = shown(ORDERS)
+    writer.put({"id": 1})
+    table = writer.table
+    table.load(baseline(ORDERS, [{"id": 2}]))
+    table.catch_up(None, epoch=1, upto=Position(1, 9))
+    table.discard()
+    assert table.count() == 1
+    table.load(baseline(ORDERS, [{"id": 3}]))
+    late = changes(ORDERS, [(INSERT, Position(1, 8), {"id": 4})])
+    table.catch_up(late, epoch=1, upto=Position(1, 8))
+    table.switch(Position(1, 8))
+    assert [row["id"] for row in table.all()] == [3, 4]
 
 
 @pytest.mark.meets("invariant 4")
@@ -287,7 +339,7 @@ def test_rows_out_of_position_order_are_refused() -> None:
 @pytest.mark.meets("R1", "invariant 4")
 def test_a_new_epoch_begins_after_every_position_of_the_old_one() -> None:
     table = Table(ORDERS)
-    table.show()
+    table.switch(ORIGIN)
     late = changes(ORDERS, [(INSERT, Position(1, 900), {"id": 1})])
     early = changes(ORDERS, [(UPDATE, Position(2, 1), {"id": 1, "grp": 5})])
     table.apply(late, epoch=1, upto=Position(1, 900))
@@ -309,7 +361,7 @@ def test_a_batch_without_rows_moves_the_position_and_nothing_else() -> None:
 
 def test_rows_from_spark_may_have_wider_types_and_several_pieces() -> None:
     table = Table(ORDERS)
-    table.show()
+    table.switch(ORIGIN)
     steps = [(INSERT, Position(1, n), {"id": n, "email": "e", "grp": n}) for n in (1, 2)]
     pieces = [changes(ORDERS, [step]) for step in steps]
     rows = pa.concat_tables(pieces)

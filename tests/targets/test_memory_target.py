@@ -31,7 +31,7 @@ def opened(*, show: bool = True) -> IndexedMemory:
     target = memory(indexes={"by_grp": ["grp"]})
     target.open({"orders": ORDERS}, {"orders": ORIGIN})
     if show:
-        target.show("orders")
+        target.load("orders", 0).switch(ORIGIN)
     return target
 
 
@@ -177,13 +177,12 @@ def test_who_listens_before_the_start_hears_the_first_rows_once_they_are_exact()
     target.open({"orders": ORDERS}, {"orders": ORIGIN})
     loading = target.load("orders", 1)
     loading.write(baseline(ORDERS, [{"id": 1, "grp": 1}, {"id": 2, "grp": 2}]))
-    loading.switch(Position(1, 5))
-    target.write(batch((UPDATE, {"id": 1, "grp": 7}), at=6))
+    loading.catch_up(batch((UPDATE, {"id": 1, "grp": 7}), at=6))
     assert reader.behind == 0
     assert target.position == ORIGIN
     with pytest.raises(UnknownTable):
         target.get(1)
-    target.show("orders")
+    loading.switch(Position(1, 6))
     heard.wait(2)
     target.close()
     assert sorted(told(list(reader))) == [("insert", None, 2), ("insert", None, 7)]
@@ -197,9 +196,8 @@ def test_a_reload_is_heard_as_the_difference() -> None:
     loading = target.load("orders", 2)
     loading.write(baseline(ORDERS, [{"id": 1, "grp": 1}, {"id": 2, "grp": 22}]))
     loading.write(baseline(ORDERS, [{"id": 9, "grp": 9}, {"id": 3, "grp": None}]))
-    loading.switch(Position(1, 5))
     assert target.count() == 4
-    target.show("orders")
+    loading.switch(Position(1, 5))
     target.close()
     found = list(reader)
     assert told(found) == [
@@ -348,10 +346,11 @@ def test_several_tables_are_asked_by_name() -> None:
     target = memory(indexes={"by_grp": ["grp"]})
     target.open({"orders": ORDERS, "items": ORDERS}, {})
     for name in ("orders", "items"):
-        target.show(name)
+        target.load(name, 0).switch(ORIGIN)
     reader = target.table("items").changes()
     rows = changes(ORDERS, [(INSERT, Position(1, 1), {"id": 1, "grp": 5})])
-    target.write(Batch("1", 1, Position(1, 1), Position(1, 1), {"items": rows}))
+    tables = {"items": rows, "orders": changes(ORDERS, [])}
+    target.write(Batch("1", 1, Position(1, 1), Position(1, 1), tables))
     assert target.table("items").get(1) == {"id": 1, "grp": 5}
     assert len(target.table("items").lookup_all("by_grp", 5)) == 1
     assert target.table("orders").count() == 0
@@ -368,13 +367,65 @@ def test_no_table_of_a_batch_is_changed_if_another_one_cannot_take_it() -> None:
     target = memory()
     target.open({"orders": ORDERS, "items": ORDERS}, {})
     for name in ("orders", "items"):
-        target.show(name)
+        target.load(name, 0).switch(ORIGIN)
     good = changes(ORDERS, [(INSERT, Position(1, 1), {"id": 1})])
     bad = changes(ORDERS, [(INSERT, Position(1, 1), {"id": None})])
     both = Batch("1", 1, Position(1, 1), Position(1, 1), {"orders": good, "items": bad})
+    reader = target.table("orders").changes()
     with pytest.raises(TableError):
         target.write(both)
     assert target.table("orders").count() == 0
+    assert reader.behind == 0
+    target.write(Batch("1", 1, Position(1, 1), Position(1, 1), {"orders": good, "items": good}))
+    assert [target.table(name).count() for name in ("orders", "items")] == [1, 1]
+    target.close()
+    assert [change.op for change in reader] == ["insert"]
+
+
+@pytest.mark.meets("R26a")
+def test_a_reload_after_a_batch_that_failed_tells_each_change_once() -> None:
+    target = memory()
+    target.open({"orders": ORDERS, "items": ORDERS}, {})
+    for name in ("orders", "items"):
+        target.load(name, 0).switch(ORIGIN)
+    reader = target.table("orders").changes()
+    good = changes(ORDERS, [(INSERT, Position(1, 1), {"id": 1})])
+    bad = changes(ORDERS, [(INSERT, Position(1, 1), {"id": None})])
+    with pytest.raises(TableError):
+        target.write(Batch("1", 1, Position(1, 1), Position(1, 1), {"orders": good, "items": bad}))
+    loading = target.load("orders", 1)
+    loading.write(baseline(ORDERS, [{"id": 1}]))
+    loading.switch(Position(1, 1))
+    target.write(Batch("1", 1, Position(1, 1), Position(1, 1), {"orders": good, "items": good}))
+    target.close()
+    assert [(change.op, change.key) for change in reader] == [("insert", (1,))]
+
+
+def test_a_load_that_is_over_takes_nothing_more() -> None:
+    target = opened()
+    first = target.load("orders", 1)
+    second = target.load("orders", 2)
+    first.discard()
+    second.write(baseline(ORDERS, [{"id": 1}]))
+    with pytest.raises(TableError):
+        first.write(baseline(ORDERS, [{"id": 2}]))
+    second.switch(Position(1, 1))
+    with pytest.raises(TableError):
+        second.switch(Position(1, 2))
+    second.discard()
+    assert [row["id"] for row in target.all()] == [1]
+
+
+def test_a_table_that_no_batch_names_is_left_alone() -> None:
+    target = memory()
+    target.open({"orders": ORDERS, "items": ORDERS}, {})
+    target.load("orders", 0).switch(ORIGIN)
+    target.write(batch((INSERT, {"id": 1}), at=1))
+    assert target.table("orders").position == Position(1, 1)
+    assert target.row_count("orders") == 1
+    assert target.row_count("items") is None
+    with pytest.raises(UnknownTable):
+        target.table("items").count()
 
 
 def test_what_keeps_a_table_from_being_held_is_said_before_it_is_opened() -> None:
@@ -401,7 +452,7 @@ def test_a_target_can_be_opened_again() -> None:
     target.open({"orders": ORDERS}, {})
     with pytest.raises(UnknownTable):
         target.get(1)
-    target.show("orders")
+    target.load("orders", 0).switch(ORIGIN)
     reader = target.changes()
     target.write(batch((INSERT, {"id": 2}), at=1))
     assert target.count() == 1

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pytest
 
 from headrace.changelog.position import ORIGIN, Position
@@ -88,7 +89,7 @@ def test_no_reader_ever_sees_two_positions(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(store, "_FEW", 300)
     target = memory(indexes={"by_grp": ["grp"]})
     target.open({"accounts": ACCOUNTS}, {"accounts": ORIGIN})
-    target.show("accounts")
+    target.load("accounts", 0).switch(ORIGIN)
     bank = Bank(target)
     stop = threading.Event()
     failures: list[BaseException] = []
@@ -156,3 +157,88 @@ def replay(state: dict[object, int], change: TableChange) -> None:
     if change.after is not None:
         assert change.key not in state
         state[change.key] = cents(change.after)
+
+
+ITEMS = table_schema(id="int64", grp="int32", version="int64")
+ROWS, RELOADS = 1000, 50
+
+
+def versioned(number: int) -> pa.Table:
+    """Return a table whose rows all say which load they are of."""
+    return pa.table(
+        {
+            "id": pa.array(range(ROWS), pa.int64()),
+            "grp": pa.array([at % 10 for at in range(ROWS)], pa.int32()),
+            "version": pa.array([number] * ROWS, pa.int64()),
+        }
+    )
+
+
+@pytest.mark.meets("invariant 7")
+@pytest.mark.usefixtures("_switch_often")
+def test_no_reader_ever_sees_a_reload_half_or_a_table_without_rows() -> None:
+    target = memory(indexes={"by_grp": ["grp"]})
+    target.open({"items": ITEMS}, {"items": ORIGIN})
+    loading = target.load("items", 0)
+    loading.write(versioned(0))
+    loading.switch(ORIGIN)
+    stop = threading.Event()
+    failures: list[BaseException] = []
+    reads = [0] * 4
+
+    def counted() -> None:
+        assert target.count() == ROWS
+
+    def whole_table() -> None:
+        rows = [(row["id"], row["version"]) for row in target.all()]
+        assert {number for number, _ in rows} == {*range(ROWS)}
+        assert len(rows) == ROWS
+        assert len({version for _, version in rows}) == 1
+
+    def one_group() -> None:
+        rows = target.lookup_all("by_grp", 3)
+        assert len(rows) == ROWS // 10
+        assert len({row["version"] for row in rows}) == 1
+
+    def one_row() -> None:
+        before, row, after = target.position, target.get(7), target.position
+        assert row is not None
+        assert isinstance(row["version"], int)
+        assert before.commit <= row["version"] <= after.commit
+
+    def run(at: int, read: Callable[[], None]) -> None:
+        try:
+            while not stop.is_set():
+                read()
+                reads[at] += 1
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    threads = [
+        threading.Thread(target=run, args=(at, read), daemon=True)
+        for at, read in enumerate((counted, whole_table, one_group, one_row))
+    ]
+    for thread in threads:
+        thread.start()
+    for number in range(1, RELOADS + 1):
+        loading = target.load("items", number)
+        for start in range(0, ROWS, 250):
+            # Half of the rows are as they were; the batch below brings them up to date.
+            old = start < ROWS // 2
+            loading.write(versioned(number - 1 if old else number).slice(start, 250))
+        at = Position(1, number)
+        late: list[Step] = [
+            (UPDATE, at, {"id": row, "grp": row % 10, "version": number})
+            for row in range(ROWS // 2)
+        ]
+        rows = {"items": changes(ITEMS, late)}
+        loading.catch_up(Batch(str(number), 1, at, at, rows))
+        loading.switch(at)
+    stop.set()
+    for thread in threads:
+        thread.join(20)
+    assert not failures
+    assert min(reads) > 5
+    assert {row["version"] for row in target.all()} == {RELOADS}
+    target.close()

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import merge
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from headrace.changelog.entry import (
@@ -122,6 +126,17 @@ class History:
         at = bisect_left(self.gaps, step)
         return self.gaps[at] if at < len(self.gaps) else len(self.steps)
 
+    def files_within(
+        self, tables: Sequence[str], start: int, stop: int
+    ) -> Iterator[tuple[int, list[File]]]:
+        """Yield each step from `start` to before `stop` that has files of these tables."""
+        known = [self.tables[name] for name in tables if name in self.tables]
+        runs = [_tail(each, bisect_left(each.steps, start)) for each in known]
+        for step, found in groupby(merge(*runs, key=itemgetter(0)), key=itemgetter(0)):
+            if step >= stop:
+                return
+            yield step, [file for _, files in found for file in files]
+
     def _flush(self, entry: Flush) -> None:
         step = len(self.steps)
         self._step(entry, entry.last)
@@ -159,6 +174,13 @@ class History:
 
     def _moved(self, last: str, source: str) -> None:
         self._last, self.source_position = last, source
+
+
+def _tail(known: Known, at: int) -> Iterator[tuple[int, tuple[File, ...]]]:
+    # By number: a slice would copy what may be a hundred thousand steps.
+    while at < len(known.steps):
+        yield known.steps[at], known.files[at]
+        at += 1
 
 
 def as_schema(entry: Schema) -> TableSchema:

@@ -8,7 +8,7 @@ was opened. Everything it answers comes from memory.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Condition, Lock
 
@@ -26,9 +26,9 @@ from headrace.storage.files import Files
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """A run of whole flushes, as far as one table is concerned."""
+    """A run of whole flushes, as far as some tables are concerned."""
 
-    table: str
+    tables: tuple[str, ...]
     epoch: int
     first: Position
     last: Position
@@ -40,10 +40,14 @@ class LogBatch:
     """The first and the last entry of the run."""
 
     begun: int
-    """The commit time of its first change of this table's flushes; of heartbeats alone, 0."""
+    """The commit time of the first change of these tables' flushes; of heartbeats alone, 0."""
 
     time: int
     """The latest commit time in it; of heartbeats alone, 0."""
+
+    def files_of(self, table: str) -> tuple[File, ...]:
+        """Return one table's files, in position order."""
+        return tuple(file for file in self.files if file.table == table)
 
     @property
     def has_updates(self) -> bool:
@@ -219,7 +223,7 @@ class LogReader:
 
     def next_batch(
         self,
-        table: str,
+        tables: str | Sequence[str],
         after: Position,
         most_rows: int,
         upto: Position | None = None,
@@ -229,8 +233,9 @@ class LogReader:
         Return the whole flushes that follow `after`, up to the limits; None where nothing does.
 
         A single flush above the limits comes alone (R10). The run ends before a gap, and
-        with `upto` at or before it. Flushes without files of this table only move `last`.
+        with `upto` at or before it. Flushes without files of these tables only move `last`.
         """
+        names = (tables,) if isinstance(tables, str) else tuple(tables)
         with self._changed:
             history = self._history
             start = history.after(after)
@@ -244,25 +249,20 @@ class LogReader:
             files: list[File] = []
             rows = 0
             begun = time = 0
-            known = history.tables.get(table)
-            if known is not None:
-                at = bisect_left(known.steps, start)
-                while at < len(known.steps) and known.steps[at] < stop:
-                    more = known.files[at]
-                    count = sum(file.rows for file in more)
-                    if files and (rows + count > most_rows or len(files) + len(more) > most_files):
-                        stop = known.steps[at]
-                        break
-                    files += more
-                    rows += count
-                    flush = history.steps[known.steps[at]]
-                    assert isinstance(flush, Flush)
-                    begun = begun or flush.begun
-                    time = max(time, flush.time)
-                    at += 1
+            for step, more in history.files_within(names, start, stop):
+                count = sum(file.rows for file in more)
+                if files and (rows + count > most_rows or len(files) + len(more) > most_files):
+                    stop = step
+                    break
+                files += more
+                rows += count
+                flush = history.steps[step]
+                assert isinstance(flush, Flush)
+                begun = begun or flush.begun
+                time = max(time, flush.time)
             opening, closing = history.steps[start], history.steps[stop - 1]
             return LogBatch(
-                table=table,
+                tables=names,
                 epoch=closing.epoch,
                 first=Position.parse(_begins(opening)),
                 last=Position.parse(history.lasts[stop - 1]),

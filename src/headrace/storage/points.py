@@ -51,6 +51,18 @@ JOB_DONE = "job_done"
 TARGET_WRITTEN = "target_written"
 """A target has taken a batch, and the engine has not noted it."""
 
+LETTERS_STORED = "letters_stored"
+"""Dead letters are durable, and the target has nothing of the batch."""
+
+INTENT_STORED = "intent_stored"
+"""A batch's intent is durable, and it has had no effect."""
+
+EFFECT_DONE = "effect_done"
+"""A target without transactions has had its effect, and progress does not say so."""
+
+TABLE_SWITCHED = "table_switched"
+"""A loaded table took the place of the old one, and its state is not stored."""
+
 POINTS = (
     SEGMENT_WRITTEN,
     ENTRY_LINKED,
@@ -63,6 +75,10 @@ POINTS = (
     BASELINE_LOADED,
     JOB_DONE,
     TARGET_WRITTEN,
+    LETTERS_STORED,
+    INTENT_STORED,
+    EFFECT_DONE,
+    TABLE_SWITCHED,
 )
 """Every name there is; a crash run counts how often it hit each."""
 

@@ -29,6 +29,20 @@ class Row(Mapping[str, object]):
         # The dict's own: with it, dict(row) is twice as fast.
         return self._values.keys()
 
+    def get_string(self, name: str) -> str:
+        """Return a text; empty where the column is absent, null or holds no text."""
+        value = self.get(name)
+        return value if isinstance(value, str) else ""
+
+    def get_int(self, name: str) -> int:
+        """Return a whole number; 0 where the column is absent, null or holds none."""
+        value = self.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+    def without(self, *names: str) -> dict[str, object]:
+        """Return a copy without these columns."""
+        return {name: self[name] for name in self if name not in names}
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 

@@ -13,8 +13,8 @@ what that costs, is told in `space`, `buffers` and `store`:
   and writer do not wait for each other here, but they take turns there.)
 
 A table takes batches that come again, in whole or in part: rows at or before its position are
-ignored (invariant 4). A baseline is loaded beside the live rows, and takes their place at
-`switch`; readers see it from `show` on, when it is exact (invariant 7).
+ignored (invariant 4). A baseline is loaded beside the live rows, which go on taking batches;
+it catches up there, and takes their place at `switch`, for readers too (invariant 7).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Table:
     """
     Rows of one table.
 
-    `apply`, `load`, `switch`, `discard`, `show` and `publish` are for one thread at a time;
-    everything else is for all.
+    `apply`, `publish`, `load`, `catch_up`, `switch` and `discard` are for one thread at a
+    time; everything else is for all.
     """
 
     def __init__(
@@ -83,9 +83,10 @@ class Table:
             ),
         )
         self._store = Store(self._layout)
-        self._loading: Store | None = None
-        self._visible = False
         self._version = self._store.version(ORIGIN)
+        self._loading: Store | None = None
+        self._caught_up = ORIGIN
+        """How far the rows being loaded are; a baseline's own rows have no position."""
         self._shown: Version | None = None
         """What readers see; with `_shown_store` it is enough to tell what a reload changed."""
         self._shown_store: Store | None = None
@@ -94,7 +95,7 @@ class Table:
 
     @property
     def shown(self) -> Position | None:
-        """The position that readers see; None before the first `show`."""
+        """The position that readers see; None before the first `switch`."""
         version = self._shown
         return None if version is None else version.position
 
@@ -140,7 +141,7 @@ class Table:
         return self._read().count
 
     def present(self) -> RowChanges:
-        """Return all rows as inserts at the version's position; none before the first `show`."""
+        """Return all rows as inserts at the version's position; none before the first `switch`."""
         version = self._shown
         return RowChanges.none() if version is None else present(version, list(self.key))
 
@@ -162,13 +163,13 @@ class Table:
 
     @property
     def position(self) -> Position:
-        """How far the writer has got, shown or not."""
+        """How far the writer has got, published or not."""
         return self._version.position
 
     @property
     def visible(self) -> bool:
-        """Whether what is applied may be shown: not between `switch` and `show`."""
-        return self._visible
+        """Whether there is a table to read: from the first `switch` on."""
+        return self._shown is not None
 
     @property
     def nbytes(self) -> int:
@@ -192,11 +193,85 @@ class Table:
         states that a row has within the batch are kept, and told one by one; without, the
         changes returned are the net ones. Nothing is visible before `publish`.
         """
-        position = self.position
-        # Invariant 4: what is at or before our position has been applied.
-        if upto <= position:
+        if upto <= self.position:
+            # Invariant 4: what is at or before our position has been applied.
             return RowChanges.none()
-        store = self._store
+        self._store, changes = self._applied(
+            self._store, self.position, rows, epoch, upto, truncate, net=not want_changes
+        )
+        self._version = self._store.version(upto)
+        if publish:
+            self.publish()
+        return changes
+
+    def publish(self) -> None:
+        """Make what was applied visible, if the table is."""
+        if self._shown is not None:
+            # The one assignment that readers depend on (invariant 7).
+            self._shown = self._version
+            self._shown_store = self._store
+
+    def load(self, rows: pa.Table) -> None:
+        """Take rows of a baseline, in any order; they are nobody's until `switch`."""
+        store = self._loading or Store(self._layout)
+        if rows.num_rows:
+            store.write(np.zeros(rows.num_rows, np.int8), self._arrays(rows), net=True)
+        self._loading = store.compacted() if store.worn_out else store
+
+    def catch_up(
+        self,
+        rows: pa.Table | None,
+        *,
+        epoch: int,
+        upto: Position,
+        truncate: Position | None = None,
+    ) -> None:
+        """Apply changes to the rows being loaded, as `apply` does to the live ones."""
+        if upto <= self._caught_up:
+            return
+        store = self._loading or Store(self._layout)
+        self._loading, _ = self._applied(
+            store, self._caught_up, rows, epoch, upto, truncate, net=True
+        )
+        self._caught_up = upto
+
+    def switch(self, at: Position, *, want_changes: bool = False) -> RowChanges:
+        """
+        Make the loaded rows the table, at `at`, for readers too; without any it is empty.
+
+        Returns the difference to what readers saw, if wanted.
+        """
+        self._store = self._loading or Store(self._layout)
+        self._version = self._store.version(at)
+        self.discard()
+        changes = RowChanges.none()
+        if want_changes:
+            seen = None
+            if self._shown is not None and self._shown_store is not None:
+                seen = self._shown_store, self._shown
+            changes = difference(seen, (self._store, self._version))
+        # The one assignment that readers depend on (invariant 7).
+        self._shown = self._version
+        self._shown_store = self._store
+        return changes
+
+    def discard(self) -> None:
+        """Forget the rows loaded so far."""
+        self._loading = None
+        self._caught_up = ORIGIN
+
+    def _applied(
+        self,
+        store: Store,
+        position: Position,
+        rows: pa.Table | None,
+        epoch: int,
+        upto: Position,
+        truncate: Position | None,
+        *,
+        net: bool,
+    ) -> tuple[Store, RowChanges]:
+        """Apply what comes after `position` to `store`; return the store to go on with."""
         emptied = truncate is not None and truncate > position
         if emptied and truncate is not None:
             # R23d: all rows so far are gone; the batch's own begin after it.
@@ -204,54 +279,10 @@ class Table:
         fresh = None if rows is None else _after(rows, position, epoch)
         changes = RowChanges.none()
         if fresh is not None and fresh.num_rows:
-            changes = self._write(store, fresh, upto, net=not want_changes)
+            changes = self._write(store, fresh, upto, net=net)
         if emptied and truncate is not None:
             changes = changes.after_truncate(truncate)
-        self._store = store.compacted() if store.worn_out else store
-        self._version = self._store.version(upto)
-        if publish:
-            self.publish()
-        return changes
-
-    def load(self, rows: pa.Table) -> None:
-        """Take rows of a baseline, in any order; they are nobody's until `switch`."""
-        if self._loading is None:
-            self._loading = Store(self._layout)
-        if rows.num_rows:
-            arrays = self._arrays(rows)
-            self._loading.write(np.zeros(rows.num_rows, np.int8), arrays, net=True)
-            if self._loading.worn_out:
-                self._loading = self._loading.compacted()
-
-    def switch(self, at: Position) -> None:
-        """Make the loaded rows the table, at `at`; readers keep what they see until `show`."""
-        self._store = self._loading or Store(self._layout)
-        self._loading = None
-        self._version = self._store.version(at)
-        self._visible = False
-
-    def discard(self) -> None:
-        """Forget the rows loaded so far."""
-        self._loading = None
-
-    def show(self, *, want_changes: bool = False) -> RowChanges:
-        """Let readers see the table; return the difference to what they saw, if wanted."""
-        seen = None
-        if self._shown is not None and self._shown_store is not None:
-            seen = self._shown_store, self._shown
-        changes = RowChanges.none()
-        if want_changes and not self._visible:
-            changes = difference(seen, (self._store, self._version))
-        self._visible = True
-        self.publish()
-        return changes
-
-    def publish(self) -> None:
-        """Make what was applied visible, unless the table is not to be shown yet."""
-        if self._visible:
-            # The one assignment that readers depend on (invariant 7).
-            self._shown = self._version
-            self._shown_store = self._store
+        return store.compacted() if store.worn_out else store, changes
 
     def _write(self, store: Store, rows: pa.Table, upto: Position, *, net: bool) -> RowChanges:
         arrays = self._arrays(rows)

@@ -11,6 +11,7 @@ Not durable: it is filled from the log at every start, and the log keeps what it
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -92,6 +93,8 @@ class IndexedMemory:
         self._tables: dict[TableName, Table] = {}
         self._feeds: dict[TableName, Feed] = {}
         self._views: dict[TableName, MemoryTable] = {}
+        self._loadings: dict[TableName, MemoryLoading] = {}
+        self._unheard: dict[TableName, list[RowChanges]] = {}
         # Who listens before the engine starts hears the first rows as inserts.
         self._early = Feed()
 
@@ -172,6 +175,8 @@ class IndexedMemory:
     ) -> None:
         # `at` is of no use here: what a table held is gone, and comes anew from the log.
         self._tables = {name: self._make(schema) for name, schema in tables.items()}
+        self._loadings = {}
+        self._unheard = {name: [] for name in tables}
         self._feeds = {name: Feed() for name in tables}
         if len(tables) == 1:
             self._feeds = dict.fromkeys(tables, self._early)
@@ -185,33 +190,34 @@ class IndexedMemory:
 
     def load(self, table: TableName, baseline: BaselineId) -> MemoryLoading:
         self._table(table).discard()
-        return MemoryLoading(self._table(table))
-
-    def show(self, table: TableName) -> None:
-        feed = self._feeds[table]
-        with feed.lock:
-            feed.put(self._table(table).show(want_changes=feed.wanted))
+        self._loadings[table] = loading = MemoryLoading(self, table)
+        return loading
 
     def write(self, batch: Batch) -> Position:
-        applied = {
-            name: table.apply(
-                batch.tables.get(name),
+        found = {name: self._table(name) for name in batch.tables}
+        for name, rows in batch.tables.items():
+            changes = found[name].apply(
+                rows,
                 epoch=batch.epoch,
                 upto=batch.last,
                 truncate=batch.truncates.get(name),
                 want_changes=self._feeds[name].wanted,
                 publish=False,
             )
-            for name, table in self._tables.items()
-        }
-        for name, changes in applied.items():
-            feed, table = self._feeds[name], self._tables[name]
-            with feed.lock:
+            # Kept, not handed on: if a later table fails, this one is told at the next try.
+            self._unheard[name].append(changes)
+        with contextlib.ExitStack() as locks:
+            for name in found:
+                locks.enter_context(self._feeds[name].lock)
+            for table in found.values():
                 table.publish()
-                # Before `show` nothing was visible, so nothing has changed.
+            for name, table in found.items():
+                told = self._told(name)
+                # Before its first rows are shown nothing was visible, so nothing has changed.
                 if table.visible:
-                    feed.put(changes)
-        return min((table.position for table in self._tables.values()), default=batch.last)
+                    for changes in told:
+                        self._feeds[name].put(changes)
+        return min((table.position for table in found.values()), default=batch.last)
 
     def row_count(self, table: TableName) -> int | None:
         found = self._tables.get(table)
@@ -222,6 +228,19 @@ class IndexedMemory:
             feed.close()
         # The rows stay readable; who opens the target again gets new feeds.
         self._early = Feed()
+
+    def _switch(self, name: TableName, table: Table, at: Position) -> None:
+        del self._loadings[name]
+        feed = self._feeds[name]
+        with feed.lock:
+            # What was applied and not published is in the difference to what was seen.
+            self._told(name)
+            feed.put(table.switch(at, want_changes=feed.wanted))
+
+    def _told(self, name: TableName) -> list[RowChanges]:
+        """Take the changes of a table that nobody was told yet."""
+        told, self._unheard[name] = self._unheard[name], []
+        return told
 
     def _make(self, schema: TableSchema) -> Table:
         return Table(schema, indexes=self._indexes, lookup=self._lookup, key=self._key)
@@ -235,17 +254,33 @@ class IndexedMemory:
 class MemoryLoading:
     """A baseline on its way in; see `Loading`."""
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    def __init__(self, target: IndexedMemory, table: TableName) -> None:
+        self._target = target
+        self._name = table
 
     def write(self, rows: pa.Table) -> None:
-        self._table.load(rows)
+        self._table().load(rows)
+
+    def catch_up(self, batch: Batch) -> None:
+        self._table().catch_up(
+            batch.tables.get(self._name),
+            epoch=batch.epoch,
+            upto=batch.last,
+            truncate=batch.truncates.get(self._name),
+        )
 
     def switch(self, at: Position) -> None:
-        self._table.switch(at)
+        self._target._switch(self._name, self._table(), at)
 
     def discard(self) -> None:
-        self._table.discard()
+        if self._target._loadings.get(self._name) is self:
+            self._table().discard()
+            del self._target._loadings[self._name]
+
+    def _table(self) -> Table:
+        if self._target._loadings.get(self._name) is not self:
+            raise TableError("Load is over: another one was begun, or it ended", table=self._name)
+        return self._target._table(self._name)
 
 
 def memory(

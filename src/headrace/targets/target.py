@@ -58,17 +58,32 @@ class Batch:
 
 
 class Loading(Protocol):
-    """A baseline being loaded beside the live table; nobody sees it before `switch`."""
+    """
+    A baseline being loaded beside the live table; nobody sees it before `switch`.
+
+    The live table goes on taking batches meanwhile. *Order*: `write` any number of times,
+    then `catch_up` any number of times, then `switch` or `discard`, once. What a crash
+    interrupts is begun anew from the log: nothing of it has to survive.
+    """
 
     def write(self, rows: pa.Table) -> None:
         """Take rows in the shape of the table's schema, without positions, in any order."""
         ...
 
+    def catch_up(self, batch: Batch) -> None:
+        """
+        Apply what was changed since the baseline (F) to the loaded rows, in position order.
+
+        Batches of this table alone. They may begin before F: what is at or before it is in
+        the rows, and doing it again ends in the same rows by H (R11).
+        """
+        ...
+
     def switch(self, at: Position) -> None:
         """
-        Make the loaded rows the table, at position `at` (F).
+        Make the loaded rows the table, at position `at`, for readers too, in one step.
 
-        Readers do not see them before `show`: a baseline is a mixture until H is passed.
+        Only called where they are exact: H is passed (invariant 7).
         """
         ...
 
@@ -102,11 +117,13 @@ class Target(Protocol):
 
     def load(self, table: TableName, baseline: BaselineId) -> Loading: ...
 
-    def show(self, table: TableName) -> None:
-        """Let readers see the table: it has passed H (invariant 7)."""
-        ...
+    def write(self, batch: Batch) -> Position:
+        """
+        Take a batch: the tables in `batch.tables`, all together or none (R26a).
 
-    def write(self, batch: Batch) -> Position: ...
+        A table of the pipeline that is not in it is not live yet, and stays as it is.
+        """
+        ...
 
     def row_count(self, table: TableName) -> int | None:
         """Return the rows readers see now, from any thread; None where that cannot be told."""

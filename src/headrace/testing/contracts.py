@@ -9,6 +9,7 @@ Derive from a suite, say how your part is made, and let pytest collect it:
             self.harness = MyHarness(tmp_path)
 
 The table of all suites is `things`: `id`, a whole number and the key, and `name`, a text.
+The suite of targets is in `target_contract`.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-import pyarrow as pa
-
 from headrace.capture.source import Baselines, Copy, Source
 from headrace.changelog.change import Changes, Op
-from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.schema import Column, TableSchema
-from headrace.changelog.values import ValueType
-from headrace.errors import HeadraceError, TableRefused
-from headrace.targets.target import Batch, Target
+from headrace.errors import TableRefused
+from headrace.testing.target_contract import TargetContract, TargetHarness, batch
+from headrace.testing.things import TABLE, THINGS, State, Step
 
-TABLE = "things"
-THINGS = TableSchema(
-    TABLE,
-    (Column("id", ValueType("int64"), 1), Column("name", ValueType("text"), 2)),
-    key=("id",),
-)
+__all__ = [
+    "TABLE",
+    "THINGS",
+    "ReadsTables",
+    "SourceContract",
+    "SourceHarness",
+    "State",
+    "Step",
+    "TargetContract",
+    "TargetHarness",
+    "batch",
+    "read_all",
+    "replay",
+]
+
 LONG = 5.0
 """For waits that end early when all is well."""
-
-Step = tuple[str, int, str | None]
-"""`insert`, `update` or `delete`, a key, and the name to give."""
-
-State = dict[int, str | None]
 
 
 class ReadsTables(Source, Baselines, Protocol):
@@ -265,185 +266,12 @@ def _rows(reads: Sequence[Changes]) -> list[object]:
 
 def _copied(copy: Copy, between: object) -> tuple[State, tuple[int, int]]:
     rows: State = {}
-    for batch in copy:
-        assert batch.schema.equals(copy.schema.arrow)
+    for piece in copy:
+        assert piece.schema.equals(copy.schema.arrow)
         rows.update(
-            zip(batch.column("id").to_pylist(), batch.column("name").to_pylist(), strict=True)
+            zip(piece.column("id").to_pylist(), piece.column("name").to_pylist(), strict=True)
         )
         if callable(between):
             between()
     copy.close()
     return rows, (copy.first, copy.last)
-
-
-class TargetHarness(Protocol):
-    """How a suite drives a target."""
-
-    def make(self) -> Target:
-        """Return the target; after a restart it finds what a durable one keeps."""
-        ...
-
-    def rows(self, target: Target) -> State:
-        """Return what readers of the target see, or would see once it is shown."""
-        ...
-
-
-def batch(
-    rows: Sequence[tuple[Op, int, int, str | None]],
-    last: int,
-    *,
-    first: int = 1,
-    truncate: int | None = None,
-) -> Batch:
-    """Make a batch of `things`: operation, commit, key and name of each row, in order."""
-    table = pa.table(
-        {
-            "_op": pa.array([int(op) for op, *_ in rows], pa.int8()),
-            "_commit": pa.array([commit for _, commit, *_ in rows], pa.int64()),
-            "_ordinal": pa.array([0] * len(rows), pa.int32()),
-            "_time": pa.array([0] * len(rows), pa.timestamp("us", "UTC")),
-            "id": pa.array([key for *_, key, _ in rows], pa.int64()),
-            "name": pa.array([name for *_, name in rows], pa.string()),
-        }
-    )
-    return Batch(
-        id=f"{first}-{last}",
-        epoch=1,
-        first=Position(1, first),
-        last=Position(1, last),
-        tables={TABLE: table} if rows else {},
-        truncates={} if truncate is None else {TABLE: Position(1, truncate)},
-    )
-
-
-class TargetContract:
-    """The contract of `Target`."""
-
-    harness: TargetHarness
-
-    def _opened(self) -> Target:
-        target = self.harness.make()
-        target.check({TABLE: THINGS})
-        target.open({TABLE: THINGS}, {TABLE: ORIGIN})
-        loading = target.load(TABLE, 1)
-        loading.switch(Position(1, 0))
-        target.show(TABLE)
-        return target
-
-    def test_a_table_without_a_key_is_refused(self) -> None:
-        target = self.harness.make()
-        if not target.traits.keyed:
-            return
-        try:
-            target.check({TABLE: TableSchema(TABLE, THINGS.columns)})
-        except HeadraceError:
-            return
-        raise AssertionError("a keyed target took a table without a key")
-
-    def test_a_batch_is_applied_and_its_position_returned(self) -> None:
-        target = self._opened()
-        rows = [(Op.INSERT, 1, 1, "a"), (Op.INSERT, 2, 2, "b"), (Op.UPDATE, 3, 1, "c")]
-        assert target.write(batch(rows, 3)) == Position(1, 3)
-        assert self.harness.rows(target) == {1: "c", 2: "b"}
-        target.close()
-
-    def test_a_batch_that_comes_again_changes_nothing(self) -> None:
-        target = self._opened()
-        first = batch([(Op.INSERT, 1, 1, "a"), (Op.INSERT, 2, 2, "b")], 2)
-        target.write(first)
-        target.write(batch([(Op.DELETE, 3, 1, None), (Op.UPDATE, 4, 2, "c")], 4, first=3))
-        assert target.write(first) == Position(1, 4)
-        assert self.harness.rows(target) == {2: "c"}
-        target.close()
-
-    def test_of_a_longer_batch_only_what_is_new_counts(self) -> None:
-        target = self._opened()
-        target.write(batch([(Op.INSERT, 1, 1, "a"), (Op.DELETE, 2, 1, None)], 2))
-        longer = [(Op.INSERT, 1, 1, "a"), (Op.DELETE, 2, 1, None), (Op.INSERT, 3, 3, "c")]
-        assert target.write(batch(longer, 3)) == Position(1, 3)
-        assert self.harness.rows(target) == {3: "c"}
-        target.close()
-
-    def test_an_empty_batch_moves_the_position_only(self) -> None:
-        target = self._opened()
-        target.write(batch([(Op.INSERT, 1, 1, "a")], 1))
-        assert target.write(batch([], 7, first=2)) == Position(1, 7)
-        assert self.harness.rows(target) == {1: "a"}
-        target.close()
-
-    def test_a_key_change_is_a_delete_and_an_insert_of_one_position(self) -> None:
-        target = self._opened()
-        target.write(batch([(Op.INSERT, 1, 1, "a")], 1))
-        target.write(batch([(Op.DELETE, 2, 1, None), (Op.UPDATE, 2, 2, "a")], 2, first=2))
-        assert self.harness.rows(target) == {2: "a"}
-        target.close()
-
-    def test_the_last_change_of_a_key_within_a_batch_wins(self) -> None:
-        target = self._opened()
-        rows = [
-            (Op.INSERT, 1, 1, "a"),
-            (Op.DELETE, 2, 1, None),
-            (Op.INSERT, 3, 1, "b"),
-            (Op.INSERT, 4, 2, "c"),
-            (Op.DELETE, 5, 2, None),
-        ]
-        target.write(batch(rows, 5))
-        assert self.harness.rows(target) == {1: "b"}
-        target.close()
-
-    def test_deleting_what_is_not_there_is_no_error(self) -> None:
-        target = self._opened()
-        target.write(batch([(Op.DELETE, 1, 9, None)], 1))
-        assert self.harness.rows(target) == {}
-        target.close()
-
-    def test_a_truncate_removes_what_was_there_before_it(self) -> None:
-        target = self._opened()
-        target.write(batch([(Op.INSERT, 1, 1, "a"), (Op.INSERT, 2, 2, "b")], 2))
-        target.write(batch([(Op.INSERT, 4, 3, "c")], 4, first=3, truncate=3))
-        assert self.harness.rows(target) == {3: "c"}
-        target.close()
-
-    def test_a_truncate_that_comes_again_removes_nothing(self) -> None:
-        target = self._opened()
-        emptied = batch([], 1, truncate=1)
-        target.write(emptied)
-        target.write(batch([(Op.INSERT, 2, 1, "a")], 2, first=2))
-        target.write(emptied)
-        assert self.harness.rows(target) == {1: "a"}
-        target.close()
-
-    def test_loaded_rows_take_the_place_of_the_table_at_the_switch(self) -> None:
-        target = self._opened()
-        target.write(batch([(Op.INSERT, 1, 1, "old")], 1))
-        loading = target.load(TABLE, 2)
-        loading.write(pa.table({"id": [2], "name": ["loaded"]}, schema=THINGS.arrow))
-        assert self.harness.rows(target) == {1: "old"}
-        loading.switch(Position(1, 5))
-        target.show(TABLE)
-        assert self.harness.rows(target) == {2: "loaded"}
-        target.write(batch([(Op.INSERT, 5, 3, "seen"), (Op.INSERT, 6, 4, "new")], 6, first=5))
-        assert self.harness.rows(target) == {2: "loaded", 4: "new"}
-        target.close()
-
-    def test_a_discarded_load_leaves_the_table_alone(self) -> None:
-        target = self._opened()
-        target.write(batch([(Op.INSERT, 1, 1, "a")], 1))
-        loading = target.load(TABLE, 2)
-        loading.write(pa.table({"id": [2], "name": ["b"]}, schema=THINGS.arrow))
-        loading.discard()
-        assert self.harness.rows(target) == {1: "a"}
-        target.close()
-
-    def test_a_durable_target_finds_its_rows_again(self) -> None:
-        target = self._opened()
-        target.write(batch([(Op.INSERT, 1, 1, "a")], 1))
-        target.close()
-        if not target.traits.durable:
-            return
-        again = self.harness.make()
-        again.open({TABLE: THINGS}, {TABLE: Position(1, 1)})
-        assert self.harness.rows(again) == {1: "a"}
-        assert again.write(batch([(Op.INSERT, 1, 1, "other")], 1)) == Position(1, 1)
-        assert self.harness.rows(again) == {1: "a"}
-        again.close()

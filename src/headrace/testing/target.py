@@ -4,10 +4,14 @@ A target that survives its process, and fails on command.
 What it holds lies in a `TargetDisk`, which stands for a database elsewhere: give the
 same one to the next target and it finds its rows again, with the position they are at.
 It writes down every effect, so that a test can see one that happened twice.
+
+With `transactional=False` it is as a plain queue is: it remembers no position, so it does
+what it is told as often as it is told, and only writes down what came.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -41,6 +45,12 @@ class Kept:
 
     rows: dict[Key, Row] = field(default_factory=dict)
     position: Position = ORIGIN
+    shown: bool = False
+    """Whether readers may look: from the first switch on."""
+
+
+Sent = tuple[str, Position, Position, str]
+"""A batch that came: its id, its first and last position, and what its content hashes to."""
 
 
 @dataclass(slots=True)
@@ -49,6 +59,8 @@ class TargetDisk:
 
     tables: dict[TableName, Kept] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
+    batches: list[Sent] = field(default_factory=list)
+    """Every write call in order, of a target that is not transactional."""
 
     def duplicates(self) -> list[Effect]:
         """Return every effect that happened more than once: there should be none."""
@@ -58,12 +70,10 @@ class TargetDisk:
 class ScriptedTarget:
     """Keeps one row a key, on a disk of its own, with faults by command."""
 
-    traits = TargetTraits("scripted", durable=True)
-
-    def __init__(self, disk: TargetDisk | None = None) -> None:
+    def __init__(self, disk: TargetDisk | None = None, *, transactional: bool = True) -> None:
         self.disk = disk or TargetDisk()
+        self.traits = TargetTraits("scripted", durable=True, transactional=transactional)
         self.calls: Counter[str] = Counter()
-        self.shown: set[TableName] = set()
         self.stored_progress: dict[TableName, Position] = {}
         """What `open` was told."""
         self._schemas: dict[TableName, TableSchema] = {}
@@ -102,6 +112,11 @@ class ScriptedTarget:
         """Return where the table on disk stands."""
         return self.disk.tables[table].position if table in self.disk.tables else ORIGIN
 
+    @property
+    def shown(self) -> set[TableName]:
+        """The tables that readers may look at."""
+        return {name for name, kept in self.disk.tables.items() if kept.shown}
+
     # --- the protocol --------------------------------------------------------------------
 
     def check(self, tables: Mapping[TableName, TableSchema]) -> None:
@@ -125,24 +140,24 @@ class ScriptedTarget:
         self.calls["load"] += 1
         return ScriptedLoading(self, table)
 
-    def show(self, table: TableName) -> None:
-        """Remember that readers may look."""
-        self.shown.add(table)
-
     def write(self, batch: Batch) -> Position:
-        """Apply a batch with its position, in one step."""
+        """Apply a batch with its positions, in one step."""
         self.calls["write"] += 1
+        if not self.traits.transactional:
+            self.disk.batches.append((batch.id, batch.first, batch.last, digest(batch)))
         if not self._free.is_set():
             self.holding.set()
             self._free.wait()
             self.holding.clear()
         if self._before:
             raise self._before.popleft()
-        for name, schema in self._schemas.items():
-            self._apply(schema, self.disk.tables[name], batch)
+        for name in batch.tables:
+            self._take(name, batch)
         if self._after:
             raise self._after.popleft()
-        return min((self.position(name) for name in self._schemas), default=batch.last)
+        if not self.traits.transactional:
+            return batch.last
+        return min((self.position(name) for name in batch.tables), default=batch.last)
 
     def row_count(self, table: TableName) -> int | None:
         """Count the rows that readers may see."""
@@ -164,12 +179,21 @@ class ScriptedTarget:
             for values in zip(*columns.values(), strict=True)
         ]
 
-    def _apply(self, schema: TableSchema, kept: Kept, batch: Batch) -> None:
+    def _take(self, name: TableName, batch: Batch) -> None:
+        kept = self.disk.tables[name]
+        effects = self.apply(self._schemas[name], kept, batch)
+        self.disk.effects += effects
+        if not self.traits.transactional:
+            kept.position = ORIGIN
+
+    def apply(self, schema: TableSchema, kept: Kept, batch: Batch) -> list[Effect]:
+        """Apply one table of a batch to rows; return what that did."""
+        effects: list[Effect] = []
         table = schema.table
         emptied = batch.truncates.get(table)
         if emptied is not None and emptied > kept.position:
             kept.rows.clear()
-            self.disk.effects.append(Effect(table, "truncate", (), emptied))
+            effects.append(Effect(table, "truncate", (), emptied))
         if (rows := batch.tables.get(table)) is not None:
             values = self.rows_of(schema, rows)
             places = zip(
@@ -188,10 +212,9 @@ class ScriptedTarget:
                     kept.rows.pop(key, None)
                 else:
                     kept.rows[key] = row
-                self.disk.effects.append(
-                    Effect(table, "delete" if op == Op.DELETE else "upsert", key, at)
-                )
+                effects.append(Effect(table, "delete" if op == Op.DELETE else "upsert", key, at))
         kept.position = max(kept.position, batch.last)
+        return effects
 
 
 class ScriptedLoading:
@@ -200,17 +223,30 @@ class ScriptedLoading:
     def __init__(self, target: ScriptedTarget, table: TableName) -> None:
         self._target = target
         self._schema = target._schemas[table]
-        self._rows: dict[Key, Row] = {}
+        self._beside = Kept()
 
     def write(self, rows: pa.Table) -> None:
         """Take rows."""
         for row in self._target.rows_of(self._schema, rows):
-            self._rows[tuple(row[name] for name in self._schema.key)] = row
+            self._beside.rows[tuple(row[name] for name in self._schema.key)] = row
+
+    def catch_up(self, batch: Batch) -> None:
+        """Apply changes to the rows beside the table; nobody sees an effect of that."""
+        self._target.apply(self._schema, self._beside, batch)
 
     def switch(self, at: Position) -> None:
         """Make them the table."""
-        self._target.disk.tables[self._schema.table] = Kept(self._rows, at)
+        position = at if self._target.traits.transactional else ORIGIN
+        kept = Kept(self._beside.rows, position, shown=True)
+        self._target.disk.tables[self._schema.table] = kept
 
     def discard(self) -> None:
         """Forget them."""
-        self._rows = {}
+        self._beside = Kept()
+
+
+def digest(batch: Batch) -> str:
+    """Return what the rows and truncates of a batch hash to."""
+    tables = {name: rows.to_pylist() for name, rows in sorted(batch.tables.items())}
+    content = repr((tables, sorted(batch.truncates.items())))
+    return hashlib.sha256(content.encode()).hexdigest()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import HeadraceError, all_errors
-from headrace.pipeline.defaults import APPLICATION, BULK, SESSION, SMALL
+from headrace.pipeline.defaults import APPLICATION, BULK, EVENTS, SESSION, SMALL, UI
 from tools import obligations
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -97,6 +97,8 @@ def _spark() -> Iterator[str]:
     yield _ABOUT_SPARK
     for title, about, settings in (
         ("The application", "Fixed when Spark starts.", APPLICATION),
+        ("Spark's own pages", "When asked for; on 127.0.0.1 and never on a cluster.", UI),
+        ("Event logs", "When asked for; in `spark-events` in the data directory.", EVENTS),
         ("Every session of ours", "Where pipelines run; yours is left alone.", SESSION),
         ("Small batches", "Up to 5,000 rows.", SMALL),
         ("Large batches", "All others, and baselines.", BULK),

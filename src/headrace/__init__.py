@@ -31,46 +31,92 @@ if TYPE_CHECKING:
     from headrace.capture.sqlite.source import sqlite
     from headrace.changelog.position import Position
     from headrace.control.engine import Engine
-    from headrace.control.info import PipelineInfo, SourceInfo
+    from headrace.control.info import PipelineInfo, SourceInfo, TableInfo
+    from headrace.control.record import record
     from headrace.errors import HeadraceError
-    from headrace.pipeline.definition import Pipeline, derive, drop, equals, rename, where
+    from headrace.pipeline.definition import DeadLetters, Pipeline
+    from headrace.pipeline.foreach import FrameBatch, foreach_batch
+    from headrace.pipeline.letter import DeadLetter
     from headrace.pipeline.session import spark
+    from headrace.pipeline.steps import (
+        derive,
+        drop,
+        equals,
+        frame,
+        function,
+        mask,
+        prefix,
+        regex,
+        rename,
+        timestamp,
+        where,
+    )
+    from headrace.tables.row import Row
     from headrace.targets.memory import TableChange, memory
+    from headrace.targets.rows import RowTarget
 
 __all__ = [
+    "DeadLetter",
+    "DeadLetters",
     "Engine",
+    "FrameBatch",
     "HeadraceError",
     "Pipeline",
     "PipelineInfo",
     "Position",
+    "Row",
+    "RowTarget",
     "SourceInfo",
     "TableChange",
+    "TableInfo",
     "derive",
     "drop",
     "equals",
+    "foreach_batch",
+    "frame",
+    "function",
+    "mask",
     "memory",
+    "prefix",
+    "record",
+    "regex",
     "rename",
     "spark",
     "sqlite",
+    "timestamp",
     "where",
 ]
 
 _HOMES = {
+    "DeadLetter": "headrace.pipeline.letter",
+    "DeadLetters": "headrace.pipeline.definition",
     "Engine": "headrace.control.engine",
+    "FrameBatch": "headrace.pipeline.foreach",
     "HeadraceError": "headrace.errors",
     "Pipeline": "headrace.pipeline.definition",
     "PipelineInfo": "headrace.control.info",
     "Position": "headrace.changelog.position",
+    "Row": "headrace.tables.row",
+    "RowTarget": "headrace.targets.rows",
     "SourceInfo": "headrace.control.info",
     "TableChange": "headrace.targets.memory",
-    "derive": "headrace.pipeline.definition",
-    "drop": "headrace.pipeline.definition",
-    "equals": "headrace.pipeline.definition",
+    "TableInfo": "headrace.control.info",
+    "derive": "headrace.pipeline.steps",
+    "drop": "headrace.pipeline.steps",
+    "equals": "headrace.pipeline.steps",
+    "foreach_batch": "headrace.pipeline.foreach",
+    "frame": "headrace.pipeline.steps",
+    "function": "headrace.pipeline.steps",
+    "mask": "headrace.pipeline.steps",
     "memory": "headrace.targets.memory",
-    "rename": "headrace.pipeline.definition",
+    "prefix": "headrace.pipeline.steps",
+    "record": "headrace.control.record",
+    "regex": "headrace.pipeline.steps",
+    "rename": "headrace.pipeline.steps",
     "spark": "headrace.pipeline.session",
     "sqlite": "headrace.capture.sqlite.source",
-    "where": "headrace.pipeline.definition",
+    "timestamp": "headrace.pipeline.steps",
+    "where": "headrace.pipeline.steps",
 }
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Change
-from headrace.pipeline.definition import Pipeline, derive, equals, rename, where
+from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.runner import SparkRunner
+from headrace.pipeline.steps import derive, equals, rename, where
 from tests.pipeline.making import (
     ORDERS,
     REPLACING,

@@ -7,8 +7,27 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import BadExpression, BadTransform, HeadraceError, UnknownColumn
-from headrace.pipeline.definition import Pipeline, derive, drop, equals, rename, where
+from headrace.errors import (
+    BadExpression,
+    BadFunction,
+    BadTransform,
+    HeadraceError,
+    UnknownColumn,
+)
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.steps import (
+    derive,
+    drop,
+    equals,
+    frame,
+    function,
+    mask,
+    prefix,
+    regex,
+    rename,
+    timestamp,
+    where,
+)
 from tests.pipeline.making import ORDERS, pipeline, table
 
 
@@ -110,19 +129,143 @@ def test_an_expression_is_text_or_a_column(expression: Any) -> None:
     assert isinstance(error, BadExpression)
 
 
-def test_one_table_can_be_given_in_a_list_and_several_are_refused() -> None:
+@pytest.mark.parametrize("make", [prefix, regex])
+def test_texts_are_compared_with_columns_of_text(make: Any) -> None:
+    assert not errors(filters=[make("status", "pa")])
+    (error,) = errors(filters=[make("qty", "1")])
+    assert isinstance(error, BadExpression)
+    assert error.facts == {"column": "qty"}
+    assert error.message == "Filter 1: A column of type int32 is not text"
+    (error,) = errors(filters=[make("nope", "1")])
+    assert isinstance(error, UnknownColumn)
+    for text in (1, None, "\ud800"):
+        (error,) = errors(filters=[make("status", text)])
+        assert isinstance(error, BadExpression)
+
+
+@pytest.mark.meets("R23")
+def test_only_text_that_is_not_the_key_is_masked() -> None:
+    assert not errors(transforms=[mask("status"), mask("status", keep=4, with_="x")])
+    named = table(("id", "text"), ("v", "variant"))
+    (error,) = pipeline(transforms=[mask("id")]).check(named)
+    assert error.message == "Transform 1 masks the key column id"
+    for name, found in (
+        ("qty", errors(transforms=[mask("qty")])),
+        ("v", pipeline(transforms=[mask("v")]).check(named)),
+    ):
+        (error,) = found
+        assert isinstance(error, BadTransform)
+        assert error.facts == {"column": name}
+        assert "derive" in error.remedy
+    # Of a derived column only Spark knows the type.
+    assert not errors(transforms=[derive(x="qty"), mask("x")])
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        mask(),
+        mask("status", keep=-1),
+        mask("status", with_=""),
+        mask("status", with_="ab"),
+        mask("nope"),
+        timestamp(""),
+        timestamp("at", of="clock"),
+        timestamp("id"),
+        frame("df"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_transform_that_cannot_be_done_is_an_error(transform: object) -> None:
+    assert len(errors(transforms=[transform])) == 1
+
+
+def is_paid(row: dict[str, Any]) -> bool:
+    return bool(row["status"] == "paid")
+
+
+@pytest.mark.meets("S10")
+@pytest.mark.parametrize(
+    "filter_",
+    [
+        function("no path"),
+        function("module:"),
+        function(":name"),
+        function(5),  # type: ignore[arg-type]
+        function(is_paid, columns={"x": "int"}),
+        function(is_paid, reads=[]),
+        function(is_paid, reads=["nope"]),
+        function(is_paid, reads=["qty", "qty"]),
+        function(is_paid, time_limit=0),
+        function(is_paid, time_limit=float("inf")),
+    ],
+)
+def test_a_filter_that_is_no_function_is_an_error(filter_: object) -> None:
+    (error,) = errors(filters=[filter_])
+    assert isinstance(error, BadFunction | UnknownColumn)
+
+
+@pytest.mark.meets("S10", "R23")
+def test_a_function_declares_columns_that_are_not_the_key() -> None:
+    made = function(is_paid, columns={"total": "double", "qty": "int"}, reads=["qty", "id"])
+    assert not errors(filters=[function("shop.rules:is_paid")], transforms=[made, drop("total")])
+    for columns, kind in (
+        ({"id": "bigint"}, BadTransform),
+        ({"": "int"}, BadTransform),
+        ({"x": " "}, BadFunction),
+        ({}, BadFunction),
+        (None, BadFunction),
+    ):
+        (error,) = errors(transforms=[function(is_paid, columns=columns)])
+        assert isinstance(error, kind)
+
+
+def test_a_function_is_called_by_its_name() -> None:
+    assert function(is_paid).name == "is_paid"
+    assert function("shop.rules:is_paid").name == "shop.rules:is_paid"
+
+
+@pytest.mark.meets("S17")
+def test_a_frame_shows_no_column_whose_name_is_ours() -> None:
+    def same(df: Any) -> Any:
+        return df
+
+    taken = table(("id", "int64"), ("_op", "text"), ("_time", "text"))
+    found = pipeline(transforms=[frame(same)]).check(taken)
+    assert [error.facts["column"] for error in found] == ["_op", "_time"]
+    assert all("rename(" in error.remedy for error in found)
+    renamed = [rename(_op="op", _time="time"), frame(same)]
+    assert not pipeline(transforms=renamed).check(taken)
+
+
+@pytest.mark.meets("S17")
+def test_behind_a_frame_names_are_not_known_but_the_key_is() -> None:
+    def same(df: Any) -> Any:
+        return df
+
+    assert not errors(transforms=[frame(same), drop("new"), rename(newer="newest"), mask("newest")])
+    assert not errors(transforms=[frame(same), mask("qty"), rename(price="status")])
+    (error,) = errors(transforms=[frame(same), drop("id")])
+    assert error.facts == {"column": "id"}
+    (error,) = errors(transforms=[frame(same), frame(same)])
+    assert "second frame" in error.message
+    (error,) = errors(transforms=[frame(same), function(is_paid, columns={"x": "int"})])
+    assert "stands after a frame" in error.message
+    by_batch = function(is_paid, columns={"x": "int"}, batch=True)
+    assert not errors(transforms=[frame(same), by_batch])
+
+
+def test_a_pipeline_takes_tables_each_once() -> None:
     some: Any = object()
-    assert Pipeline(some, target=some, tables=["orders"]).table == "orders"
-    for tables in ([], ["a", "b"]):
+    assert Pipeline(some, target=some, tables=["orders"]).tables == ("orders",)
+    assert Pipeline(some, "a", some, tables=["b"]).tables == ("a", "b")
+    for given in ([], ["a", "a"]):
         with pytest.raises(BadTransform):
-            Pipeline(some, target=some, tables=tables)
-    with pytest.raises(BadTransform):
-        Pipeline(some, "a", some, tables=["b"])
+            Pipeline(some, target=some, tables=given)
 
 
 def test_a_pipeline_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
-        pipeline().table = "other"  # type: ignore[misc]
+        pipeline().tables = ("other",)  # type: ignore[misc]
 
 
 def test_defining_and_checking_a_pipeline_loads_no_spark() -> None:

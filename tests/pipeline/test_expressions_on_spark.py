@@ -11,8 +11,8 @@ import pytest
 
 from headrace.errors import BadExpression, JobFailed, RowFailed
 from headrace.pipeline.batch import Part
-from headrace.pipeline.definition import derive, where
 from headrace.pipeline.runner import SparkRunner
+from headrace.pipeline.steps import derive, where
 from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, told
 
 if TYPE_CHECKING:
@@ -161,7 +161,8 @@ def test_a_row_that_cannot_be_computed_is_told_by_condition_and_never_by_value(
 ) -> None:
     changes = [insert(1, {"id": 1, "status": "secret", "qty": 1, "price": Decimal(1)})]
     with pytest.raises(RowFailed) as caught:
-        run(SparkRunner(spark), pipeline(transforms=[derive(x=text)]), tmp_path, ORDERS, changes)
+        what = pipeline(transforms=[derive(x=text)], on_error="stop")
+        run(SparkRunner(spark), what, tmp_path, ORDERS, changes)
     error = caught.value
     assert str(error.facts["condition"]).split(".")[0].removeprefix("BINARY_") == FAILING[text]
     assert error.facts["pipeline"] == "orders"
@@ -174,7 +175,8 @@ def test_a_row_that_cannot_be_computed_is_told_by_condition_and_never_by_value(
 def test_a_filter_that_fails_fails_the_row(spark: Spark, tmp_path: Path) -> None:
     changes = [insert(1, {"id": 1, "status": "x", "qty": 0, "price": Decimal(1)})]
     with pytest.raises(RowFailed) as caught:
-        run(SparkRunner(spark), pipeline(filters=[where("1 / qty > 0")]), tmp_path, ORDERS, changes)
+        what = pipeline(filters=[where("1 / qty > 0")], on_error="stop")
+        run(SparkRunner(spark), what, tmp_path, ORDERS, changes)
     assert caught.value.facts["condition"] == "DIVIDE_BY_ZERO"
 
 

@@ -76,8 +76,11 @@ def test_a_small_machine_gets_a_small_heap_and_the_plain_collector(
 def test_only_a_local_master_is_bound_to_loopback(tmp_path: Path) -> None:
     local = application_settings(tmp_path, 2, {})
     remote = application_settings(tmp_path, 2, {"spark.master": "spark://head:7077"})
+    beside = application_settings(tmp_path, 2, {"spark.master": "spark://127.0.0.1:7077"})
     assert local["spark.driver.bindAddress"] == "127.0.0.1"
     assert "spark.driver.bindAddress" not in remote
+    assert beside["spark.driver.bindAddress"] == "127.0.0.1"
+    assert beside["spark.driver.host"] == "127.0.0.1"
 
 
 def test_a_path_with_a_space_stays_one_option(tmp_path: Path) -> None:

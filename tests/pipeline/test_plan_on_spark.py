@@ -17,8 +17,8 @@ from headrace.changelog.beyond import BeyondDate, BeyondTimestamp, Interval
 from headrace.changelog.values import ValueType
 from headrace.errors import RowFailed
 from headrace.pipeline.batch import BatchFacts, Part
-from headrace.pipeline.definition import derive, drop, equals, rename, where
 from headrace.pipeline.runner import SparkRunner
+from headrace.pipeline.steps import derive, drop, equals, rename, where
 from tests.pipeline.making import (
     ORDERS,
     TRAITS,
@@ -315,7 +315,7 @@ def test_a_baseline_gives_the_rows_that_pass_without_positions(
     output = runner.prepare(what, ORDERS, TRAITS)
     segments = [[insert(0, order(s * 10 + at, qty=at)) for at in range(4)] for s in range(4)]
     parts, _ = batch(tmp_path, ORDERS, *segments)
-    chunks = list(runner.baseline(what, parts[0]))
+    chunks = [loaded.rows for loaded in runner.baseline(what, parts[0])]
     assert len(chunks) == 4
     assert all(chunk.schema == output.arrow for chunk in chunks)
     found = sorted((row["id"], row["total"]) for chunk in chunks for row in chunk.to_pylist())
@@ -342,10 +342,11 @@ def test_a_value_that_its_column_could_not_hold_fails_only_pipelines_that_need_i
     changes = [insert(1, order(1)), insert(2, order(2, qty="many"), 3)]
     runner = SparkRunner(spark)
     with pytest.raises(RowFailed) as caught:
-        run(runner, pipeline(), tmp_path, ORDERS, changes)
+        run(runner, pipeline(on_error="stop"), tmp_path, ORDERS, changes)
     assert "qty" in caught.value.message
-    assert caught.value.facts == {"condition": "VALUE_OUTSIDE_TYPE", "commit": 2, "ordinal": 3}
-    what = pipeline()
+    found = {name: caught.value.facts[name] for name in ("condition", "commit", "ordinal")}
+    assert found == {"condition": "VALUE_OUTSIDE_TYPE", "commit": 2, "ordinal": 3}
+    what = pipeline(on_error="stop")
     runner.prepare(what, ORDERS, TRAITS)
     parts, _ = batch(tmp_path, ORDERS, changes)
     with pytest.raises(RowFailed):

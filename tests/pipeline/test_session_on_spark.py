@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.errors import RowFailed, SparkFailed
-from headrace.pipeline import session as module
+from headrace.pipeline import jvm
 from headrace.pipeline.batch import Part
 from headrace.pipeline.defaults import APPLICATION, BULK, SESSION, SMALL
-from headrace.pipeline.definition import derive
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.session import Spark, start_session
-from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, told
+from headrace.pipeline.steps import derive
+from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, table, told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,8 +33,8 @@ STARTS_TWICE = """
 import os, signal, sys
 from pathlib import Path
 from headrace.errors import BadExpression
-from headrace.pipeline import session
-from headrace.pipeline.definition import where
+from headrace.pipeline import jvm, session
+from headrace.pipeline.steps import where
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.session import spark, start_session
 from tests.pipeline.making import ORDERS, TRAITS, pipeline
@@ -53,17 +54,53 @@ assert again.range(5).count() == 5
 assert signal.getsignal(signal.SIGINT) is handler
 assert dict(os.environ) == before
 assert "PYSPARK_GATEWAY_SECRET" not in os.environ
-Path(data, "pid").write_text(str(session._running.machine.process.pid))
+Path(data, "pid").write_text(str(jvm.running.machine.process.pid))
 """
 IS_KILLED = """
 import os, signal, sys
 from pathlib import Path
-from headrace.pipeline import session
+from headrace.pipeline import jvm, session
 session.start_session(sys.argv[1])
-Path(sys.argv[1], "pid").write_text(str(session._running.machine.process.pid))
+Path(sys.argv[1], "pid").write_text(str(jvm.running.machine.process.pid))
 sys.stdin.read(1)
 os.kill(os.getpid(), signal.SIGKILL)
 """
+HAS_PAGES_AND_EVENTS = """
+import sys, urllib.request
+from pathlib import Path
+from headrace.pipeline import jvm
+from headrace.pipeline.session import start_session
+from tests.pipeline.test_session_on_spark import LOOPBACK, listening
+data = Path(sys.argv[1])
+spark = start_session(data, ui=True, events=True)
+with spark.tagged("t"):
+    assert spark.small.range(5).toArrow().num_rows == 5
+address = spark.info().ui
+assert address.startswith("http://127.0.0.1:") or address.startswith("http://localhost:"), address
+with urllib.request.urlopen(address + "/jobs/") as page:
+    assert page.status == 200
+found = listening(jvm.running.machine.process.pid)
+assert len(found) > 3 and set(found) <= LOOPBACK, found
+assert spark.session.conf.get("spark.ui.killEnabled") == "false"
+spark.stop()
+(log,) = (data / "spark-events").iterdir()
+assert (data / "spark-events").stat().st_mode & 0o777 == 0o700
+assert sum(file.stat().st_size for file in log.iterdir()) > 1000
+"""
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
+
+
+def listening(pid: int) -> list[str]:
+    """The addresses that a process listens on, as the kernel writes them."""
+    held = Path("/proc", str(pid), "fd").iterdir()
+    inodes = {link.readlink().name.removeprefix("socket:[").rstrip("]") for link in held}
+    found = []
+    for sockets in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(sockets).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                found.append(fields[1].split(":")[0])
+    return found
 
 
 def environment(home: Path, **given: str) -> dict[str, str]:
@@ -122,23 +159,34 @@ def test_each_session_has_the_settings_of_its_table(spark: Spark) -> None:
 
 @pytest.mark.meets("S5")
 def test_spark_listens_on_loopback_alone(spark: Spark) -> None:
-    assert module._running is not None
-    held = Path("/proc", str(module._running.machine.process.pid), "fd").iterdir()
-    inodes = {link.readlink().name.removeprefix("socket:[").rstrip("]") for link in held}
-    listening = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                listening.append(fields[1].split(":")[0])
-    loopback = {"0100007F", "0000000000000000FFFF00000100007F"}
-    assert listening
-    assert set(listening) <= loopback
+    assert jvm.running is not None
+    found = listening(jvm.running.machine.process.pid)
+    assert found
+    assert set(found) <= LOOPBACK
+
+
+@pytest.mark.meets("S5", "S17")
+def test_pages_and_event_logs_are_there_when_asked_for_and_only_for_us(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HAS_PAGES_AND_EVENTS, str(tmp_path / "data")],
+        cwd=tmp_path,
+        env=environment(tmp_path, PATH=os.environ["PATH"]),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+
+
+def test_pages_are_refused_where_they_would_be_open_to_a_network(tmp_path: Path) -> None:
+    with pytest.raises(SparkFailed, match="network"):
+        jvm._start(tmp_path, {"spark.master": "spark://host:7077"}, {}, ui=True, events=False)
 
 
 def test_the_jvm_is_out_of_reach_of_the_terminals_signals(spark: Spark) -> None:
-    assert module._running is not None
-    pid = module._running.machine.process.pid
+    assert jvm.running is not None
+    pid = jvm.running.machine.process.pid
     assert os.getsid(pid) == pid
 
 
@@ -164,13 +212,18 @@ def test_a_users_session_keeps_its_settings_and_is_never_stopped(
     for name, value in settings.items():
         theirs.conf.set(name, value)
     brought = Spark.bring(theirs)
-    row = {"id": 1, "status": "paid", "qty": 2, "price": Decimal(1)}
-    what = pipeline(transforms=[derive(at="cast(timestamp '2026-01-01 00:00:00' as string)")])
-    result = run(SparkRunner(brought), what, tmp_path, ORDERS, [insert(1, row)])
-    assert told(result, "at") == [("insert", 1, "2026-01-01 00:00:00")]
+    schema = table(("id", "int64"), ("Id", "int64"), ("at", "timestamptz"))
+    row = {"id": 1, "Id": 7, "at": datetime(2026, 1, 1, tzinfo=UTC)}
+    what = pipeline(transforms=[derive(x="Id - id", at="cast(at as string)")], on_error="stop")
+    result = run(SparkRunner(brought), what, tmp_path, schema, [insert(1, row)])
+    assert told(result, "x", "at") == [("insert", 1, 6, "2026-01-01 00:00:00")]
+    with pytest.raises(RowFailed):
+        what = pipeline(transforms=[derive(x="1 / (id - 1)")], on_error="stop")
+        run(SparkRunner(brought), what, tmp_path, schema, [insert(1, row)])
     assert {name: theirs.conf.get(name) for name in settings} == settings
-    brought.stop()
+    assert brought.alive
     assert not brought.own
+    brought.stop()
     assert theirs.range(3).count() == 3
 
 
@@ -196,18 +249,18 @@ def test_what_runs_is_counted_and_named_without_values(spark: Spark, tmp_path: P
 
 @pytest.mark.meets("S5")
 def test_a_row_that_fails_leaves_no_value_in_sparks_logs(spark: Spark, tmp_path: Path) -> None:
-    assert module._running is not None
+    assert jvm.running is not None
     changes = [insert(1, {"id": 1, "status": "planted-secret", "qty": 1, "price": Decimal(1)})]
     with pytest.raises(RowFailed):
-        what = pipeline(transforms=[derive(x="cast(status as int)")])
+        what = pipeline(transforms=[derive(x="cast(status as int)")], on_error="stop")
         run(SparkRunner(spark), what, tmp_path, ORDERS, changes)
-    for log in module._running.machine.output.parent.iterdir():
+    for log in jvm.running.machine.output.parent.iterdir():
         assert b"planted-secret" not in log.read_bytes()
 
 
-def test_a_session_of_spark_connect_is_refused() -> None:
+def test_what_is_no_session_is_refused() -> None:
     theirs: Any = object()
-    with pytest.raises(SparkFailed, match="Connect"):
+    with pytest.raises(SparkFailed, match="no session"):
         Spark.bring(theirs)
 
 

@@ -7,9 +7,9 @@ a JVM: here is nothing of Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
@@ -18,7 +18,13 @@ from headrace.changelog.entry import File
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.result import Result
+from headrace.pipeline.result import Failure, Place, Result
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Behind: TypeAlias = Callable[[Sequence[Failure]], frozenset[Place]]
+"""Tells which changes must be set aside with these: they, and what follows them by key (R30)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,9 @@ class BatchFacts:
     marked: int = 0
     """As in its parts; either will do."""
 
+    without: frozenset[Place] = frozenset()
+    """Changes that are set aside: the result is as if the batch did not hold them."""
+
     @classmethod
     def of(cls, files: Iterable[File], first: Position, last: Position) -> BatchFacts:
         """Return the facts of a batch of these segments."""
@@ -64,34 +73,77 @@ class BatchFacts:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Some rows of a baseline, in the shape of the result."""
+
+    rows: pa.Table
+    failures: tuple[Failure, ...] = ()
+
+
 class Runner(Protocol):
     """
     Computes what a target is given.
 
     *Order*: rows come in position order. *Duplicates*: a batch given again gives the same
-    result (R23g). *Threads*: several pipelines at a time, each from one thread. *Empty
-    batch*: not asked for; a batch without segments needs no run. *Errors*: `RowFailed` for a
-    row that cannot be computed, `JobFailed` for what may be tried again.
+    result (R23g). *Threads*: several pipelines at a time, each from one thread; `cancel`
+    from any. *Empty batch*: not asked for; a batch without segments needs no run. *Errors*:
+    a row that cannot be computed is a `Failure` in the result, and the others are there;
+    `TooManyFailed` beyond the pipeline's `on_error`, `RowFailed` where that is to stop;
+    `JobFailed` for what may be tried again, `JobCancelled` after a `cancel`.
     """
 
     def prepare(self, pipeline: Pipeline, schema: TableSchema, traits: SourceTraits) -> TableSchema:
         """
         Analyse the pipeline over such a table, and return what its rows will look like.
 
-        Called once for a pipeline before anything else. Raises `UnknownColumn`,
-        `BadExpression`, `BadTransform`.
+        Called once for each table of a pipeline before anything else. Raises
+        `UnknownColumn`, `BadExpression`, `BadTransform`, `BadFunction`, `BadFrame`.
         """
         ...
 
     def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
         """
-        Return a batch's rows: `_op _commit _ordinal _time`, then the columns of the result.
+        Return the rows of one table's batch: `_op _commit _ordinal _time`, then the columns.
 
         Parts are in the order of their schemas' versions; the result looks as the last one
         does.
         """
         ...
 
-    def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[pa.Table]:
+    def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[Loaded]:
         """Yield the rows of a baseline's segments, in the shape of the result, in any order."""
+        ...
+
+    def cancel(self, pipeline: Pipeline) -> None:
+        """End the job that this pipeline has running, if any; what it computed is forgotten."""
+        ...
+
+
+@runtime_checkable
+class GivesFrames(Protocol):
+    """
+    What a runner of Spark can do besides: hand a batch over as a DataFrame.
+
+    The frame has the row's columns, then `_op` (text), `_position` (text), `_commit`,
+    `_ordinal` and `_time`; a key change is two rows of one position, and a truncate is a row
+    of nulls. `take` may be called again, with a frame without the rows that failed; what it
+    raises, unless a row is to blame, is raised here.
+    """
+
+    def give(
+        self,
+        pipeline: Pipeline,
+        parts: Sequence[Part],
+        facts: BatchFacts,
+        behind: Behind,
+        take: Callable[[DataFrame], None],
+    ) -> tuple[Failure, ...]:
+        """Let `take` have a batch of one table; return the rows that could not be computed."""
+        ...
+
+    def give_baseline(
+        self, pipeline: Pipeline, part: Part, take: Callable[[DataFrame, int], None]
+    ) -> tuple[Failure, ...]:
+        """Let `take` have a baseline's rows in numbered pieces: as inserts, without positions."""
         ...

@@ -7,6 +7,7 @@ from them and a test can hold them against a running session.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from headrace.errors import SparkFailed
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 FEW_CORES = 2
+
+_THIS_MACHINE = re.compile(r"local.*|spark://(127\.[\d.]+|localhost|\[::1\]):\d+")
+"""Masters beside us: a cluster on loopback needs no driver that others can reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ APPLICATION: Sequence[Setting] = (
         "Takes 40 ms off every hop to a Python worker, and opens no port.",
     ),
     Setting(
+        "spark.python.task.killTimeout",
+        "200ms",
+        "A cancelled Python function would keep its core for two seconds more.",
+    ),
+    Setting(
         "spark.python.sql.dataFrameDebugging.enabled",
         "false",
         "Recording Python call sites costs round trips on every column.",
@@ -54,6 +63,21 @@ APPLICATION: Sequence[Setting] = (
     Setting("spark.eventLog.enabled", "false", "Events are written only when asked for."),
 )
 """What holds for the whole application, and cannot be changed once it runs."""
+
+UI: Sequence[Setting] = (
+    Setting("spark.ui.enabled", "true", "They were asked for."),
+    Setting("spark.ui.port", "0", "Any free port: a second engine has pages of its own."),
+    Setting("spark.ui.killEnabled", "false", "They are for looking."),
+)
+"""For Spark's own pages, which then listen on 127.0.0.1 as the rest of it does."""
+
+EVENTS: Sequence[Setting] = (
+    Setting("spark.eventLog.enabled", "true", "They were asked for."),
+    Setting("spark.eventLog.rolling.enabled", "true", "One file would grow for ever."),
+    Setting("spark.eventLog.rolling.maxFileSize", "128m", "Old files can be removed."),
+    Setting("spark.eventLog.compress", "true", "A job writes some 20 kB of plans, uncompressed."),
+)
+"""For event logs, in `spark-events` in the data directory, which only its owner can read."""
 
 SESSION: Sequence[Setting] = (
     Setting("spark.sql.session.timeZone", "UTC", "A result must not depend on the machine's zone."),
@@ -94,6 +118,7 @@ SMALL: Sequence[Setting] = (
     Setting("spark.sql.codegen.wholeStage", "false", "Compiling costs more than 5,000 rows."),
     Setting("spark.sql.codegen.factoryMode", "NO_CODEGEN", "As above, for single expressions."),
     Setting("spark.sql.adaptive.enabled", "false", "There is nothing to adapt in one stage."),
+    Setting("spark.sql.shuffle.partitions", "2", "A join of few rows needs no 200 tasks."),
 )
 """For batches of up to a few thousand rows."""
 
@@ -101,6 +126,7 @@ BULK: Sequence[Setting] = (
     Setting("spark.sql.codegen.wholeStage", "true", "Doubles the speed of a large batch."),
     Setting("spark.sql.codegen.factoryMode", "FALLBACK", "Spark's default."),
     Setting("spark.sql.adaptive.enabled", "true", "Spark's default."),
+    Setting("spark.sql.shuffle.partitions", "200", "Spark's default; fewer where it sees fit."),
 )
 """For everything larger."""
 
@@ -135,6 +161,9 @@ def application_settings(data: Path, cores: int, conf: Mapping[str, str]) -> dic
         # A crashed JVM would otherwise leave its report where the user stands.
         f"-XX:ErrorFile={_quoted(data / 'logs')}/java-crash-%p.log",
         f"-Dderby.system.home={_quoted(data / 'spark-warehouse')}",
+        # Mostly a job that runs out of memory fails; but when the thread that serves its rows
+        # dies of it, Python was seen to wait on. A JVM that is gone is noticed and replaced.
+        "-XX:+ExitOnOutOfMemoryError",
         "-XX:-UsePerfData",
         *(["-XX:+UseSerialGC"] if few and "GC" not in conf.get(JAVA_OPTIONS, "") else []),
     ]
@@ -147,9 +176,19 @@ def session_settings(kind: Sequence[Setting]) -> dict[str, str]:
     return {setting.name: setting.value for setting in (*SESSION, *kind)}
 
 
+def ui_settings() -> dict[str, str]:
+    """Return what turns Spark's own pages on."""
+    return {setting.name: setting.value for setting in UI}
+
+
+def event_settings() -> dict[str, str]:
+    """Return what makes Spark write event logs."""
+    return {setting.name: setting.value for setting in EVENTS}
+
+
 def is_local(master: str) -> bool:
     """Whether driver and executors share one machine."""
-    return master.startswith("local")
+    return _THIS_MACHINE.fullmatch(master) is not None
 
 
 def _quoted(path: Path) -> str:

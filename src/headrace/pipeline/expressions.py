@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
 
-from headrace.errors import BadExpression
-from headrace.pipeline.definition import Expression
+from headrace.errors import BadExpression, BadFrame
 from headrace.pipeline.failures import analysing
 from headrace.pipeline.literals import quoted
 from headrace.pipeline.session import Spark
+from headrace.pipeline.steps import Expression
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,6 +43,9 @@ _REFUSED = {
     ),
 }
 """Classes of the analysed plan that make a result differ, or that need more than one row."""
+
+_VARIES = ("the clock or the session", "a random number", "its place in the job")
+"""Those of them that make a result differ: what a whole frame may not use either."""
 
 _MOMENT = r"\s*(now|today|tomorrow|yesterday)\b[^']*"
 _TYPED_MOMENT = re.compile(rf"\b(date|timestamp(_ntz|_ltz)?)\s*'{_MOMENT}'", re.IGNORECASE)
@@ -108,6 +111,25 @@ def must_be_boolean(analysed: Analysed, place: str) -> Analysed:
         found = analysed.type.simpleString()
         raise BadExpression(f"{place} is {found}, and a condition is true or false", type=found)
     return analysed
+
+
+def must_repeat(spark: Spark, frame: DataFrame, place: str) -> None:
+    """Raise `BadFrame` for a frame that could give other rows when a batch is run again."""
+    nodes = list(_nodes(json.loads(spark.analysed(frame))))
+    for at, (kind, node) in enumerate(nodes):
+        for what in _VARIES:
+            if _REFUSED[what].search(kind):
+                raise BadFrame(f"{place} uses {what}, {kind}", remedy=_REPEAT, kind=kind)
+        # What is cast stands right behind its cast.
+        text = str(node.get("value", "")) if node.get("dataType") == "string" else ""
+        moment = _MOMENT_TEXT.fullmatch(text) if kind == "Literal" else None
+        if moment and at and _MAKES_MOMENTS.search(nodes[at - 1][0]):
+            raise BadFrame(f"{place} uses the time of day, '{moment[1]}'", remedy=_REPEAT)
+    if not spark.deterministic(frame):
+        raise BadFrame(f"{place} gives another result each time", remedy=_REPEAT)
+
+
+_REPEAT = "Use the change's own time, _time, and nothing by chance: a batch may be run again."
 
 
 def _bindings(

@@ -23,11 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import SparkFailed
+from headrace.pipeline.defaults import JAVA_OPTIONS
 from headrace.pipeline.java import VECTOR_MODULE, Java
 
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.01
+_LONGEST_FOLDER = 60
+"""Spark puts sockets there with names of 42 characters, and a socket's path ends at 104."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,11 @@ class Machine:
     output: Path
     """What the JVM printed, if anything."""
 
+    folder: Path
+    """Its temporary files: one that was killed cannot remove them itself."""
+
     def stop(self) -> None:
-        """Let the JVM end by itself, and end it where it does not."""
+        """Let the JVM end by itself, and end it where it does not; clear up behind it."""
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -54,6 +60,7 @@ class Machine:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def launch(
@@ -78,10 +85,14 @@ def launch(
         "SPARK_SCALA_VERSION": _scala_version(spark_home),
         "SPARK_CONNECT_MODE": "0",
     }
-    command = command_line(java, _ask_launcher(java, spark_home, settings, own, output))
-    folder = tempfile.mkdtemp(prefix="headrace-")
-    told = Path(folder) / "gateway"
+    folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+    told = folder / "gateway"
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER and " " not in str(folder):
+        # In front, so that the same option of a user comes later and wins.
+        options = f"-Djava.io.tmpdir={folder} {settings.get(JAVA_OPTIONS, '')}"
+        settings = {**settings, JAVA_OPTIONS: options}
     try:
+        command = command_line(java, _ask_launcher(java, spark_home, settings, own, output))
         with output.open("wb") as lines:
             process = subprocess.Popen(
                 command,
@@ -100,9 +111,10 @@ def launch(
             if process.stdin is not None:
                 process.stdin.close()
             raise
-    finally:
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-    return Machine(process, port, secret, output)
+        raise
+    return Machine(process, port, secret, output, folder)
 
 
 def command_line(java: Java, answer: bytes) -> list[str]:

@@ -12,6 +12,7 @@ from decimal import Decimal
 
 from headrace.changelog.values import ValueType
 from headrace.errors import BadExpression
+from headrace.pipeline.steps import Equals, Prefix, Regex
 
 _SQL_TYPES = {
     "int16": "smallint",
@@ -21,12 +22,55 @@ _SQL_TYPES = {
     "float64": "double",
     "time": "bigint",
 }
+TEXTS = ("text", "json")
+"""Kinds of columns that hold nothing but text."""
+
 _INT64 = range(-(2**63), 2**63)
 
 
 def quoted(name: str) -> str:
     """Return a name as SQL takes it, whatever it holds."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def condition(filter_: Equals | Prefix | Regex, column: str, type: ValueType) -> str:
+    """
+    Return SQL that is true where the filter is true of `column`, and else false, never null.
+
+    Raises `BadExpression` for what can be true of no row of this type.
+    """
+    match filter_:
+        case Equals(_, value):
+            return equality(column, type, value)
+        case Prefix(_, text):
+            return f"coalesce(startswith({_texts(column, type)}, {text_literal(text)}), false)"
+        case Regex(_, pattern):
+            return f"coalesce({_texts(column, type)} rlike {text_literal(pattern)}, false)"
+
+
+def masked(column: str, keep: int, with_: str) -> str:
+    """Return SQL for the text with each character replaced, all but the last `keep`."""
+    hidden = f"greatest(char_length({column}) - {keep}, 0)"
+    return f"concat(repeat({text_literal(with_)}, {hidden}), right({column}, {keep}))"
+
+
+def text_literal(value: str) -> str:
+    """Return a text as SQL, whatever it holds."""
+    if not isinstance(value, str):
+        raise BadExpression("This is not text", type=type(value).__name__)
+    try:
+        return f"cast(x'{value.encode().hex()}' as string)"
+    except UnicodeEncodeError:
+        raise BadExpression("This is not text that UTF-8 can hold") from None
+
+
+def _texts(column: str, type: ValueType) -> str:
+    """Return SQL for the text of a column; of one without a fixed type, its text part."""
+    if type.kind == "variant":
+        return f"{column}.t"
+    if type.kind not in TEXTS:
+        raise BadExpression(f"A column of type {type} is not text")
+    return column
 
 
 def equality(column: str, type: ValueType, value: object) -> str:
@@ -59,7 +103,7 @@ def _literal(type: ValueType, value: object) -> str:
     if kind == "boolean":
         return "true" if stored else "false"
     if kind in ("text", "json"):
-        return _text(stored)
+        return text_literal(stored)
     if kind in ("bytes", "text_bytes", "uuid"):
         return f"x'{stored.hex()}'"
     if kind == "decimal":
@@ -75,16 +119,12 @@ def _moment(kind: str, stored: int) -> str:
     return instant if kind == "timestamptz" else f"cast({instant} as timestamp_ntz)"
 
 
-def _text(value: str) -> str:
-    return f"cast(x'{value.encode().hex()}' as string)"
-
-
 def _numeric(column: str, type: ValueType, value: object) -> str:
     array, misfits = type.to_arrow([value])
     if misfits:
         raise BadExpression(f"A column of type {type} never has this value")
     text = array[0].as_py()
-    same = f"({column} <=> {_text(text)})"
+    same = f"({column} <=> {text_literal(text)})"
     if not Decimal(text).is_finite():
         return same
     # 1.0 and 1.00 are one number and two texts; what 38 digits cannot hold compares as text.
@@ -96,7 +136,7 @@ def _numeric(column: str, type: ValueType, value: object) -> str:
 def _variant(column: str, value: object) -> str:
     """Compare as SQLite does: whole and real numbers by value, texts and bytes by bytes."""
     if isinstance(value, str):
-        return f"({column}.t <=> {_text(value)})"
+        return f"({column}.t <=> {text_literal(value)})"
     if isinstance(value, bytes):
         return f"({column}.b <=> x'{value.hex()}')"
     if not isinstance(value, int | float | Decimal) or value != value:

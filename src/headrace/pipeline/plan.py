@@ -12,27 +12,31 @@ only where keys changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructField, StructType
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, StructType
 
 from headrace.capture.source import SourceTraits
-from headrace.changelog.schema import Column, TableSchema
-from headrace.changelog.values import ValueType
-from headrace.errors import BadExpression
-from headrace.pipeline.definition import Derive, Drop, Equals, Pipeline, Rename, Where
-from headrace.pipeline.expressions import Analysed, analyse, must_be_boolean
+from headrace.changelog.schema import TableSchema
+from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.failures import analysing
-from headrace.pipeline.scan import Output, Scan, Shape
+from headrace.pipeline.framing import compared, made_by
+from headrace.pipeline.functions import must_load
+from headrace.pipeline.outputs import conditions, reads, transformed
+from headrace.pipeline.scan import Framed, Output, Scan, Shape
 from headrace.pipeline.session import Prepared, Spark
-from headrace.pipeline.shapes import row_schema, segment_schema
+from headrace.pipeline.shapes import segment_schema
+from headrace.pipeline.stages import Stages
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.readwriter import DataFrameReader
+
+Stage: TypeAlias = Prepared | Framed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,9 @@ class Recipe:
     """What makes a frame of segments, as the JVM holds it."""
 
     reader: DataFrameReader
-    projections: tuple[Prepared, ...]
+    stages: tuple[Stage, ...]
+    around: Prepared | None = None
+    """What goes round a frame's function; None where there is none."""
 
 
 class Plan:
@@ -53,24 +59,34 @@ class Plan:
             raise errors[0]
         self._spark = spark
         self._schema = schema
+        filters = tuple(conditions(spark, pipeline, schema))
+        made = transformed(spark, pipeline, schema)
         self._scan = Scan(
-            pipeline,
-            schema,
-            tuple(_filters(spark, pipeline, schema)),
-            tuple(_outputs(spark, pipeline, schema)),
-            traits.inserts_replace,
+            schema, filters, tuple(made.steps), tuple(made.outputs), traits.inserts_replace
         )
         self._recipes: dict[tuple[Shape, int], Recipe] = {}
         self.output = _output_schema(schema, self._scan.outputs)
         # What only the whole shows is found here, and not by the first batch.
         with analysing("The pipeline"):
             whole = spark.empty(self._read_schema(Shape.MOVES))
-            self._follow(whole, self._prepared(Shape.MOVES))
+            stages, around = self._prepared(Shape.MOVES)
+            self._follow(whole, stages, around)
+        must_load(spark, self._scan.calls)
 
     @property
     def filtered(self) -> bool:
         """Whether some rows may be left out."""
-        return bool(self._scan.filters)
+        return self._scan.leaves_out
+
+    @property
+    def reports_failures(self) -> bool:
+        """Whether a frame's last column is `_failed`: what a user's function raised, as JSON."""
+        return bool(self._scan.calls)
+
+    @property
+    def framed(self) -> bool:
+        """Whether a user's function of a DataFrame is part of it; then rows are `checked`."""
+        return self._scan.framed is not None
 
     @property
     def fields(self) -> frozenset[int]:
@@ -79,25 +95,116 @@ class Plan:
         return frozenset(self._schema.column(name).field for name in names)
 
     def frame(self, session: SparkSession, paths: Sequence[str], shape: Shape) -> DataFrame:
-        """Return the frame over these segments; its columns are by place, not by name."""
+        """
+        Return the frame over these segments; its columns are by place, not by name.
+
+        With `reports_failures` the last column is `_failed`: null, or JSON of `function`,
+        `error` and `message`, and for a baseline `place` (file/row number). Rows that failed
+        are there whatever the filters say, and may have no op. With `framed` it holds
+        receipts besides, and for a baseline one more column: give what was collected to
+        `checked`, or leave them out by `without_receipts`.
+        """
         key = (shape, id(session))
         recipe = self._recipes.get(key)
         if recipe is None:
             reader = session.read.schema(self._read_schema(shape))
-            recipe = self._recipes[key] = Recipe(reader, self._prepared(shape))
-        return self._follow(recipe.reader.parquet(*paths), recipe.projections)
+            recipe = self._recipes[key] = Recipe(reader, *self._prepared(shape))
+        return self._follow(recipe.reader.parquet(*paths), recipe.stages, recipe.around)
 
-    def _prepared(self, shape: Shape) -> tuple[Prepared, ...]:
-        return tuple(self._spark.prepared(each) for each in self._scan.projections(shape))
+    def checked(self, rows: pa.Table, shape: Shape) -> pa.Table:
+        """
+        Return what was collected of a frame, in the shape of every other plan's.
 
-    def _follow(self, frame: DataFrame, projections: tuple[Prepared, ...]) -> DataFrame:
-        for projection in projections:
-            frame = self._spark.select(frame, projection)
-        # A row that does not pass has no op, and only filters make such rows.
-        return frame.where("`0` is not null") if self.filtered else frame
+        Raises `BadFrame` where a user's function of a DataFrame lost rows or made more. It
+        takes what `places` gives as well, where only that is asked.
+        """
+        framed = self._scan.framed
+        if framed is None:
+            return rows
+        if shape is not Shape.BASELINE:
+            return compared(rows, framed, (1, 2))
+        last = rows.num_columns - 1
+        return compared(rows, framed, (last,)).remove_column(last)
 
-    def _read_schema(self, shape: Shape) -> StructType:
-        if not self._scan.as_text:
+    def places(self, frame: DataFrame, shape: Shape) -> DataFrame:
+        """Return of a framed plan's frame what `checked` looks at."""
+        return frame.select(*(("0", "_place") if shape is Shape.BASELINE else ("0", "1", "2")))
+
+    def without_receipts(self, frame: DataFrame, shape: Shape) -> DataFrame:
+        """Return a frame of this plan in the shape of every other plan's, unchecked."""
+        if not self.framed:
+            return frame
+        frame = frame.where("`0` is null or `0` >= 0")
+        return frame.drop("_place") if shape is Shape.BASELINE else frame
+
+    def probe(
+        self, session: SparkSession, paths: Sequence[str], *, baseline: bool = False
+    ) -> DataFrame | None:
+        """
+        Return `_commit` and `_ordinal` of the rows for which an expression raises; one job.
+
+        Of a baseline it is `_place`, file/row number. None where it cannot be told: after a
+        frame, or on Spark Connect.
+        """
+        if self.framed or self._spark.tried(F.lit(1)) is None:
+            return None
+        shape = Shape.BASELINE if baseline else Shape.MOVES
+        frame = session.read.schema(self._read_schema(shape, all_columns=True)).parquet(*paths)
+        for each in Stages(self._scan, shape, self._tried).bad():
+            assert not isinstance(each, Framed)
+            frame = self._spark.select(frame, self._spark.prepared(each))
+        chosen = ["_place"] if baseline else ["_commit", "_ordinal"]
+        return frame.where("bad").select(*chosen)
+
+    def _tried(self, column: Column) -> Column:
+        tried = self._spark.tried(column)
+        assert tried is not None
+        return tried
+
+    def _prepared(self, shape: Shape) -> tuple[tuple[Stage, ...], Prepared | None]:
+        if self._scan.as_text:
+            return (self._spark.prepared(self._scan.bound(shape)),), None
+        stages = Stages(self._scan, shape)
+        prepared = tuple(
+            each if isinstance(each, Framed) else self._spark.prepared(each)
+            for each in stages.projections()
+        )
+        if not self.framed:
+            return prepared, None
+        first, last = stages.around
+        types: list[DataType] = [each.type for each in self._scan.outputs]
+        if shape is Shape.MOVES:
+            named = {each.source: each.type for each in self._scan.outputs}
+            types += [BooleanType(), *(named[key] for key in self._schema.key)]
+        nulls = (F.lit(None).cast(each) for each in types)
+        # By place, as a union goes; only what is asked for below has a name.
+        tail = [f"{sql} as _failed" for sql in last[:1]] if self.reports_failures else []
+        tail += [f"{sql} as _place" for sql in last[len(tail) :]]
+        head = [f"{sql} as `{at}`" for at, sql in enumerate(first)]
+        return prepared, self._spark.prepared([*head, *nulls, *tail])
+
+    def _follow(
+        self, frame: DataFrame, stages: Sequence[Stage], around: Prepared | None
+    ) -> DataFrame:
+        base = frame
+        for stage, following in zip(stages, [*stages[1:], None], strict=True):
+            if isinstance(stage, Framed):
+                frame = made_by(stage.make, frame.where("_change is not null"), stage.place)
+                continue
+            if isinstance(following, Framed):
+                base = frame
+            frame = self._spark.select(frame, stage)
+        if around is not None:
+            return frame.union(self._passed(self._spark.select(base, around)))
+        return self._passed(frame) if self.filtered or self.reports_failures else frame
+
+    def _passed(self, frame: DataFrame) -> DataFrame:
+        """Return the frame without rows that do not pass: they have no op, and did not fail."""
+        failed = " or _failed is not null" if self.reports_failures else ""
+        return frame.where(f"`0` is not null{failed}")
+
+    def _read_schema(self, shape: Shape, *, all_columns: bool = False) -> StructType:
+        if all_columns or not self._scan.as_text:
             # A `Column` does not tell what it reads; Spark's own pruning has to do.
             every = set(self._schema.names)
             return segment_schema(self._schema, every, every if shape.reads_before else None)
@@ -111,104 +218,18 @@ class Plan:
         for each in self._scan.outputs:
             if each.source is not None:
                 found.add(each.source)
-            elif each.over is None:
-                return set(self._schema.names)
-            else:
+            elif each.over is not None:
                 found.update(source for _, source in each.over)
+            elif not each.is_time:
+                return set(self._schema.names)
         return found
 
     def _filter_columns(self) -> set[str]:
-        found: set[str] = set()
-        for each in self._scan.filters:
-            names = {each.field} if isinstance(each, Equals) else each.names
-            if names is None:
-                return set(self._schema.names)
-            found |= names
-        return found
-
-
-def _filters(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> Iterator[Equals | Analysed]:
-    frame = spark.empty(row_schema(schema))
-    for number, each in enumerate(pipeline.filters, 1):
-        if isinstance(each, Where):
-            place = f"Filter {number}"
-            yield must_be_boolean(analyse(spark, frame, each.condition, place), place)
-        else:
-            yield each
-
-
-def _outputs(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> list[Output]:
-    """Return the columns of the result, analysing each derived one where it stands."""
-    outputs = [Output(column, column.name) for column in schema.columns]
-    field = max(column.field for column in schema.columns)
-    for number, transform in enumerate(pipeline.transforms, 1):
-        match transform:
-            case Drop(names):
-                outputs = [each for each in outputs if each.column.name not in names]
-            case Rename(names):
-                outputs = [_renamed(each, dict(names)) for each in outputs]
-            case Derive(columns):
-                frame = spark.empty(_in_sight(outputs, schema))
-                made = []
-                for name, expression in columns:
-                    place = f"Transform {number}, {name}"
-                    found = analyse(spark, frame, expression, place)
-                    # Derived columns are numbered behind the source's own.
-                    field += 1
-                    column = Column(name, _value_type(found, place), field)
-                    made.append(Output(column, None, found, _sources(found, outputs)))
-                outputs = _placed(outputs, made)
-    return outputs
+        found = reads(self._scan.filters)
+        return set(self._schema.names) if found is None else found
 
 
 def _output_schema(schema: TableSchema, outputs: Sequence[Output]) -> TableSchema:
     named = {each.source: each.column.name for each in outputs}
     columns = tuple(each.column for each in outputs)
     return TableSchema(schema.table, columns, tuple(named[name] for name in schema.key))
-
-
-def _renamed(output: Output, names: dict[str, str]) -> Output:
-    name = output.column.name
-    return replace(output, column=replace(output.column, name=names.get(name, name)))
-
-
-def _placed(outputs: list[Output], made: list[Output]) -> list[Output]:
-    """Return the columns with derived ones in place of their namesakes, or at the end."""
-    new = {each.column.name: each for each in made}
-    placed = [new.pop(each.column.name, each) for each in outputs]
-    return [*placed, *new.values()]
-
-
-def _sources(found: Analysed, outputs: list[Output]) -> tuple[tuple[str, str], ...] | None:
-    """Return which source column each name is that the expression uses."""
-    if found.names is None:
-        return None
-    named = {each.column.name: each.source for each in outputs}
-    sources = []
-    for name in sorted(found.names):
-        source = named[name]
-        if source is None:
-            return None
-        sources.append((name, source))
-    return tuple(sources)
-
-
-def _value_type(found: Analysed, place: str) -> ValueType:
-    """Return the log's type for what an expression gives."""
-    if found.type.typeName() == "void":
-        raise BadExpression(f"{place} is always null; give it a type: cast(null as int)")
-    with analysing(place):
-        return ValueType.of_arrow(to_arrow_type(found.type, timezone="UTC"))
-
-
-def _in_sight(outputs: list[Output], schema: TableSchema) -> StructType:
-    types = {field.name: field.dataType for field in row_schema(schema)}
-    return StructType(
-        [
-            StructField(
-                each.column.name,
-                types[each.source or ""] if each.derived is None else each.derived.type,
-            )
-            for each in outputs
-        ]
-    )

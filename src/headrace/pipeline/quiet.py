@@ -44,6 +44,7 @@ def hush() -> None:
     """Load PySpark, and keep its loggers off the terminal."""
     # All of it, for it takes a while: this is called while a JVM starts.
     import pyspark.sql  # noqa: F401
+    from py4j import java_gateway
     from pyspark.logger import PySparkLogger
 
     for name in _NOISY:
@@ -52,3 +53,6 @@ def hush() -> None:
     # Without a handler of its own, Python prints its warnings to standard error.
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
+    # A lost connection goes to the root logger, by a function that also sets up logging for
+    # the whole process. py4j's own logger has methods of the same names.
+    java_gateway.logging = logger

@@ -9,8 +9,9 @@ row whose key changed becomes two of the same position, the delete of the old ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,32 @@ from headrace.changelog.schema import META, TableSchema
 
 POSITIONS = tuple(META[at] for at in (0, 1, 2, 4))
 """`_op _commit _ordinal _time`: the first columns of a result, by place and not by name."""
+
+
+Place: TypeAlias = tuple[int, int]
+"""
+Where a row stands: commit and ordinal of a change.
+
+The rows of a baseline have no position (R20); there it is the number of the segment among
+the part's paths, and of the row within it, both from 0.
+"""
+
+
+FUNCTION_FAILED = "FUNCTION_FAILED"
+OUTSIDE_TYPE = "VALUE_OUTSIDE_TYPE"
+"""Codes of failures that are not conditions of Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A row that cannot be computed, and why. Never what else may go wrong in a job (S2)."""
+
+    place: Place
+    code: str
+    """Spark's condition (`DIVIDE_BY_ZERO`), `FUNCTION_FAILED`, or `VALUE_OUTSIDE_TYPE`."""
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What helps a person: the column, the function, its own words. Kept in the letter only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +63,8 @@ class Result:
 
     job_ms: float
     scanned_rows: int
+    failures: tuple[Failure, ...] = ()
+    """Rows that are not among these, because they cannot be computed, by position."""
 
 
 def result_schema(output: TableSchema) -> pa.Schema:
@@ -68,6 +97,25 @@ def shaped(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         for column, field in zip(rows.columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def aligned(rows: pa.Table, have: TableSchema, want: TableSchema) -> pa.Table:
+    """Return rows of an older schema's result in the shape of the newest."""
+    if have is want or have.columns == want.columns:
+        return rows
+    places = {name: at for at, name in enumerate(have.names, len(POSITIONS))}
+    columns = [rows.column(at) for at in range(len(POSITIONS))]
+    for column in want.columns:
+        at = places.get(column.name)
+        columns.append(
+            pa.nulls(rows.num_rows, column.type.arrow) if at is None else rows.column(at)
+        )
+    extra = rows.columns[len(POSITIONS) + len(have.columns) :]
+    schema = [
+        *result_schema(want),
+        *(pa.field(f"_{at}", each.type) for at, each in enumerate(extra)),
+    ]
+    return pa.table([*columns, *extra], names=[field.name for field in schema])
 
 
 def _joined(parts: Sequence[pa.Table], output: TableSchema, width: int) -> pa.Table:

@@ -14,29 +14,38 @@ is true of it, `kb` the same of the row before:
 The last case is a source whose inserts replace silently (`inserts_replace`), or an update
 whose before image the source did not send (R22). A truncate passes as it is.
 
-Expressions given as text are bound to their image and make one projection over the files;
-with a `Column` among them the images are brought into sight one after the other. A derived
-column is computed only for rows that pass (`case when`), so that a row outside the filter
-cannot fail the job.
+Expressions given as text are bound to their image and make one projection over the files.
+Where that cannot be (a `Column`, a Python function, a frame) the images are brought into
+sight one after the other: see `stages`. A derived column is computed only for rows that pass
+(`case when`), so that a row outside the filter cannot fail the job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
-from pyspark.sql import functions as F
-
 from headrace.changelog.change import Op
 from headrace.changelog.schema import Column, TableSchema
-from headrace.pipeline.definition import Derive, Drop, Equals, Pipeline, Rename
-from headrace.pipeline.expressions import Analysed, as_column
-from headrace.pipeline.literals import equality, quoted
+from headrace.pipeline.expressions import Analysed
+from headrace.pipeline.functions import Called
+from headrace.pipeline.literals import condition, quoted
+from headrace.pipeline.steps import (
+    Derive,
+    Drop,
+    Equals,
+    FrameFunction,
+    Prefix,
+    Regex,
+    Rename,
+    Timestamp,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
+    from pyspark.sql.types import DataType
 
 Projection: TypeAlias = "Sequence[str | SparkColumn]"
 
@@ -60,15 +69,41 @@ class Shape(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A column of the result: one of the source's, or a derived one."""
+    """A column of the result: one of the source's, or one that was made."""
 
     column: Column
-    source: str | None
-    """The source's column it is; None for a derived one."""
+    type: DataType
+    """Its type in Spark."""
+
+    source: str | None = None
+    """The source's column it is; None for one that was made."""
 
     derived: Analysed | None = None
+    """The expression it is made by; None where it is made otherwise."""
+
     over: tuple[tuple[str, str], ...] | None = None
-    """The source's columns under the names the expression uses; None if some are derived."""
+    """What it is made of: names, and which of the source's columns they are; None if unknown."""
+
+    is_time: bool = False
+    """Whether it is the time of the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """A user's function of a DataFrame, and what was in sight before it."""
+
+    make: FrameFunction
+    place: str
+    before: tuple[Output, ...]
+    names: tuple[str, ...]
+    """The columns after it, without ours."""
+
+
+Condition: TypeAlias = Equals | Prefix | Regex | Analysed | Called
+"""A filter, as far as Spark has to say something on it."""
+
+Step: TypeAlias = Drop | Rename | Derive | Timestamp | Called | Framed
+"""A transform, likewise; a mask is an expression by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +118,20 @@ class Names:
     after: str
     ka: str
     kb: str
+    failed: str = "cast(null as string)"
+    """What a function raised, as JSON."""
+
+    place: str = ""
+    """File and row number of a baseline's row, which has no position."""
+
+    result: str = ""
+    """What a function gave, for a moment."""
+
+    change: str = ""
+    """All of this together, where a frame's function has passed it on."""
+
+    bad: str = ""
+    """Whether an expression raised; only where that is looked for."""
 
     @classmethod
     def beside(cls, taken: set[str]) -> Names:
@@ -90,50 +139,75 @@ class Names:
         prefix = "_h"
         while any(name.startswith(prefix) for name in taken):
             prefix += "_"
-        parts = ("op", "commit", "ordinal", "time", "before", "after", "ka", "kb")
-        return cls(*(f"{prefix}{part}" for part in parts))
+        return cls(*(f"{prefix}{part}" for part in cls.__dataclass_fields__))
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
     """A pipeline over one version of its table, as projections."""
 
-    pipeline: Pipeline
     schema: TableSchema
-    filters: tuple[Equals | Analysed, ...]
+    filters: tuple[Condition, ...]
+    steps: tuple[Step, ...]
     outputs: tuple[Output, ...]
     inserts_replace: bool
 
     @property
     def as_text(self) -> bool:
         """Whether everything the user wrote can be bound to an image as text."""
+        if self.calls or self.framed is not None:
+            return False
         conditions = (each for each in self.filters if isinstance(each, Analysed))
         return all(each.bindings is not None for each in conditions) and all(
             each.over is not None for each in self.outputs if each.derived is not None
         )
 
-    def projections(self, shape: Shape) -> Iterator[Projection]:
-        """Yield the projections over segments, in order; the result's columns are `0`, `1`, …"""
-        if self.as_text:
-            yield self._bound(shape)
-        else:
-            yield from self._staged(shape)
+    @property
+    def calls(self) -> tuple[Called, ...]:
+        """The functions, in order."""
+        return tuple(each for each in (*self.filters, *self.steps) if isinstance(each, Called))
+
+    @property
+    def framed(self) -> Framed | None:
+        """The function of a DataFrame, if there is one."""
+        return next((each for each in self.steps if isinstance(each, Framed)), None)
+
+    @property
+    def followed(self) -> tuple[Step, ...]:
+        """The transforms that decide whether a row passes, and those before them."""
+        last = max(
+            (
+                at
+                for at, each in enumerate(self.steps, 1)
+                if isinstance(each, Called) and each.leaves_out
+            ),
+            default=0,
+        )
+        return self.steps[:last]
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some rows may not pass."""
+        return bool(self.filters or self.followed)
 
     # --- text: one projection ---------------------------------------------------------------
 
-    def _bound(self, shape: Shape) -> Projection:
+    def bound(self, shape: Shape) -> Projection:
+        """Return the one projection over segments; the result's columns are `0`, `1`, …"""
         ka = self._passes("after")
         kb = self._passes("before") if shape.reads_before else "false"
         columns = []
         for each in self.outputs:
-            if each.derived is None or each.over is None:
-                assert each.source is not None
+            if each.source is not None:
                 columns.append(f"after.{quoted(each.source)}")
-            else:
-                names = {name: f"after.{quoted(source)}" for name, source in each.over}
-                columns.append(f"case when {ka} then {each.derived.over(names)} end")
+                continue
+            made = "_time"
+            if each.derived is not None:
+                names = {name: f"after.{quoted(source)}" for name, source in each.over or ()}
+                made = each.derived.over(names)
+            columns.append(f"case when {ka} then {made} end")
         names_ = Names("_op", "_commit", "_ordinal", "_time", "before", "after", ka, kb)
-        return self._result(shape, names_, columns)
+        return self.result(shape, names_, columns)
 
     def _passes(self, image: str) -> str:
         """Return SQL that is true where the image is there and every filter is true of it."""
@@ -144,105 +218,39 @@ class Scan:
         # image, and a filter can rely on those before it. Null is not true (two-valued).
         branches = []
         for each in self.filters:
-            if isinstance(each, Equals):
-                type_ = self.schema.column(each.field).type
-                holds = equality(names[each.field], type_, each.value)
+            if isinstance(each, Equals | Prefix | Regex):
+                holds = condition(each, names[each.field], self.schema.column(each.field).type)
             else:
+                assert isinstance(each, Analysed)
                 holds = f"coalesce({each.over(names)}, false)"
             branches.append(f"when not {holds} then false")
         return f"(case when {image} is null then false {' '.join(branches)} else true end)"
 
-    # --- columns: one image after the other -------------------------------------------------
-
-    def _staged(self, shape: Shape) -> Iterator[Projection]:
-        names = Names.beside({*self.schema.names, *self._new_names()})
-        parts = {
-            names.op: "_op",
-            names.commit: "_commit",
-            names.ordinal: "_ordinal",
-            names.time: "_time",
-            names.after: "after",
-        }
-        if shape.reads_before:
-            parts[names.before] = "before"
-        if not self.filters:
-            parts[names.ka] = "after is not null"
-            parts[names.kb] = "before is not null" if shape.reads_before else "false"
-        yield [*(f"{sql} as {name}" for name, sql in parts.items()), *self._image("after")]
-        kept = list(parts)
-        if self.filters:
-            # What one projection computes of the image in sight, the next one passes on.
-            image = names.before if shape.reads_before else names.after
-            yield [*kept, self._passing(names.after, names.ka), *self._image(image)]
-            kept.append(names.ka)
-            if shape.reads_before:
-                yield [*kept, self._passing(names.before, names.kb), *self._image(names.after)]
-                kept.append(names.kb)
-            else:
-                names = replace(names, kb="false")
-        yield from self._transformed(kept, names)
-        yield self._result(shape, names, [quoted(each.column.name) for each in self.outputs])
-
-    def _image(self, image: str) -> Iterator[str]:
-        return (f"{image}.{quoted(name)} as {quoted(name)}" for name in self.schema.names)
-
-    def _passing(self, image: str, name: str) -> SparkColumn:
-        """Return the column `name`: whether the image whose columns are in sight passes."""
-        holds = F.when(F.expr(f"{image} is null"), F.lit(False))
-        for each in self.filters:
-            if isinstance(each, Equals):
-                type_ = self.schema.column(each.field).type
-                true = F.expr(equality(quoted(each.field), type_, each.value))
-            else:
-                true = F.coalesce(as_column(each.expression), F.lit(False))
-            holds = holds.when(~true, F.lit(False))
-        return holds.otherwise(F.lit(True)).alias(name)
-
-    def _transformed(self, kept: list[str], names: Names) -> Iterator[Projection]:
-        """Yield a projection for each transform, over the columns in sight."""
-        visible = list(self.schema.names)
-        for transform in self.pipeline.transforms:
-            made: dict[str, str | SparkColumn] = {name: quoted(name) for name in visible}
-            match transform:
-                case Drop(dropped):
-                    made = {name: sql for name, sql in made.items() if name not in dropped}
-                case Rename(renamed):
-                    new = dict(renamed)
-                    made = {
-                        new.get(name, name): f"{sql} as {quoted(new.get(name, name))}"
-                        for name, sql in made.items()
-                    }
-                case Derive(columns):
-                    for name, expression in columns:
-                        guarded = F.when(F.expr(names.ka), as_column(expression))
-                        made[name] = guarded.alias(name)
-            visible = list(made)
-            yield [*kept, *made.values()]
-
-    def _new_names(self) -> Iterator[str]:
-        for transform in self.pipeline.transforms:
-            match transform:
-                case Rename(names):
-                    yield from (new for _, new in names)
-                case Derive(columns):
-                    yield from (name for name, _ in columns)
-
     # --- the result -------------------------------------------------------------------------
 
-    def _result(self, shape: Shape, names: Names, columns: Sequence[str]) -> list[str]:
+    def result(self, shape: Shape, names: Names, columns: Sequence[str]) -> list[str]:
         """Return the last projection: op, position, the row's columns, the old key."""
-        row = self._keyed(shape, names, columns)
+        keys = self.keys(shape, names)
+        row = (
+            keys[each.source] if each.source in keys and each.source else sql
+            for each, sql in zip(self.outputs, columns, strict=True)
+        )
         if shape is Shape.BASELINE:
-            chosen = [f"case when {names.ka} then 0 end", *row]
+            chosen = [self.op(shape, names), *row]
         else:
-            chosen = [self._op(shape, names), names.commit, names.ordinal, names.time, *row]
+            chosen = [self.op(shape, names), names.commit, names.ordinal, names.time, *row]
         if shape is Shape.MOVES:
-            chosen += self._old_key(names)
-        return [f"{sql} as `{at}`" for at, sql in enumerate(chosen)]
+            chosen += [self.moved(names), *self.old_key(names)]
+        placed = [f"{sql} as `{at}`" for at, sql in enumerate(chosen)]
+        if self.calls:
+            placed.append(f"{told_with_place(names)} as _failed")
+        return placed
 
-    def _op(self, shape: Shape, names: Names) -> str:
+    def op(self, shape: Shape, names: Names) -> str:
         """Return SQL for what the change amounts to; null for one that does not pass."""
-        if not self.filters:
+        if shape is Shape.BASELINE:
+            return f"cast(case when {names.ka} then 0 end as tinyint)"
+        if not self.leaves_out:
             return names.op
         insert, update, delete, truncate = (int(op) for op in Op)
         cases = [f"when {names.op} = {truncate} then {truncate}"]
@@ -262,28 +270,48 @@ class Scan:
             cases.append(f"when {names.op} = {update} and {names.before} is null then {delete}")
         return f"cast(case {' '.join(cases)} end as tinyint)"
 
-    def _keyed(self, shape: Shape, names: Names, columns: Sequence[str]) -> Iterator[str]:
-        """Yield the row's columns; the key's come from whichever image the row speaks of."""
+    def absent(self, shape: Shape, names: Names) -> str:
+        """Return SQL that is true where the result speaks of the row before."""
         absent = f"{names.after} is null"
-        if shape is Shape.MOVES and self.filters and not self.inserts_replace:
+        if shape is Shape.MOVES and self.leaves_out and not self.inserts_replace:
             # A row that leaves the filter as its key changes is gone under its old key.
             absent += f" or (not {names.ka} and {names.kb})"
-        for each, sql in zip(self.outputs, columns, strict=True):
-            if each.source in self.schema.key and each.source and shape.reads_before:
-                key = quoted(each.source)
-                yield f"case when {absent} then {names.before}.{key} else {names.after}.{key} end"
-            else:
-                yield sql
+        return absent
 
-    def _old_key(self, names: Names) -> Iterator[str]:
-        """Yield whether the row was there under another key, and that key."""
+    def keys(self, shape: Shape, names: Names) -> dict[str, str]:
+        """Return SQL for the key's columns, from whichever image the row speaks of."""
+        if not shape.reads_before:
+            return {}
+        absent = self.absent(shape, names)
+        return {
+            key: f"case when {absent} then {names.before}.{quoted(key)}"
+            f" else {names.after}.{quoted(key)} end"
+            for key in self.schema.key
+        }
+
+    def moved(self, names: Names) -> str:
+        """Return SQL for whether the row was there under another key."""
         keys = [quoted(name) for name in self.schema.key]
         same = [f"{names.after}.{key} <=> {names.before}.{key}" for key in keys] or ["true"]
         # With silent replacing a row of the new key may be there, too, even if this one left.
         stays = "true" if self.inserts_replace else names.ka
-        yield (
+        return (
             f"(case when {names.after} is null or {names.before} is null then false"
             f" when not {names.kb} or not {stays} then false"
             f" else not ({' and '.join(same)}) end)"
         )
-        yield from (f"{names.before}.{key}" for key in keys)
+
+    def old_key(self, names: Names) -> Iterator[str]:
+        """Yield SQL for the key's columns as they were."""
+        yield from (f"{names.before}.{quoted(key)}" for key in self.schema.key)
+
+
+def told_with_place(names: Names) -> str:
+    """Return SQL for a failure; with the place of a baseline's row, which has no position."""
+    if not names.place:
+        return names.failed
+    # File names are ours, digits and letters, so nothing in them needs escaping.
+    return (
+        f"concat(left({names.failed}, char_length({names.failed}) - 1),"
+        f""" ', "place": "', {names.place}, '"}}')"""
+    )

@@ -6,38 +6,25 @@ user brought. In both cases pipelines work in two sessions of their own beside i
 for small batches and one for bulk, so that a user's settings stay his (S7) and no thread
 changes a setting while another one plans.
 
-This is the one module that reaches below what classic Spark and Spark Connect share.
+This module and `jvm` alone reach below what classic Spark and Spark Connect share.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import importlib.util
 import os
-import shutil
-import signal
-import sys
-import tempfile
-import threading
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JError
+
 from headrace.errors import SparkFailed
-from headrace.pipeline.defaults import (
-    BULK,
-    SMALL,
-    application_settings,
-    is_local,
-    session_settings,
-)
-from headrace.pipeline.java import find_java
-from headrace.pipeline.launch import Machine, launch
+from headrace.pipeline import jvm
+from headrace.pipeline.defaults import BULK, SMALL, session_settings
 from headrace.pipeline.quiet import hush
+from headrace.pipeline.tags import Tags
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,9 +47,6 @@ _BY_NAME = frozenset(
     }
 )
 """Nodes of a parsed expression whose meaning depends on the columns in sight."""
-
-_ATTEMPTS = 2
-"""Starts of a JVM: a busy machine was once seen to lose the first connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +80,13 @@ class Spark:
     Safe to use from several threads. `stop` ends only what was started here.
     """
 
-    def __init__(self, session: SparkSession, *, own: bool) -> None:
+    def __init__(self, session: SparkSession, running: jvm.Running | None = None) -> None:
         self.session = session
-        self.own = own
-        """Whether `stop` ends Spark: true only where we started it."""
-
+        self._running = running
         self.small = _beside(session, session_settings(SMALL))
         self.bulk = _beside(session, session_settings(BULK))
         self.last_job_ms = 0.0
+        self._open = Tags()
         self._last: DataFrame | None = None
         self._described: tuple[DataFrame | None, str] = (None, "")
 
@@ -111,12 +94,29 @@ class Spark:
     def bring(cls, session: SparkSession) -> Spark:
         """Work beside a session the user made; it is neither changed nor stopped (S7)."""
         hush()
+        if type(session).__module__.startswith("pyspark.sql.connect."):
+            from headrace.pipeline.connect import ConnectSpark
+
+            return ConnectSpark(session)
         if not hasattr(session, "_jsparkSession"):
             raise SparkFailed(
-                "The session is one of Spark Connect",
-                remedy="Bring a classic session, or none: then one is started.",
+                "What was brought is no session of Spark",
+                remedy="Bring a SparkSession, or none: then one is started.",
             )
-        return cls(session, own=False)
+        return cls(session)
+
+    @property
+    def own(self) -> bool:
+        """Whether `stop` ends Spark: true only where we started it."""
+        return self._running is not None
+
+    @property
+    def alive(self) -> bool:
+        """Whether Spark runs: false once its JVM is dead, or it was stopped."""
+        running = self._running
+        if running is not None:
+            return running.alive
+        return jvm.reachable(self.session.sparkContext)
 
     def fit_for(self, row_count: int) -> SparkSession:
         """Return the session for a batch of this size."""
@@ -187,6 +187,51 @@ class Spark:
         """Whether Spark finds that the frame gives the same rows each time."""
         return bool(frame._jdf.queryExecution().analyzed().deterministic())
 
+    def tried(self, column: Column) -> Column | None:
+        """Return the column with null where its expression raises; None where Spark cannot."""
+        from pyspark.sql.classic.column import Column as Classic
+
+        jvm = self.session.sparkContext._jvm
+        assert jvm is not None
+        utils = getattr(getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils$"), "MODULE$")
+        tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utils.expression(column._jc))
+        return Classic(utils.column(tried))
+
+    @contextlib.contextmanager
+    def tagged(self, tag: str) -> Iterator[None]:
+        """Mark the jobs that this thread starts meanwhile, so that `cancel` ends them."""
+        context = self.session.sparkContext
+        with self._open.block(tag):
+            context.addJobTag(tag)
+            try:
+                yield
+            finally:
+                # A JVM that died meanwhile has no tags any more.
+                with contextlib.suppress(Py4JError, OSError):
+                    context.removeJobTag(tag)
+
+    def cancel(self, tag: str) -> None:
+        """
+        End the jobs of a `tagged` block, from any thread, and return at once.
+
+        Jobs that the block starts later are ended too, until it is left. Without such a block
+        it does nothing.
+        """
+        self._open.cancel(tag, self.session.sparkContext.cancelJobsWithTag)
+
+    def counted(self, tag: str) -> tuple[int, int, int]:
+        """Return how many jobs and tasks ran under a tag lately, and how many tasks failed."""
+        scala = self.session.sparkContext._jsc.sc()
+        store = scala.statusStore()
+        found = [store.job(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
+        tasks = sum(int(job.numCompletedTasks()) for job in found)
+        return len(found), tasks, sum(int(job.numFailedTasks()) for job in found)
+
+    def explain(self, frame: DataFrame) -> str:
+        """Return the frame's physical plan: what ran, once it has run."""
+        utils = self.session.sparkContext._jvm.PythonSQLUtils  # type: ignore[union-attr]
+        return str(utils.explainString(frame._jdf.queryExecution(), "formatted"))
+
     def info(self) -> SparkInfo:
         """Return what runs, counted by Spark itself."""
         context = self.session.sparkContext
@@ -205,9 +250,9 @@ class Spark:
 
     def stop(self) -> None:
         """End Spark if it is ours and nobody else uses it; safe to call twice."""
-        if self.own:
-            self.own = False
-            _release()
+        running, self._running = self._running, None
+        if running is not None:
+            jvm.release(running)
 
     def _plan(self) -> str:
         """Return the operators of the last job's plan, from the files to the result."""
@@ -231,49 +276,31 @@ class Spark:
         return text
 
 
-class _Running:
-    """The one Spark of this process: PySpark allows no second."""
-
-    def __init__(self, session: SparkSession, machine: Machine, scratch: Path | None) -> None:
-        self.session = session
-        self.machine = machine
-        self.scratch = scratch
-        self.users = 0
-
-
-_lock = threading.RLock()
-_running: _Running | None = None
-
-
 def start_session(
     data: str | os.PathLike[str] | None = None,
     *,
     conf: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
+    ui: bool = False,
+    events: bool = False,
 ) -> Spark:
     """
     Return a Spark of ours, starting it if none runs in this process.
 
     A process has one Spark. Where ours runs already it is shared, and ends with its last
-    user; where the user's runs, we work beside it as if it had been brought. `data` is
-    where logs go; without it they go to a temporary folder. Raises `NoJava`,
-    `SparkFailed`.
+    user; where it died, a new one is started; where the user's runs, we work beside it as if
+    it had been brought. `data` is where logs go; without it they go to a temporary folder.
+    `ui` turns Spark's own pages on, on loopback, and `events` its event logs, in `data`: both
+    count only where Spark is started here. Raises `NoJava`, `SparkFailed`.
     """
-    global _running
-    with _lock:
-        if _running is not None and _stopped(_running.session):
-            _end(_running)
-            _running = None
-        if _running is None:
-            if (theirs := _active()) is not None:
-                return Spark.bring(theirs)
-            _running = _start(data, conf or {}, os.environ if environ is None else environ)
-        _running.users += 1
-        try:
-            return Spark(_running.session, own=True)
-        except BaseException:
-            _release()
-            raise
+    found = jvm.acquire(data, conf or {}, environ, ui=ui, events=events)
+    if not isinstance(found, jvm.Running):
+        return Spark.bring(found)
+    try:
+        return Spark(found.session, found)
+    except BaseException:
+        jvm.release(found)
+        raise
 
 
 def spark(data: str | os.PathLike[str] | None = None, **conf: str) -> SparkSession:
@@ -287,162 +314,9 @@ def spark(data: str | os.PathLike[str] | None = None, **conf: str) -> SparkSessi
     return start_session(data, conf=conf).session
 
 
-def _start(
-    data: str | os.PathLike[str] | None, conf: Mapping[str, str], environ: Mapping[str, str]
-) -> _Running:
-    scratch = None
-    if data is None:
-        scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
-    folder = scratch or Path(data).absolute()  # type: ignore[arg-type]
-    settings = application_settings(folder, os.cpu_count() or 1, conf)
-    # Spark runs Python workers by this name; the one on PATH may be another Python.
-    settings.setdefault("spark.pyspark.python", environ.get("PYSPARK_PYTHON", sys.executable))
-    own = dict(environ)
-    if is_local(settings["spark.master"]):
-        # Without it Spark listens on every interface of the machine.
-        own.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    java = find_java(environ)
-    failure: Exception | None = None
-    for _ in range(_ATTEMPTS):
-        machine = launch(java, spark_home(), settings, own, folder / "logs", hush)
-        try:
-            return _Running(_connect(machine, settings), machine, scratch)
-        except Exception as error:  # noqa: BLE001  # Whatever it is, PySpark must forget this JVM.
-            failure = error
-            _disconnect()
-            machine.stop()
-    raise SparkFailed(
-        "Spark did not start", error=type(failure).__name__, log=folder / "logs"
-    ) from failure
-
-
-def _connect(machine: Machine, settings: Mapping[str, str]) -> SparkSession:
-    """Hand our JVM to PySpark, which takes it for one that runs already."""
-    # Imported here: it takes a while, and the JVM starts up meanwhile.
-    from pyspark.conf import SparkConf
-    from pyspark.core.context import SparkContext
-    from pyspark.sql import SparkSession
-
-    given = {
-        "PYSPARK_GATEWAY_PORT": str(machine.port),
-        "PYSPARK_GATEWAY_SECRET": machine.secret,
-        "PYSPARK_PYTHON": settings["spark.pyspark.python"],
-    }
-    with _environment(given), _signals_kept():
-        SparkContext._ensure_initialized()
-        conf = SparkConf(loadDefaults=True, _jvm=SparkContext._jvm)
-        context = SparkContext(conf=conf)
-        return SparkSession(context)
-
-
-def spark_home() -> Path:
-    """Return the folder of PySpark's own jars, without importing it."""
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
-        raise SparkFailed("PySpark is not installed", remedy="Install the package pyspark.")
-    folder = Path(found.origin).parent
-    if not (folder / "jars").is_dir() and "SPARK_HOME" in os.environ:
-        # A PySpark that lies within a Spark distribution has its jars there.
-        return Path(os.environ["SPARK_HOME"])
-    return folder
-
-
 def _beside(session: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """Return a session with its own settings, in the same application."""
     fresh = session.newSession()
     for name, value in settings.items():
         fresh.conf.set(name, value)
     return fresh
-
-
-def _active() -> SparkSession | None:
-    """Return the session of a Spark that somebody else started in this process."""
-    if "pyspark" not in sys.modules:
-        return None
-    from pyspark.core.context import SparkContext
-    from pyspark.sql import SparkSession
-
-    context = SparkContext._active_spark_context
-    return None if context is None else SparkSession(context)
-
-
-def _stopped(session: SparkSession) -> bool:
-    return session.sparkContext._jsc is None
-
-
-def _release() -> None:
-    """One user less; the last one ends Spark."""
-    global _running
-    with _lock:
-        if _running is None:
-            return
-        _running.users -= 1
-        if _running.users <= 0:
-            _end(_running)
-            _running = None
-
-
-def _end(running: _Running) -> None:
-    # A JVM that is gone already is no reason to warn: it was to go.
-    with contextlib.suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if not _stopped(running.session):
-            running.session.stop()
-    _disconnect()
-    running.machine.stop()
-    if running.scratch is not None:
-        shutil.rmtree(running.scratch, ignore_errors=True)
-
-
-def _disconnect() -> None:
-    """Make PySpark forget its JVM, so that the next start gets a new one."""
-    from pyspark.core.context import SparkContext
-    from pyspark.sql import SparkSession
-
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        with contextlib.suppress(Exception):
-            gateway.shutdown()
-    SparkContext._gateway = None
-    SparkContext._jvm = None
-    SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = None
-    SparkSession._activeSession = None
-
-
-@atexit.register
-def _at_exit() -> None:
-    """End our Spark in order when the process ends without having stopped it."""
-    global _running
-    with _lock:
-        if _running is not None:
-            _end(_running)
-            _running = None
-
-
-@contextlib.contextmanager
-def _environment(given: Mapping[str, str]) -> Iterator[None]:
-    """Set these variables for a moment: PySpark takes them from nowhere else."""
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Keep the process's own answer to Ctrl-C: PySpark would put its own in place."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)

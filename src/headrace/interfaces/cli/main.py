@@ -16,6 +16,7 @@ import click
 
 from headrace.errors import HeadraceError
 from headrace.interfaces.cli import show
+from headrace.interfaces.cli.dead_letters import dead_letters
 from headrace.interfaces.cli.demo.command import demo
 from headrace.interfaces.cli.version import version
 from headrace.observe import logs
@@ -29,6 +30,7 @@ def headrace() -> None:
     """Bring every committed change of a database to whoever needs it, on Apache Spark."""
 
 
+headrace.add_command(dead_letters)
 headrace.add_command(demo)
 headrace.add_command(version)
 

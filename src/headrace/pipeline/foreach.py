@@ -1,0 +1,157 @@
+"""
+The user's own function as a target: `hr.foreach_batch(fn)` (S17).
+
+    def fn(df: DataFrame, batch: FrameBatch) -> None:
+        df.write.mode("overwrite").parquet(f"/data/orders/{batch.id}")
+
+    hr.Pipeline(source, "orders", hr.foreach_batch(fn))
+
+The function is given each batch of each table as a DataFrame: the row's columns, then `_op`
+("insert", "update", "delete", "truncate"), `_position` (text that sorts in the log's order),
+`_commit`, `_ordinal` and `_time`. `df.orderBy("_position", "_op")` is the order in which
+things happened. A delete holds its key alone, a truncate nothing; a row whose key changed is
+a delete of the old one and the row itself, at one position.
+
+A batch whose outcome is unknown is given again, with the same rows under the same
+`batch.id` (R25): a function that ignores an id it has finished, or that writes each id to a
+place of its own, has the effect of once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias, runtime_checkable
+
+from headrace.changelog.position import Position
+from headrace.changelog.schema import TableName, TableSchema
+from headrace.errors import BadTransform, FunctionFailed, HeadraceError, TargetError
+from headrace.targets.target import BaselineId, Batch, Loading, TargetTraits
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+OURS = ("_op", "_position", "_commit", "_ordinal", "_time")
+"""What a frame tells of each row, behind the row's own columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """What a function is told of the frame it is given."""
+
+    id: str
+    """The same for a batch that is given again; unique among all others."""
+
+    pipeline: str
+    table: str
+    first: Position
+    last: Position
+    """Where the batch begins and ends; for rows of a baseline, both are where changes go on."""
+
+    baseline: int | None = None
+    """The number of the baseline whose rows these are; None for changes."""
+
+    piece: int | None = None
+    """Which piece of the baseline it is, from 1."""
+
+
+Function: TypeAlias = "Callable[[DataFrame, FrameBatch], object]"
+
+
+@runtime_checkable
+class TakesFrames(Protocol):
+    """
+    A target that takes DataFrames instead of rows.
+
+    *Order*: batches in position order, the tables of one batch one after the other; a
+    baseline's pieces before the changes that follow it. *Duplicates*: a batch whose outcome is
+    unknown comes again, the same rows under the same id. *Durability*: what returns is
+    durable. *Threads*: one at a time. *Errors*: `RowFailed` where a row of the frame cannot
+    be computed: it is then called again with a frame without that row. Anything else fails
+    the batch.
+    """
+
+    def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
+        """Take a batch of one table."""
+        ...
+
+
+class ForeachBatch:
+    """Calls a function with each batch of a pipeline."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._name = getattr(function, "__qualname__", type(function).__name__)
+
+    @property
+    def traits(self) -> TargetTraits:
+        return TargetTraits("foreach-batch", durable=True, keyed=False, transactional=False)
+
+    def check(self, tables: Mapping[TableName, TableSchema]) -> None:
+        for table, schema in tables.items():
+            if taken := [name for name in OURS if name in schema.names]:
+                raise BadTransform(
+                    f"The column {taken[0]} has a name that a frame gives to a column of ours",
+                    remedy=f'Give it another: transforms=[hr.rename({taken[0]}="…")].',
+                    table=table,
+                )
+
+    def open(
+        self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
+    ) -> None:
+        """Nothing is to be prepared: what the function writes to is its own."""
+
+    def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
+        # Here and not above: whoever only names this target does not load Spark.
+        from py4j.protocol import Py4JError
+        from pyspark.errors import AnalysisException, PySparkException, PythonException
+
+        from headrace.pipeline.failures import bad_function, of_job
+        from headrace.pipeline.quiet import quietly
+
+        try:
+            with quietly():
+                self._function(frame, batch)
+        except HeadraceError:
+            raise
+        except (AnalysisException, PythonException) as error:
+            # What is analysed here are its own expressions; a Python function may be ours.
+            raise bad_function(error) or self._failed(error, batch) from None
+        except (PySparkException, Py4JError) as error:
+            raise of_job(error, pipeline=batch.pipeline, batch=batch.id) from None
+        except Exception as error:  # noqa: BLE001  # Whatever a user's function may raise.
+            raise self._failed(error, batch) from None
+
+    def load(self, table: TableName, baseline: BaselineId) -> Loading:
+        self._frames_only()
+
+    def write(self, batch: Batch) -> Position:
+        self._frames_only()
+
+    def row_count(self, table: TableName) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _failed(self, error: Exception, batch: FrameBatch) -> FunctionFailed:
+        # Of its error only the kind: the text may hold values of rows.
+        return FunctionFailed(
+            f"The function {self._name} raised",
+            error=type(error).__name__,
+            pipeline=batch.pipeline,
+            batch=batch.id,
+        )
+
+    def _frames_only(self) -> NoReturn:
+        raise TargetError("A function for batches takes DataFrames only", function=self._name)
+
+
+def foreach_batch(function: Function) -> ForeachBatch:
+    """
+    Give each batch to `function(df, batch)`: a DataFrame, and what there is to know of it.
+
+    What it returns is ignored; when it returns, the batch counts as done. What it raises
+    stops the pipeline or is tried again, always with the same rows and the same `batch.id`.
+    """
+    return ForeachBatch(function)

@@ -1,0 +1,345 @@
+"""Rows that cannot be computed: found, told, and left out; and what is never blamed on rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.changelog.change import Change
+from headrace.errors import JobCancelled, JobFailed, RowFailed, TooManyFailed
+from headrace.pipeline.batch import Part
+from headrace.pipeline.definition import DeadLetters
+from headrace.pipeline.plan import Plan
+from headrace.pipeline.result import Failure
+from headrace.pipeline.runner import SparkRunner
+from headrace.pipeline.steps import derive, function, where
+from tests.pipeline.making import (
+    ORDERS,
+    REPLACING,
+    TRAITS,
+    batch,
+    delete,
+    insert,
+    pipeline,
+    table,
+    told,
+    update,
+    written,
+)
+
+if TYPE_CHECKING:
+    from headrace.pipeline.session import Spark
+
+pytestmark = pytest.mark.spark
+
+MANY = 10_000
+PRICE = Decimal("1.50")
+
+
+def order(id: int, qty: object = 2, status: str = "paid") -> dict[str, Any]:
+    return {"id": id, "status": status, "qty": qty, "price": PRICE}
+
+
+def inserts(count: int, bad: set[int], start: int = 1) -> list[Change]:
+    """Orders of which some have a quantity of 0, which nothing can be divided by."""
+    return [insert(at, order(at, 0 if at in bad else 2)) for at in range(start, start + count)]
+
+
+@pytest.fixture(params=["probe", "halving"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to find them: by asking Spark, and where it cannot tell."""
+    if request.param == "halving":
+        monkeypatch.setattr(Plan, "probe", lambda *given, **named: None)
+    return str(request.param)
+
+
+@pytest.fixture
+def jobs(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many jobs ran, as a list of one number."""
+    count = [0]
+    collect = type(spark).collect
+
+    def counting(self: Any, frame: Any) -> Any:
+        count[0] += 1
+        return collect(self, frame)
+
+    monkeypatch.setattr(type(spark), "collect", counting)
+    yield count
+
+
+@pytest.mark.meets("S2", "R30")
+def test_a_failing_row_among_ten_thousand_is_told_and_the_others_are_there(
+    spark: Spark, tmp_path: Path, way: str, jobs: list[int]
+) -> None:
+    what = pipeline(transforms=[derive(x="100 / qty")])
+    runner = SparkRunner(spark, scratch=tmp_path / "scratch")
+    runner.prepare(what, ORDERS, TRAITS)
+    log = tmp_path / "log"
+    log.mkdir()
+    parts, facts = batch(log, ORDERS, inserts(6_000, {77}), inserts(4_000, {9_999}, 6_001))
+    result = runner.rows(what, parts, facts)
+    assert result.failures == (
+        Failure((77, 0), "DIVIDE_BY_ZERO"),
+        Failure((9_999, 0), "DIVIDE_BY_ZERO"),
+    )
+    commits = result.rows["_commit"].to_pylist()
+    assert commits == [at for at in range(1, MANY + 1) if at not in (77, 9_999)]
+    # One that fails, one that finds, one for each, one without them; or a few dozen.
+    assert jobs[0] == 1 + 1 + 2 + 1 if way == "probe" else jobs[0] <= 2 + 2 * 2 * 14
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+@pytest.mark.meets("S2")
+def test_a_row_fails_by_the_image_before_it_too(spark: Spark, tmp_path: Path, way: str) -> None:
+    what = pipeline(filters=[where("100 / qty > 1")])
+    runner = SparkRunner(spark)
+    runner.prepare(what, ORDERS, TRAITS)
+    changes = [update(at, order(at, 0 if at == 40 else 2), order(at, 4)) for at in range(1, 101)]
+    changes.append(delete(101, order(7, 0)))
+    parts, facts = batch(tmp_path, ORDERS, changes)
+    result = runner.rows(what, parts, facts)
+    assert [failure.place for failure in result.failures] == [(40, 0), (101, 0)]
+    assert [id for *_, id in told(result, "id")] == [at for at in range(1, 101) if at != 40]
+
+
+@pytest.mark.meets("S2")
+def test_each_row_is_told_with_its_own_condition(spark: Spark, tmp_path: Path, way: str) -> None:
+    what = pipeline(
+        transforms=[derive(x="100 / qty", y="cast(status as int)", z="qty * 2000000000")]
+    )
+    runner = SparkRunner(spark)
+    runner.prepare(what, ORDERS, TRAITS)
+    rows = [order(1, 1, "5"), order(2, 0, "5"), order(3, 1, "secret"), order(4, 2, "5")]
+    parts, facts = batch(tmp_path, ORDERS, [insert(at, row) for at, row in enumerate(rows, 1)])
+    result = runner.rows(what, parts, facts)
+    assert [(failure.place[0], failure.code) for failure in result.failures] == [
+        (2, "DIVIDE_BY_ZERO"),
+        (3, "CAST_INVALID_INPUT"),
+        (4, "ARITHMETIC_OVERFLOW"),
+    ]
+    assert told(result, "id") == [("insert", 1, 1)]
+    assert "secret" not in repr(result.failures)
+
+
+@pytest.mark.meets("S2")
+@pytest.mark.parametrize("traits", [TRAITS, REPLACING], ids=["plain", "replacing"])
+def test_a_row_of_a_baseline_is_told_by_segment_and_row_number(
+    spark: Spark, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch, traits: Any
+) -> None:
+    monkeypatch.setattr("headrace.pipeline.runner.BASELINE_ROWS", 60)
+    what = pipeline(filters=[where("100 / qty > 30")])
+    runner = SparkRunner(spark, scratch=tmp_path / "scratch")
+    output = runner.prepare(what, ORDERS, traits)
+    log = tmp_path / "log"
+    log.mkdir()
+    segments = [
+        [insert(0, order(s * 100 + at, 0 if (s, at) in {(1, 5), (3, 29)} else 2 + at % 2))
+         for at in range(30)]
+        for s in range(4)
+    ]  # fmt: skip
+    parts, _ = batch(log, ORDERS, *segments)
+    loaded = list(runner.baseline(what, parts[0]))
+    assert [each.failures for each in loaded] == [
+        (Failure((1, 5), "DIVIDE_BY_ZERO"),),
+        (Failure((3, 29), "DIVIDE_BY_ZERO"),),
+    ]
+    assert all(each.rows.schema == output.arrow for each in loaded)
+    ids = sorted(id for each in loaded for id in each.rows["id"].to_pylist())
+    bad = {105, 329}
+    expected = [s * 100 + at for s in range(4) for at in range(30)]
+    assert ids == [id for id in expected if id not in bad and 100 / (2 + id % 2) > 30]
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+@pytest.mark.meets("S2")
+def test_one_row_too_many_stops_the_pipeline(spark: Spark, tmp_path: Path, jobs: list[int]) -> None:
+    runner = SparkRunner(spark)
+    what = pipeline(transforms=[derive(x="100 / qty")])
+    runner.prepare(what, ORDERS, TRAITS)
+    parts, facts = batch(tmp_path, ORDERS, inserts(200, set(range(1, 22))))
+    with pytest.raises(TooManyFailed) as caught:
+        runner.rows(what, parts, facts)
+    assert (caught.value.facts["found"], caught.value.facts["limit"]) == (21, 20)
+    assert caught.value.facts["condition"] == "DIVIDE_BY_ZERO"
+    assert jobs[0] <= 2 + 21
+    allowed = pipeline(transforms=what.transforms, on_error=DeadLetters(max_per_batch=21))
+    runner.prepare(allowed, ORDERS, TRAITS)
+    assert len(runner.rows(allowed, parts, facts).failures) == 21
+    with pytest.raises(TooManyFailed):
+        list(runner.baseline(what, parts[0]))
+
+
+@pytest.mark.meets("S2")
+def test_a_pipeline_that_is_to_stop_tells_the_row_it_stopped_at(
+    spark: Spark, tmp_path: Path
+) -> None:
+    runner = SparkRunner(spark)
+    what = pipeline(transforms=[derive(x="100 / qty")], on_error="stop")
+    runner.prepare(what, ORDERS, TRAITS)
+    parts, facts = batch(tmp_path, ORDERS, inserts(50, {30}))
+    with pytest.raises(RowFailed) as caught:
+        runner.rows(what, parts, facts)
+    assert caught.value.facts["condition"] == "DIVIDE_BY_ZERO"
+    assert (caught.value.facts["commit"], caught.value.facts["ordinal"]) == (30, 0)
+    with pytest.raises(RowFailed) as caught:
+        list(runner.baseline(what, parts[0]))
+    assert (caught.value.facts["segment"], caught.value.facts["row"]) == (0, 29)
+
+
+@pytest.mark.meets("R23f", "S2")
+def test_a_value_outside_its_type_is_a_failure_without_a_job(
+    spark: Spark, tmp_path: Path, jobs: list[int]
+) -> None:
+    runner, what = SparkRunner(spark), pipeline(filters=[where("qty > 0")])
+    runner.prepare(what, ORDERS, TRAITS)
+    changes = [
+        insert(1, order(1)),
+        insert(2, order(2, "many"), 3),
+        update(3, order(4, "many"), order(4)),
+        delete(4, order(5)),
+    ]
+    parts, facts = batch(tmp_path, ORDERS, changes)
+    result = runner.rows(what, parts, facts)
+    assert result.failures == (
+        Failure((2, 3), "VALUE_OUTSIDE_TYPE", {"column": "qty"}),
+        # The filter asks for it of the row before, to tell whether the target has it.
+        Failure((3, 0), "VALUE_OUTSIDE_TYPE", {"column": "qty"}),
+    )
+    assert told(result, "id") == [("insert", 1, 1), ("delete", 4, 5)]
+    assert jobs[0] == 1
+    [loaded] = runner.baseline(what, replace(parts[0], marked=2))
+    assert loaded.failures == (
+        Failure((0, 1), "VALUE_OUTSIDE_TYPE", {"column": "qty"}),
+        Failure((0, 2), "VALUE_OUTSIDE_TYPE", {"column": "qty"}),
+    )
+
+
+@pytest.mark.meets("R30")
+def test_changes_that_are_set_aside_are_not_computed(
+    spark: Spark, tmp_path: Path, jobs: list[int]
+) -> None:
+    runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
+    runner.prepare(what, ORDERS, TRAITS)
+    log = tmp_path / "log"
+    log.mkdir()
+    parts, facts = batch(log, ORDERS, inserts(10, {4}), inserts(10, set(), 11))
+    without = frozenset({(4, 0), (5, 0), (12, 0)})
+    result = runner.rows(what, parts, replace(facts, without=without))
+    assert result.failures == ()
+    assert result.rows["_commit"].to_pylist() == [at for at in range(1, 21) if at not in (4, 5, 12)]
+    assert jobs[0] == 1
+
+
+def inverse(row: dict[str, Any]) -> dict[str, Any]:
+    return {"x": 100 / row["qty"]}
+
+
+@pytest.mark.meets("S2", "S10")
+def test_rows_that_a_python_function_refuses_are_told_by_the_job_itself(
+    spark: Spark, tmp_path: Path, jobs: list[int]
+) -> None:
+    what = pipeline(
+        transforms=[function(inverse, columns={"x": "double"}), derive(y="100 / (qty - 5)")]
+    )
+    runner = SparkRunner(spark)
+    runner.prepare(what, ORDERS, TRAITS)
+    parts, facts = batch(tmp_path, ORDERS, inserts(20, {3, 9}), inserts(5, set(), 21))
+    result = runner.rows(what, parts, facts)
+    assert [(each.place, each.code) for each in result.failures] == [
+        ((3, 0), "FUNCTION_FAILED"),
+        ((9, 0), "FUNCTION_FAILED"),
+    ]
+    assert result.failures[0].facts["error"] == "ZeroDivisionError"
+    assert result.failures[0].facts["function"] == "inverse"
+    assert [id for *_, id in told(result, "id")] == [at for at in range(1, 26) if at not in (3, 9)]
+    assert jobs[0] == 1
+    [loaded] = runner.baseline(what, parts[0])
+    assert [each.place for each in loaded.failures] == [(0, 2), (0, 8)]
+    assert loaded.rows.num_rows == 23
+    assert jobs[0] == 2
+    # And together with a row on which Spark itself fails.
+    both, facts = batch(tmp_path, ORDERS, [*inserts(20, {3}), insert(21, order(21, 5))])
+    failures = runner.rows(what, both, facts).failures
+    assert [(each.place[0], each.code) for each in failures] == [
+        (3, "FUNCTION_FAILED"),
+        (21, "DIVIDE_BY_ZERO"),
+    ]
+    [loaded] = runner.baseline(what, both[0])
+    assert [each.place for each in loaded.failures] == [(0, 2), (0, 20)]
+    assert loaded.rows.num_rows == 19
+
+
+@pytest.mark.meets("S8")
+def test_a_running_job_is_cancelled(spark: Spark, tmp_path: Path) -> None:
+    # Long enough to be met, and it would end by itself.
+    slow = "aggregate(sequence(1, 4000000), 0L, (a, x) -> (a + x * qty) % 7)"
+    runner, what = SparkRunner(spark), pipeline(name="slow", transforms=[derive(x=slow)])
+    other = pipeline(name="other")
+    for each in (what, other):
+        runner.prepare(each, ORDERS, TRAITS)
+    parts, facts = batch(tmp_path, ORDERS, inserts(100, set()))
+    started = threading.Timer(1.0, runner.cancel, [what])
+    started.start()
+    with pytest.raises(JobCancelled):
+        runner.rows(what, parts, facts)
+    runner.cancel(other)
+    assert runner.rows(other, parts, facts).rows.num_rows == 100
+
+
+def test_failing_rows_of_two_schema_versions_are_found_in_both(
+    spark: Spark, tmp_path: Path, way: str
+) -> None:
+    wider = table(
+        ("id", "int64"), ("status", "text"), ("qty", "int32"), ("price", "decimal(12,2)"),
+        ("note", "text"),
+    )  # fmt: skip
+    old, first = batch(tmp_path, ORDERS, inserts(5, {2}))
+    new, second = batch(
+        tmp_path, wider, [insert(at, order(at, at - 8) | {"note": "n"}) for at in range(6, 11)]
+    )
+    facts = replace(first, rows=first.rows + second.rows)
+    runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
+    runner.prepare(what, wider, TRAITS)
+    result = runner.rows(what, [*old, *new], facts)
+    assert [failure.place for failure in result.failures] == [(2, 0), (8, 0)]
+    assert [id for *_, id in told(result, "id")] == [1, 3, 4, 5, 6, 7, 9, 10]
+
+
+@pytest.mark.meets("S2")
+def test_a_segment_that_cannot_be_read_is_never_blamed_on_rows(
+    spark: Spark, tmp_path: Path, jobs: list[int]
+) -> None:
+    runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
+    runner.prepare(what, ORDERS, TRAITS)
+    parts, facts = batch(tmp_path, ORDERS, inserts(5, set()), inserts(5, {8}, 6))
+    Path(parts[0].paths[0]).unlink()
+    with pytest.raises(JobFailed) as caught:
+        runner.rows(what, parts, facts)
+    assert not isinstance(caught.value, RowFailed)
+    narrow = table(("id", "int64"), ("status", "text"), ("qty", "text"), ("price", "text"))
+    path, _ = written(tmp_path, narrow, [insert(1, order(1, "x") | {"price": "y"})])
+    with pytest.raises(JobFailed) as caught:
+        runner.rows(what, [Part(ORDERS, (path,))], facts)
+    assert str(caught.value.facts["condition"]).startswith("FAILED_READ_FILE")
+
+
+def test_what_a_pipeline_did_last_can_be_explained(spark: Spark, tmp_path: Path) -> None:
+    runner, what = SparkRunner(spark), pipeline(name="explained", filters=[where("qty > 0")])
+    runner.prepare(what, ORDERS, TRAITS)
+    assert "No batch has been computed yet" in str(runner.explain(what))
+    parts, facts = batch(tmp_path, ORDERS, inserts(10, {3}))
+    runner.rows(what, parts, facts)
+    told_ = runner.explain(what)
+    assert (told_.pipeline, told_.rows_in, told_.rows_out) == ("explained", 10, 9)
+    assert told_.jobs == 1
+    assert told_.tasks >= 1
+    assert told_.bytes_in == Path(parts[0].paths[0]).stat().st_size
+    assert told_.last_job_ms > 0
+    assert "Scan parquet" in told_.plan
+    assert str(told_).startswith("Pipeline explained\n  last batch   10 rows in → 9 out, ")

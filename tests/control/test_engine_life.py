@@ -17,10 +17,9 @@ from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from headrace.testing.source import MemorySource
 from headrace.testing.target import ScriptedTarget
-from tests.crash.check import file_rows_at
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileTarget
-from tests.support.shop import PATIENCE, Shop, await_seen, await_that
+from tests.support.shop import PATIENCE, Shop, await_seen, await_that, file_rows_at
 from tests.support.watched_target import WatchedTarget
 
 

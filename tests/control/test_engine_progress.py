@@ -27,9 +27,9 @@ def test_only_a_baseline_takes_progress_back(tmp_path: Path) -> None:
     store = Store.at(tmp_path / "control.sqlite")
     store.take_over()
     assert store.lineage("p", "t") is None
-    store.advance("p", "t", "sqlite/a", Position(1, 50))
-    assert store.advance("p", "t", "sqlite/a", Position(1, 20)) == Position(1, 50)
-    store.begin("p", "t", "sqlite/b", Position(1, 20))
+    store.advance("p", ["t"], "sqlite/a", Position(1, 50))
+    assert store.advance("p", ["t"], "sqlite/a", Position(1, 20)) == Position(1, 50)
+    store.settle("p", "t", "sqlite/b", Position(1, 20), "live", 1)
     assert store.reached("p", "t") == Position(1, 20)
     assert store.lineage("p", "t") == "sqlite/b"
     store.close()
@@ -43,11 +43,7 @@ def test_a_newer_copy_of_the_table_does_not_make_a_target_load_again(shop: Shop)
         assert engine.await_ready(PATIENCE)
         shop.insert(range(20, 25))
         assert await_that(engine, lambda: len(target.rows("orders")) == 15)
-    # As after a recorder that finished a copy twice, and an engine killed before it was live.
-    store = Store.at(shop.data / "control.sqlite")
-    store.take_over()
-    store.set_state("orders", "orders", "catching_up", 1)
-    store.close()
+    # As after a recorder that finished a copy twice.
     log = shop.log()
     position = log.end
     writer = LogWriter.open(

@@ -13,7 +13,8 @@ import pytest
 from headrace.capture.sqlite import database
 from headrace.capture.sqlite.source import sqlite
 from headrace.errors import BadDataDirectory, InvalidConfiguration, Locked
-from headrace.pipeline.definition import Pipeline, drop, equals
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.steps import drop, equals
 from headrace.targets.memory import memory
 from tests.support.mounting import read_only
 from tests.support.shop import PATIENCE, Shop

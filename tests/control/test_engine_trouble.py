@@ -15,10 +15,9 @@ from headrace.control.engine import Engine
 from headrace.errors import HeadraceError
 from headrace.storage.disk import Buffer, RealDisk
 from headrace.targets.memory import memory
-from tests.crash.check import file_rows_at
 from tests.support.file_target import FileTarget
 from tests.support.mounting import small_disk
-from tests.support.shop import PATIENCE, Shop, await_that
+from tests.support.shop import PATIENCE, Shop, await_that, file_rows_at
 from tests.support.watched_target import WatchedTarget
 
 

@@ -8,7 +8,8 @@ import pytest
 from headrace.capture.recorder import Recorder
 from headrace.capture.wire import FlushNow, TakeBaseline
 from headrace.changelog.log import LogReader, LogWriter
-from headrace.control.run import IDLE, PipelineRun, Surroundings
+from headrace.control.delivery import Surroundings
+from headrace.control.run import IDLE, PipelineRun
 from headrace.control.states import TableState
 from headrace.control.store import Store
 from headrace.pipeline.definition import Pipeline
@@ -72,12 +73,13 @@ def running(disk: SimulatedDisk, source: MemorySource, target: IndexedMemory) ->
         log=LogReader.open(Files(disk, "/data"), "shop"),
         runner=ArrowRunner(disk),
         store=store,
+        files=Files(disk, "/data"),
         clock=time.monotonic,
         wall=time.time,
-        ask_baseline=lambda table: None,
+        ask_baseline=lambda table, newer_than: None,
         flush_times=lambda entry: None,
     )
     run = PipelineRun("orders", "shop", pipeline, source.traits, around)
-    run.prepare(source.describe(["orders"])["orders"])
+    run.prepare(source.describe(["orders"]))
     run.open()
     return run

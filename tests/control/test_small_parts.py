@@ -5,7 +5,7 @@ from headrace.control.hops import Hops, Sample
 from headrace.control.names import checked, fitted, pipeline_names
 from headrace.control.retry import LONGEST_PAUSE, Again, Stop, decide
 from headrace.control.states import TableState, may_move
-from headrace.errors import CorruptSegment, JobFailed, RowFailed, StorageFull
+from headrace.errors import AlreadyStored, CorruptSegment, JobFailed, RowFailed, StorageFull
 
 
 @given(st.text())
@@ -34,14 +34,16 @@ def test_only_what_time_can_mend_is_tried_again() -> None:
     assert decide(JobFailed("x"), 1) == Again(0.2)
     assert decide(StorageFull("x"), 2) == Again(0.4)
     assert decide(JobFailed("x"), 50) == Again(LONGEST_PAUSE)
+    assert decide(JobFailed("x"), 5_000) == Again(LONGEST_PAUSE)
+    assert decide(AlreadyStored("x"), 1) == Again(0.2)
     assert decide(RowFailed("x"), 1) == Stop()
     assert decide(CorruptSegment("x"), 1) == Stop()
 
 
 def test_a_table_is_shown_only_after_it_caught_up() -> None:
-    assert not may_move(TableState.LOADING, TableState.LIVE)
+    assert not may_move(TableState.WAITING, TableState.LIVE)
     assert may_move(TableState.CATCHING_UP, TableState.LIVE)
-    assert all(may_move(state, TableState.FAILED) for state in TableState)
+    assert may_move(TableState.RELOADING, TableState.LIVE)
 
 
 def test_hops_are_quantiles_in_milliseconds() -> None:

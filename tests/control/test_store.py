@@ -27,13 +27,13 @@ def test_progress_moves_forward_only(found: list[Position]) -> None:
     best = ORIGIN
     for position in found:
         best = max(best, position)
-        assert store.advance("orders", "orders", "test/1", position) == best
+        assert store.advance("orders", ["orders"], "test/1", position) == best
     assert store.reached("orders", "orders") == best
 
 
 def test_progress_is_kept_per_pipeline_and_table() -> None:
     store = memory_store()
-    store.advance("a", "orders", "test/1", Position(1, 5))
+    store.advance("a", ["orders"], "test/1", Position(1, 5))
     assert store.reached("b", "orders") == ORIGIN
     assert store.reached("a", "customers") == ORIGIN
 
@@ -41,7 +41,7 @@ def test_progress_is_kept_per_pipeline_and_table() -> None:
 def test_progress_and_states_outlive_the_process(tmp_path: Path) -> None:
     store = Store.at(tmp_path / "control.sqlite")
     store.take_over()
-    store.advance("orders", "orders", "test/1", Position(1, 7, 2))
+    store.advance("orders", ["orders"], "test/1", Position(1, 7, 2))
     store.set_state("orders", "orders", "catching_up", 3)
     store.close()
     again = Store.at(tmp_path / "control.sqlite")
@@ -56,10 +56,10 @@ def test_an_engine_that_was_replaced_can_write_nothing(tmp_path: Path) -> None:
     new = Store.at(tmp_path / "control.sqlite")
     assert new.take_over() == 2
     with pytest.raises(Fenced):
-        old.advance("orders", "orders", "test/1", Position(1, 1))
+        old.advance("orders", ["orders"], "test/1", Position(1, 1))
     with pytest.raises(Fenced):
         old.set_state("orders", "orders", "live", None)
-    new.advance("orders", "orders", "test/1", Position(1, 1))
+    new.advance("orders", ["orders"], "test/1", Position(1, 1))
 
 
 def test_nothing_can_be_written_before_the_term_is_taken(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@ Evaluates batches with Arrow instead of Spark: same interface, no JVM.
 
 For simulation and crash tests, which run thousands of batches. It knows `equals`, `drop`
 and `rename`, which is enough for rows to enter, leave and cross a filter; Spark's own
-tests hold the two to the same answers.
+tests hold the two to the same answers. Rows that `fails` speaks of cannot be computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
-from headrace.errors import BadExpression, JobFailed
-from headrace.pipeline.batch import BatchFacts, Part
-from headrace.pipeline.definition import Drop, Equals, Pipeline, Rename
-from headrace.pipeline.result import Result, result_schema
+from headrace.errors import BadExpression, JobFailed, RowFailed, TooManyFailed
+from headrace.pipeline.batch import BatchFacts, Loaded, Part
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.result import Failure, Result, result_schema
+from headrace.pipeline.steps import Drop, Equals, Rename
 from headrace.storage.disk import Disk, RealDisk
 
 Row = dict[str, Any]
@@ -30,10 +31,17 @@ Row = dict[str, Any]
 class ArrowRunner:
     """A runner for tests. Reads segments from the disk it is given."""
 
-    def __init__(self, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        disk: Disk | None = None,
+        fails: Callable[[Pipeline, Row], str | None] = lambda pipeline, image: None,
+    ) -> None:
         self._disk = disk or RealDisk()
+        self._fails = fails
+        """The code of the failure, for a row after its change that passes the filter."""
         self._replaces: dict[int, bool] = {}
         self.batches = 0
+        self.cancelled: list[Pipeline] = []
 
     def prepare(self, pipeline: Pipeline, schema: TableSchema, traits: SourceTraits) -> TableSchema:
         if errors := pipeline.check(schema):
@@ -50,33 +58,51 @@ class ArrowRunner:
         output = _output(pipeline, parts[-1].schema)
         truncate: tuple[int, int] | None = None
         found: list[Row] = []
+        failures: list[Failure] = []
         for change in changes:
-            if change["_op"] == Op.TRUNCATE:
-                truncate = (change["_commit"], change["_ordinal"])
-                found.clear()
+            place = (change["_commit"], change["_ordinal"])
+            if place in facts.without:
                 continue
-            found += self._told(pipeline, parts[-1].schema, change)
+            if change["_op"] == Op.TRUNCATE:
+                truncate = place
+                found.clear()
+            elif code := self._failing(pipeline, change["after"]):
+                failures.append(Failure(place, code))
+            else:
+                found += self._told(pipeline, parts[-1].schema, change)
+        _refuse(pipeline, failures)
         rows = pa.Table.from_pylist(found, schema=result_schema(output))
-        return Result(rows, truncate, 0.0, len(changes))
+        return Result(rows, truncate, 0.0, len(changes), tuple(failures))
 
-    def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[pa.Table]:
+    def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[Loaded]:
         output = _output(pipeline, part.schema)
-        rows = [
-            _transformed(pipeline, change["after"])
-            for change in self._read(part)
-            if _kept(pipeline, change["after"])
-        ]
-        yield pa.Table.from_pylist(rows, schema=output.arrow)
+        rows: list[Row] = []
+        failures: list[Failure] = []
+        for number, changes in enumerate(self._segments_of(part)):
+            for place, change in enumerate(changes):
+                if code := self._failing(pipeline, change["after"]):
+                    failures.append(Failure((number, place), code))
+                elif _kept(pipeline, change["after"]):
+                    rows.append(_transformed(pipeline, change["after"]))
+        _refuse(pipeline, failures)
+        yield Loaded(pa.Table.from_pylist(rows, schema=output.arrow), tuple(failures))
+
+    def cancel(self, pipeline: Pipeline) -> None:
+        self.cancelled.append(pipeline)
+
+    def _failing(self, pipeline: Pipeline, image: object) -> str | None:
+        return self._fails(pipeline, dict(image)) if _kept(pipeline, image) else None  # type: ignore[call-overload]
 
     def _read(self, part: Part) -> list[Row]:
-        found: list[Row] = []
+        return [change for changes in self._segments_of(part) for change in changes]
+
+    def _segments_of(self, part: Part) -> Iterator[list[Row]]:
         for path in part.paths:
             try:
                 data = self._disk.read(path)
             except OSError as error:
                 raise JobFailed("Segment cannot be read") from error  # as Spark's would
-            found += self._segment(data)
-        return found
+            yield self._segment(data)
 
     def _segment(self, data: bytes) -> list[Row]:
         return segment_rows(data)
@@ -107,6 +133,14 @@ def segment_rows(data: bytes) -> list[Row]:
     # Not read_table: for a few rows its threads cost three times as much as the reading.
     rows: list[Row] = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).to_pylist()
     return rows
+
+
+def _refuse(pipeline: Pipeline, failures: Sequence[Failure]) -> None:
+    """Raise where more rows failed than the pipeline allows."""
+    if len(failures) <= pipeline.most_failures:
+        return
+    kind = TooManyFailed if pipeline.most_failures else RowFailed
+    raise kind("Rows cannot be computed", found=len(failures), condition=failures[0].code)
 
 
 def _kept(pipeline: Pipeline, image: object) -> bool:

@@ -1,22 +1,27 @@
-"""A small shop in SQLite, an engine that follows it without a JVM, and ways to wait."""
+"""Small shops, in SQLite and in memory, engines that follow them without a JVM, ways to wait."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from headrace.capture.sqlite.setup import LOG, READERS
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.changelog.log import LogReader
+from headrace.changelog.position import Position
 from headrace.control.engine import Engine
-from headrace.pipeline.definition import Pipeline, drop, equals
+from headrace.pipeline.batch import Runner
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.steps import drop, equals
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.target import Target
+from headrace.testing.source import MemorySource
 from tests.support.arrow_runner import ArrowRunner
 
 PATIENCE = 30.0
@@ -85,6 +90,74 @@ class Shop:
 
     def close(self) -> None:
         self.app.close()
+
+
+class Market:
+    """The same in memory, with tables that differ in name only, and a column for the version."""
+
+    def __init__(
+        self, folder: Path, tables: Sequence[str] = ("orders",), *, rows: int = 10
+    ) -> None:
+        self.data = folder / "data"
+        self.source = MemorySource("shop")
+        for table in tables:
+            self.source.set_schema(
+                table, {"id": "int64", "status": "text", "version": "int64"}, key=["id"]
+            )
+            for key in range(1, rows + 1):
+                self.source.add_row(table, {"id": key, "status": "paid", "version": 0})
+
+    def put(self, table: str, key: int, status: str = "paid", version: int = 0) -> None:
+        """Insert a row, or give it new values."""
+        row = {"id": key, "status": status, "version": version}
+        if (key,) in self.source.rows(table):
+            self.source.emit_update(table, row)
+        else:
+            self.source.emit_insert(table, row)
+
+    def pipeline(
+        self, target: Target, *tables: str, name: str | None = None, **options: Any
+    ) -> Pipeline:
+        return Pipeline(
+            self.source, target=target, tables=tables or ["orders"], name=name, **options
+        )
+
+    def engine(self, *pipelines: Pipeline, runner: Runner | None = None) -> Engine:
+        return Engine(*pipelines, data=self.data, runner=runner or ArrowRunner(), recorder="thread")
+
+    def truth(self, table: str = "orders") -> dict[int, dict[str, object]]:
+        return {int(str(key)): row for (key,), row in self.source.rows(table).items()}
+
+    def recorded(self, engine: Engine) -> bool:
+        """Wait until the engine has all that was emitted so far in its log."""
+        wanted = self.source.position.commit
+        return await_that(engine, lambda: engine.source_info("shop").end.commit >= wanted)
+
+    def log(self) -> LogReader:
+        return LogReader.open(Files(RealDisk(), str(self.data)), "shop")
+
+
+class FileEffect(NamedTuple):
+    """Something a `FileTarget` did."""
+
+    key: tuple[object, ...]
+    position: Position
+
+
+def file_rows_at(
+    path: Path, table: str = "orders"
+) -> tuple[dict[object, dict[str, object]], list[FileEffect]]:
+    """Return what a `FileTarget` holds of a table, and all it ever did to it."""
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute("select key, body from rows where name = ?", (table,)).fetchall()
+        effects = connection.execute(
+            "select key, position from effects where name = ?", (table,)
+        ).fetchall()
+    connection.close()
+    return (
+        {json.loads(key)[0]: json.loads(body) for key, body in rows},
+        [FileEffect(tuple(json.loads(key)), Position.parse(at)) for key, at in effects],
+    )
 
 
 def await_that(engine: Engine, what: Callable[[], bool], timeout: float = PATIENCE) -> bool:

@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -24,25 +24,23 @@ from typing import TYPE_CHECKING, Literal
 from headrace.capture.supervisor import start_recorder
 from headrace.changelog.log import LogReader
 from headrace.changelog.schema import TableSchema
+from headrace.control.checks import checked_schemas
+from headrace.control.delivery import Surroundings
+from headrace.control.driving import Drivers
 from headrace.control.gathering import gathered
 from headrace.control.info import PipelineInfo, SourceInfo
 from headrace.control.lease import Lease, usable_folder
 from headrace.control.names import named
+from headrace.control.overview import pipeline_info
 from headrace.control.recording import Recording
-from headrace.control.run import IDLE, PipelineRun, Surroundings
-from headrace.control.states import TableState
+from headrace.control.run import PipelineRun
+from headrace.control.spark import SparkOptions, Watch, spark_runner
 from headrace.control.store import Store
-from headrace.errors import (
-    ControlError,
-    HeadraceError,
-    NotRunning,
-    UnknownTable,
-)
+from headrace.errors import BadTransform, NotRunning, UnknownTable
 from headrace.observe.logs import log_into, logger
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.runner import SparkRunner
-from headrace.pipeline.session import Spark, SparkInfo, start_session
+from headrace.pipeline.letter import DeadLetter
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 
@@ -50,6 +48,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.capture.source import Recordable
+    from headrace.pipeline.runner import Explanation, SparkRunner
+    from headrace.pipeline.session import SparkInfo
     from headrace.targets.target import Target
 
 _STOP_SECONDS = 30.0
@@ -66,35 +66,43 @@ class Engine:
     with Engine(Pipeline(shop, "orders", orders), data="./headrace-data") as engine:
         engine.await_ready(timeout=60)
     ```
+
+    `records` names sources and tables that are recorded whether or not a pipeline takes
+    them; with no pipeline at all, Spark is not started.
     """
 
     def __init__(
         self,
         *pipelines: Pipeline,
         data: str | os.PathLike[str] = "./headrace-data",
+        records: Sequence[tuple[Recordable, Sequence[str]]] = (),
         spark: SparkSession | None = None,
         spark_conf: Mapping[str, str] | None = None,
+        spark_ui: bool = False,
+        spark_events: bool = False,
         recorder: Literal["process", "thread"] = "process",
         runner: Runner | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> None:
         self._pipelines = pipelines
         self._data = data
+        self._records = [(source, tuple(tables)) for source, tables in records]
         self._session = spark
-        self._spark_conf = dict(spark_conf or {})
+        self._spark_options = SparkOptions(dict(spark_conf or {}), spark_ui, spark_events)
         self._recorder = recorder
         self._runner = runner
         self._on_step = on_step or (lambda text: None)
-        self._sources, self._names, self._misnamed = named(pipelines)
+        self._sources, self._names, self._misnamed = named(
+            pipelines, [source for source, _ in self._records]
+        )
         self._recordings: dict[str, Recording] = {}
         self._runs: list[PipelineRun] = []
-        self._threads: list[threading.Thread] = []
+        self._drivers: Drivers | None = None
         self._undo: list[Callable[[], None]] = []
-        self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._ready_calls: list[Callable[[], None]] = []
         self._schemas: dict[str, TableSchema] = {}
-        self._spark: Spark | None = None
+        self._spark: SparkRunner | None = None
         self._running = False
 
     # -- life ---------------------------------------------------------------------------
@@ -119,7 +127,6 @@ class Engine:
         """
         if self._running:
             return
-        self._stopping.clear()
         try:
             self._start()
         except BaseException:
@@ -133,7 +140,12 @@ class Engine:
         self._unwind()
 
     def _start(self) -> None:
-        self._check_everything()
+        self._schemas = checked_schemas(
+            self._sources,
+            {name: self._tables_of(name) for name in self._sources},
+            self._pipelines,
+            self._misnamed,
+        )
         data = usable_folder(self._data)
         lease = Lease(data, time.time)
         self._undo.append(lease.release)
@@ -144,49 +156,32 @@ class Engine:
         files = Files(RealDisk(), str(data))
         for name, source in self._sources.items():
             self._record(name, source, files, term)
+        self._ask_recorded()
+        if self._pipelines:
+            self._start_pipelines(data, store, files)
+
+    def _start_pipelines(self, data: Path, store: Store, files: Files) -> None:
         runner = self._runner or self._start_spark(data)
         self._runs = [
-            self._run(name, pipeline, runner, store)
+            self._run(name, pipeline, runner, store, files)
             for name, pipeline in zip(self._names, self._pipelines, strict=True)
         ]
         with gathered() as errors:
             for run in self._runs:
                 with errors:
-                    run.prepare(self._schemas[f"{run.source}/{run.table}"])
+                    run.prepare({t: self._schemas[f"{run.source}/{t}"] for t in run.tables})
         self._step("plans are analysed")
         # Each target is closed by an undo of its own: one that fails keeps no other open.
         self._undo.extend(run.close for run in self._runs)
-        self._undo.append(self._stop_runs)
         for run in self._runs:
             run.open()
-        # All are open before the first one works: what a target that is not open yet still
-        # needs is not known, and the source would be told to forget it (invariant 1).
-        for run in self._runs:
-            thread = threading.Thread(target=self._drive, args=(run,), name=f"headrace {run.name}")
-            self._threads.append(thread)
-            thread.start()
-
-    def _check_everything(self) -> None:
-        """Raise all that is wrong with names, sources, tables and plans, together."""
-        with gathered() as errors:
-            errors.found += self._misnamed
-            for name, source in self._sources.items():
-                tables = self._tables_of(name)
-                problems = list(source.check(tables))
-                errors.found += problems
-                # One bad table must not hide what is wrong with the pipelines of another.
-                for some in [[table] for table in tables] if problems else [tables]:
-                    try:
-                        described = source.describe(some)
-                    except HeadraceError as error:
-                        if not problems:
-                            errors.found.append(error)
-                        continue
-                    for table, schema in described.items():
-                        self._schemas[f"{name}/{table}"] = schema
-            for pipeline in self._pipelines:
-                if known := self._schemas.get(f"{pipeline.source.name}/{pipeline.table}"):
-                    errors.found += pipeline.check(known)
+        # All are open before the first one works, or anything is acknowledged: what a target
+        # that is not open yet still needs is not known, and the source would be told to
+        # forget it (invariant 1).
+        drivers = self._drivers = Drivers(self._recordings, runner, self._heard, self._acknowledge)
+        self._undo.append(self._acknowledge)
+        self._undo.append(drivers.stop)
+        drivers.start(self._runs)
 
     def _record(self, name: str, source: Recordable, files: Files, term: int) -> None:
         log = LogReader.open(files, name)
@@ -205,36 +200,44 @@ class Engine:
         )
         self._step(f"recording {name}")
 
-    def _start_spark(self, data: Path) -> Runner:
-        if self._session is not None:
-            spark = Spark.bring(self._session)
-        else:
-            spark = start_session(data, conf=self._spark_conf)
-        self._spark = spark
-        self._undo.append(spark.stop)
-        self._step("spark is up")
-        return SparkRunner(spark)
+    def _ask_recorded(self) -> None:
+        """See that tables without a pipeline have a baseline in the log: after a gap, too."""
+        for source, tables in self._records:
+            if (recording := self._recordings.get(source.name)) is not None:
+                for table in tables:
+                    if recording.log.usable_baseline(table) is None:
+                        recording.ask_baseline(table)
 
-    def _run(self, name: str, pipeline: Pipeline, runner: Runner, store: Store) -> PipelineRun:
+    def _start_spark(self, data: Path) -> Runner:
+        runner = self._spark = spark_runner(data, self._session, self._spark_options)
+        self._undo.append(runner.stop)
+        self._undo.append(Watch(runner, self._spark_moved).stop)
+        self._step("spark is up")
+        return runner
+
+    def _spark_moved(self) -> None:
+        """Spark died, or runs again: nobody waits any longer for his next try."""
+        for run in self._runs:
+            run.nudge()
+            if self._drivers is not None:
+                self._drivers.wake(run)
+        self._heard()
+
+    def _run(
+        self, name: str, pipeline: Pipeline, runner: Runner, store: Store, files: Files
+    ) -> PipelineRun:
         recording = self._recordings[pipeline.source.name]
         around = Surroundings(
             log=recording.log,
             runner=runner,
             store=store,
+            files=files,
             clock=time.monotonic,
             wall=time.time,
             ask_baseline=recording.ask_baseline,
             flush_times=recording.flush_times,
         )
         return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, around)
-
-    def _stop_runs(self) -> None:
-        self._stopping.set()
-        for recording in self._recordings.values():
-            recording.log.interrupt()
-        for thread in self._threads:
-            thread.join()
-        self._acknowledge()
 
     def _unwind(self) -> None:
         first: Exception | None = None
@@ -246,52 +249,88 @@ class Engine:
                 # Targets are the user's code and may raise anything. The rest must still be
                 # let go of, or a recorder would outlive its engine.
                 first = first or error
-        self._threads.clear()
         with self._changed:
             self._changed.notify_all()
         if first is not None:
             raise first
 
-    def _drive(self, run: PipelineRun) -> None:
-        """Take one pipeline's steps; whatever ends them, nobody is told that all is well."""
-        try:
-            self._take_steps(run)
-        except BaseException as error:
-            run.fail(
-                ControlError(
-                    "Pipeline ended on an unexpected error",
-                    pipeline=run.name,
-                    error=type(error).__name__,
-                )
-            )
-            self._heard()
-            raise
+    # -- control --------------------------------------------------------------------------
 
-    def _take_steps(self, run: PipelineRun) -> None:
-        """Step until the engine stops; one that another engine fenced off only waits for that."""
-        recording = self._recordings[run.source]
-        while not self._stopping.is_set():
-            seen = recording.log.last_entry
-            before = run.state
-            try:
-                pause = run.step()
-            except HeadraceError as error:
-                run.fail(error)
-                pause = IDLE
-            if run.state != before or pause is not None:
-                self._heard()
-            if pause is None:
-                continue
-            self._acknowledge()
-            if run.state != TableState.FAILED:
-                recording.ask_flush()
-            recording.log.wait(seen, None if pause == IDLE else pause, self._stopping.is_set)
+    def pause(self, pipeline: str | None = None, *, source: str | None = None) -> None:
+        """
+        Let pipelines rest: one, all of a source, or all. A running job is cancelled.
+
+        Recording goes on, and nothing is lost; a restart keeps to it, until `resume`.
+        """
+        drivers, runs = self._at_work(), self._chosen(pipeline, source)
+        for run in runs:
+            run.pause()
+        for run in runs:
+            drivers.rest(run)
+        self._heard()
+
+    def resume(self, pipeline: str | None = None, *, source: str | None = None) -> None:
+        """Let pipelines go on that were paused, or that stopped on an error."""
+        drivers = self._at_work()
+        for run in self._chosen(pipeline, source):
+            run.resume()
+            drivers.wake(run)
+        self._heard()
+
+    def reload(self, source: str, table: str, *, timeout: float | None = 0) -> bool:
+        """
+        Take a new baseline of a table, and bring it to every target that has the table.
+
+        Readers see the old rows, kept up to date, until the new ones take their place in
+        one step. Returns whether that is done; waits for it up to `timeout` seconds, None
+        for as long as it takes, but not where waiting is of no use (see `await_ready`).
+        """
+        drivers = self._at_work()
+        runs = [run for run in self._chosen(None, source) if table in run.tables]
+        if not runs:
+            raise UnknownTable("No pipeline has this table", table=table, source=source)
+        runs = [run for run in runs if run.pipeline.mode != "changes"]
+        if not runs:
+            raise BadTransform("A pipeline of mode changes takes no baseline", table=table)
+        newest = self._recordings[source].log.usable_baseline(table)
+        for run in runs:
+            # One number for all: they share the copy.
+            run.ask_reload(table, newest.baseline if newest else 0)
+            drivers.wake(run)
+
+        def done() -> bool:
+            return not any(run.reloading(table) for run in runs)
+
+        def hopeless() -> bool:
+            stuck = self._recordings[source].gave_up or any(run.failed for run in runs)
+            return stuck or not self._running
+
+        with self._changed:
+            self._changed.wait_for(lambda: done() or hopeless(), timeout)
+            return done()
+
+    def dead_letters(
+        self, pipeline: str | None = None, *, superseded: bool = False
+    ) -> tuple[DeadLetter, ...]:
+        """Return the changes that were set aside, pipeline by pipeline, in position order."""
+        return tuple(
+            letter
+            for run in self._chosen(pipeline, None)
+            for letter in run.delivery.letters.all(superseded=superseded)
+        )
+
+    def explain(self, pipeline: str) -> Explanation:
+        """Return how Spark ran a pipeline's last batch; print it to read it."""
+        run = self._find(pipeline)
+        if self._spark is None:
+            raise NotRunning("The engine runs without Spark", pipeline=pipeline)
+        return self._spark.explain(run.pipeline)
 
     # -- what is known --------------------------------------------------------------------
 
     def await_ready(self, timeout: float | None = None) -> bool:
         """
-        Wait until every pipeline shows its table and nothing is wrong.
+        Wait until every pipeline shows its tables and nothing is wrong.
 
         False when the time is over, or when waiting is of no use: a pipeline or a recorder
         stopped on an error that a person must mend, or the engine was stopped.
@@ -307,16 +346,28 @@ class Engine:
         Return whether the pipelines asked for are ready, now.
 
         Readiness comes from what is observed and goes back to False (invariant 9): a
-        failed job, a recorder that is down or a source out of reach all end it.
+        failed job, a recorder that is down or a source out of reach all end it. So does a
+        pause. What is only recorded is ready once its baseline is in the log.
         """
         runs = [
             run
             for run in self._runs
             if source in (None, run.source)
-            and table in (None, run.table)
+            and (table is None or table in run.tables)
             and pipeline in (None, run.name)
         ]
-        return bool(runs) and all(run.ready and self._recordings[run.source].ready for run in runs)
+        recorded = [
+            (self._recordings.get(each.name), name)
+            for each, tables in self._records
+            for name in tables
+            if pipeline is None and source in (None, each.name) and table in (None, name)
+        ]
+        return (
+            bool(runs or recorded)
+            and (not runs or self._spark is None or self._spark.alive)
+            and all(run.ready and self._recordings[run.source].ready for run in runs)
+            and all(recording is not None and recording.has(name) for recording, name in recorded)
+        )
 
     def on_ready(self, call: Callable[[], None]) -> None:
         """Call `call` once, when the engine is ready next: at once if it is."""
@@ -349,7 +400,7 @@ class Engine:
         return tuple(
             pipeline.target
             for pipeline in self._pipelines
-            if pipeline.source.name == source and pipeline.table == table
+            if pipeline.source.name == source and table in pipeline.tables
         )
 
     def target(self, pipeline: str, type: str | None = None) -> Target:
@@ -375,28 +426,12 @@ class Engine:
     def _hopeless(self) -> bool:
         return (
             not self._undo
-            or any(run.state == TableState.FAILED for run in self._runs)
+            or any(run.failed for run in self._runs)
             or any(recording.gave_up for recording in self._recordings.values())
         )
 
     def _info(self, run: PipelineRun) -> PipelineInfo:
-        log = self._recordings[run.source].log
-        behind = log.oldest_after(run.table, run.reached)
-        return PipelineInfo(
-            name=run.name,
-            source=run.source,
-            table=run.table,
-            target=run.target.traits.type,
-            state=str(run.state),
-            rows=run.target.row_count(run.table),
-            changes=run.changes,
-            batches=run.batches,
-            jobs=run.jobs,
-            position=run.reached,
-            lag_seconds=0.0 if behind is None else max(0.0, time.time() - behind / 1_000_000),
-            error=run.error,
-            hops=run.hops.quantiles(),
-        )
+        return pipeline_info(run, self._recordings[run.source].log)
 
     def _heard(self) -> None:
         """Something moved: look at readiness again."""
@@ -407,6 +442,13 @@ class Engine:
             self._changed.notify_all()
         for call in calls:
             call()
+        self._ask_recorded()
+        # Sources that a pipeline takes are acknowledged by its thread, once it is at work:
+        # what it needs is not known before (invariant 1).
+        taken = {pipeline.source.name for pipeline in self._pipelines}
+        for name, recording in list(self._recordings.items()):
+            if name not in taken:
+                recording.settle([])
 
     def _acknowledge(self) -> None:
         """Tell each source what it may forget."""
@@ -414,7 +456,20 @@ class Engine:
             recording.settle([run.watermark() for run in self._runs if run.source == name])
 
     def _tables_of(self, source: str) -> list[str]:
-        return sorted({p.table for p in self._pipelines if p.source.name == source})
+        taken = {t for p in self._pipelines if p.source.name == source for t in p.tables}
+        return sorted(taken.union(*(t for s, t in self._records if s.name == source)))
+
+    def _chosen(self, pipeline: str | None, source: str | None) -> list[PipelineRun]:
+        if pipeline is not None:
+            return [self._find(pipeline)]
+        if source is not None and source not in self._sources:
+            raise NotRunning("No such source", source=source)
+        return [run for run in self._runs if source in (None, run.source)]
+
+    def _at_work(self) -> Drivers:
+        if not self._running or self._drivers is None:
+            raise NotRunning("The engine has not started, or has no pipeline")
+        return self._drivers
 
     def _index(self, name: str) -> int:
         if name not in self._names:

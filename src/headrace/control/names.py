@@ -40,7 +40,8 @@ def pipeline_names(
     """
     Name pipelines given as (name or None, source, table, target type).
 
-    A default is the table's name, or `source.table.type` where that is taken.
+    A default is the table's name, several joined by `_`, or `source.table.type` where that
+    is taken.
     """
     names: list[str] = []
     errors: list[HeadraceError] = []
@@ -59,19 +60,18 @@ def pipeline_names(
 
 
 def named(
-    pipelines: Sequence[Pipeline],
+    pipelines: Sequence[Pipeline], recorded: Sequence[Recordable] = ()
 ) -> tuple[dict[str, Recordable], list[str], list[HeadraceError]]:
     """Return the sources by name, the pipelines' names, and what is wrong with both."""
     errors: list[HeadraceError] = []
     sources: dict[str, Recordable] = {}
-    for pipeline in pipelines:
-        source = pipeline.source
+    for source in [*(pipeline.source for pipeline in pipelines), *recorded]:
         if source.name not in sources:
             errors += checked(source.name, "Source")
         if sources.setdefault(source.name, source) is not source:
             errors.append(BadName(f"Two sources are called {source.name}"))
     names, wrong = pipeline_names(
-        [(p.name, p.source.name, p.table, p.target.traits.type) for p in pipelines]
+        [(p.name, p.source.name, "_".join(p.tables), p.target.traits.type) for p in pipelines]
     )
     errors += wrong
     if len({id(p.target) for p in pipelines}) < len(pipelines):

@@ -62,7 +62,7 @@ class Recording:
         self._on_change = on_change
         self._wall = wall
         self._lock = threading.Lock()
-        self._owed: set[str] = set()
+        self._owed: dict[str, int] = {}
         self._credit_given = False
         self._times: dict[int, tuple[float, float]] = {}
         self._lag = LagReport(changes=None, seconds=None, captured=0)
@@ -88,18 +88,26 @@ class Recording:
         """Whether changes come in, and nothing is known to be wrong (invariant 9)."""
         return self.state == "streaming" and self.error is None
 
+    def has(self, table: str) -> bool:
+        """Whether the log holds the table from a baseline on, and changes come in."""
+        return self.ready and self.log.usable_baseline(table) is not None
+
     def stop(self, timeout: float) -> None:
         """Let the recorder flush what it has and end."""
         if self.recorder is not None:
             self.recorder.stop(timeout)
         self._state = "closed"
 
-    def ask_baseline(self, table: str) -> None:
-        """Owe `table` a baseline: asked once, and again of every new recorder."""
+    def ask_baseline(self, table: str, newer_than: int = 0) -> None:
+        """
+        Owe `table` a baseline of a higher number than that one.
+
+        Asked once, and again of every new recorder.
+        """
         with self._lock:
-            if table in self._owed:
+            if self._owed.get(table, -1) >= newer_than:
                 return
-            self._owed.add(table)
+            self._owed[table] = newer_than
         self._send(TakeBaseline(table))
 
     def ask_flush(self) -> None:
@@ -159,7 +167,7 @@ class Recording:
                 if report.done:
                     self.copying.pop(report.table, None)
                     with self._lock:
-                        self._owed.discard(report.table)
+                        self._owed.pop(report.table, None)
             case Failed():
                 self._error = report.error()
                 self._state = "failed"
@@ -200,7 +208,9 @@ class Recording:
         with self._lock:
             # A new recorder knows nothing of what the last one was asked. That one may have
             # finished a baseline and not lived to say so: the log tells.
-            self._owed = {name for name in self._owed if not self.log.usable_baseline(name)}
+            self._owed = {
+                name: number for name, number in self._owed.items() if not self._taken(name, number)
+            }
             owed, credit, upto = sorted(self._owed), self._credit_given, self.acknowledged
         for table in owed:
             self._send(TakeBaseline(table))
@@ -208,6 +218,10 @@ class Recording:
             self._send(FlushNow())
         if upto is not None:
             self._send(Acknowledge(str(upto)))
+
+    def _taken(self, table: str, newer_than: int) -> bool:
+        baseline = self.log.usable_baseline(table)
+        return baseline is not None and baseline.baseline > newer_than
 
     def _send(self, command: Command) -> None:
         if self.recorder is not None:

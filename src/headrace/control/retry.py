@@ -15,6 +15,9 @@ FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 30.0
 """Long enough not to burn a core on a broken cluster, short enough to be noticed healed."""
 
+_MOST_DOUBLINGS = 10
+"""Enough for the longest pause; an outage of hours must not make a number that has no float."""
+
 _TRIED_AGAIN: tuple[type[HeadraceError], ...] = (JobFailed, StorageError, TargetError)
 
 
@@ -33,5 +36,5 @@ class Stop:
 def decide(error: HeadraceError, attempts: int) -> Again | Stop:
     """Return what to do after `attempts` failures in a row, the last being `error`."""
     if isinstance(error, _TRIED_AGAIN):
-        return Again(min(FIRST_PAUSE * 2 ** (attempts - 1), LONGEST_PAUSE))
+        return Again(min(FIRST_PAUSE * 2 ** min(attempts - 1, _MOST_DOUBLINGS), LONGEST_PAUSE))
     return Stop()

@@ -1,33 +1,37 @@
 """
 One pipeline at work, as a machine of small steps.
 
-A step loads a baseline, or takes the next batch of the log through one Spark job to the
-target, or finds nothing to do. Time, log, runner, store and target come in by argument
-and no thread is started here, so the whole of it runs under simulation, where a seed
-decides every interleaving. The engine drives it from a thread of its own.
+A step loads a baseline, brings a loaded table nearer to the present, takes the next batch
+of the log through Spark to the target, or finds nothing to do. Time, log, runner, store
+and target come in by argument and no thread is started here, so the whole of it runs
+under simulation, where a seed decides every interleaving. The engine drives it from a
+thread of its own.
+
+Tables that follow the log go together: a batch holds all their changes up to one position
+(R23d). A table that is loaded, or loaded again, catches up beside them, alone, and joins
+them where they stand (R12, H3).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping, Sequence
 
 from headrace.capture.source import SourceTraits
-from headrace.changelog.entry import Baseline, File
-from headrace.changelog.log import LogBatch, LogReader
+from headrace.changelog.entry import Baseline
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.schema import TableSchema
+from headrace.changelog.schema import TableName, TableSchema
 from headrace.control.acknowledge import Watermark
-from headrace.control.hops import Hops, Sample
+from headrace.control.delivery import Delivery, Surroundings
+from headrace.control.hops import Hops
+from headrace.control.member import Load, Member, watermark
 from headrace.control.retry import Again, decide
-from headrace.control.states import TableState, may_move
-from headrace.control.store import Store
-from headrace.errors import Fenced, HeadraceError
-from headrace.pipeline.batch import BatchFacts, Part, Runner
+from headrace.control.states import PipelineState, TableState, may_move, resumed
+from headrace.errors import AlreadyStored, ChangesMissing, Fenced, HeadraceError, JobCancelled
 from headrace.pipeline.definition import Pipeline
-from headrace.storage.points import BASELINE_LOADED, JOB_DONE, TARGET_WRITTEN, reach
-from headrace.targets.target import Batch, Target
+from headrace.storage.points import BASELINE_LOADED, TABLE_SWITCHED, reach
+from headrace.targets.target import Target
 
 MOST_ROWS = 400_000
 """A batch's limit: about what one job brings back within a 1 g heap without a pause."""
@@ -39,84 +43,174 @@ IDLE = math.inf
 """Nothing to do until somebody gives a sign."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a run needs of the world around it."""
-
-    log: LogReader
-    runner: Runner
-    store: Store
-    clock: Callable[[], float]
-    """Monotonic seconds."""
-
-    wall: Callable[[], float]
-    """Seconds since 1970."""
-
-    ask_baseline: Callable[[str], None]
-    """Tell the recorder that a baseline of this table is owed."""
-
-    flush_times: Callable[[int], tuple[float, float] | None]
-    """When an index entry's first change was read, and when it was flushed."""
-
-
 class PipelineRun:
-    """Brings one table of one source to one target. Driven from one thread."""
+    """
+    Brings tables of one source to one target. `step` is for one thread.
+
+    `pause`, `resume`, `ask_reload` and everything that only looks may be called from others.
+    """
 
     def __init__(
-        self, name: str, source: str, pipeline: Pipeline, traits: SourceTraits, around: Surroundings
+        self,
+        name: str,
+        source: str,
+        pipeline: Pipeline,
+        traits: SourceTraits,
+        around: Surroundings,
+        most_rows: int = MOST_ROWS,
     ) -> None:
         self.name = name
         self.source = source
         self.pipeline = pipeline
-        self.table = pipeline.table
+        self.tables = pipeline.tables
         self.target: Target = pipeline.target
-        self.state = TableState.WAITING
+        self.members: tuple[Member, ...] = ()
         self.error: HeadraceError | None = None
-        self.reached = ORIGIN
-        self.changes = 0
-        self.batches = 0
-        self.jobs = 0
-        self.hops = Hops()
+        self.failed = False
+        self.paused = False
+        self.stopped = False
+        self.wishes = 0
+        """Grows with everything that is asked from outside: reason to take a step."""
+        self.delivery = Delivery(name, pipeline, around)
         self._traits = traits
         self._around = around
-        self._window: tuple[Position, Position] | None = None
-        self._output: TableSchema | None = None
-        self._lineage: str | None = None
+        self._most_rows = most_rows
+        self._durable = self.target.traits.durable
         self._attempts = 0
         self._stored_at = -math.inf
-        self._stored = ORIGIN
+        self._goal: Position | None = None
+        self._reloads: deque[tuple[TableName, int]] = deque()
 
     # -- life ---------------------------------------------------------------------------
 
-    def prepare(self, schema: TableSchema) -> TableSchema:
+    def prepare(self, schemas: Mapping[TableName, TableSchema]) -> None:
         """Analyse the plan on Spark and check the target; raise what is wrong with either."""
-        output = self._around.runner.prepare(self.pipeline, schema, self._traits)
-        self.target.check({self.table: output})
-        self._output = output
-        return output
+        outputs = {
+            table: self._around.runner.prepare(self.pipeline, schemas[table], self._traits)
+            for table in self.tables
+        }
+        self.target.check(outputs)
+        self.members = tuple(Member(table, output) for table, output in outputs.items())
 
     def open(self) -> None:
         """Open the target where its stored progress says; volatile ones begin anew."""
-        assert self._output is not None, "prepare comes first"
+        assert self.members, "prepare comes first"
         store = self._around.store
-        self._stored = store.reached(self.name, self.table)
-        self._lineage = store.lineage(self.name, self.table)
-        if self.target.traits.durable:
-            self.reached = self._stored
-        self.target.open({self.table: self._output}, {self.table: self.reached})
-        # A durable target goes on where it stood, unless the log has a gap since (see step).
-        if self.target.traits.durable and (stored := store.state(self.name, self.table)):
-            state, baseline = stored
-            if state in (TableState.CATCHING_UP, TableState.LIVE):
-                self._resume(TableState(state), baseline)
+        self.paused = store.paused(self.name)
+        for member in self.members:
+            member.stored = store.reached(self.name, member.table)
+            member.lineage = store.lineage(self.name, member.table)
+            if self._durable:
+                member.reached = member.stored
+        self.target.open(
+            {member.table: member.output for member in self.members},
+            {member.table: member.reached for member in self.members},
+        )
+        for member in self.members:
+            self._resume_table(member)
+        self.delivery.open()
 
     def close(self) -> None:
-        """Store what is known and close the target; nothing may follow."""
+        """Store what is known and is owed, and close the target; nothing may follow."""
+        if isinstance(self.error, JobCancelled):
+            self.error = None  # by this very stop
         try:
+            self._take_wishes()
             self._store_progress(always=True)
         finally:
-            self.state = TableState.STOPPED if self.state != TableState.FAILED else self.state
+            self.stopped = True
             self.target.close()
+
+    def _resume_table(self, member: Member) -> None:
+        """Take up a table where it stood; what was half loaded is loaded again (H4)."""
+        stored = self._around.store.state(self.name, member.table)
+        if stored is None:
+            return
+        state, baseline = TableState(stored[0]), stored[1] or 0
+        if state in (TableState.WAITING, TableState.RELOADING):
+            # A reload that was asked for is owed, whatever became of the engine.
+            member.newer_than = baseline
+        # A durable target goes on where it stood, unless the log has a gap since (see step).
+        if self._durable and state in (TableState.LIVE, TableState.RELOADING, TableState.COMPLETE):
+            member.state = resumed(state, self.pipeline.mode, baseline)
+            member.baseline = baseline
+
+    # -- asked from outside -------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Do nothing from the next step on; stored, so that a restart keeps to it."""
+        self._around.store.set_paused(self.name, True)
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on after a pause, or try again after a failure."""
+        self._around.store.set_paused(self.name, False)
+        self.paused = False
+        self._attempts = 0
+        self.failed = False
+        self.wishes += 1
+
+    def nudge(self) -> None:
+        """Ask for a step now, and not after the pause that a failure brought."""
+        self.wishes += 1
+
+    def ask_reload(self, table: TableName, newer_than: int) -> None:
+        """Ask for a baseline beyond that number; the next step stores that it is owed."""
+        self._reloads.append((table, newer_than))
+        self.failed = False
+        self.wishes += 1
+
+    def reloading(self, table: TableName) -> bool:
+        """Whether a reload of the table is asked for, or not over yet."""
+        return any(table == asked for asked, _ in list(self._reloads)) or any(
+            member.state == TableState.RELOADING or not member.shown
+            for member in self.members
+            if member.table == table
+        )
+
+    # -- what is known ------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """The pipeline's state: its own, or that of the table that is least far."""
+        if self.stopped and not self.failed:
+            return PipelineState.STOPPED
+        if self.failed:
+            return PipelineState.FAILED
+        if self.paused:
+            return PipelineState.PAUSED
+        order = list(TableState)
+        return min((member.state for member in self.members), key=order.index, default="waiting")
+
+    @property
+    def ready(self) -> bool:
+        """Whether readers see every table and nothing is known to be wrong (invariant 9)."""
+        return (
+            bool(self.members)
+            and self.error is None
+            and not (self.failed or self.paused or self.stopped)
+            and all(member.shown for member in self.members)
+        )
+
+    @property
+    def reached(self) -> Position:
+        """The position that all tables at the target have reached."""
+        return min((m.reached for m in self.members if m.shown), default=ORIGIN)
+
+    @property
+    def hops(self) -> Hops:
+        """How long changes took."""
+        return self.delivery.hops
+
+    def watermark(self) -> Watermark:
+        """Return what this pipeline still needs the source to keep (R8)."""
+        log, only = self._around.log, self.pipeline.mode == "changes"
+        return watermark(self.members, log, durable=self._durable, changes_only=only)
+
+    def fail(self, error: HeadraceError) -> None:
+        """Stop on an error from outside: another engine took over."""
+        self.error = error
+        self.failed = True
 
     # -- work ---------------------------------------------------------------------------
 
@@ -125,202 +219,281 @@ class PipelineRun:
         Do one piece of work.
 
         Return None if there may be more at once, the seconds to pause after a failure,
-        or `IDLE` when only a new index entry can bring work.
+        or `IDLE` when only a new index entry, or somebody's wish, can bring work.
         """
-        if self.state in (TableState.FAILED, TableState.STOPPED):
+        if self.stopped:
             return IDLE
         try:
+            self._take_wishes()
+            if self.failed or self.paused:
+                return IDLE
             pause = self._work()
         except Fenced:
             raise
         except HeadraceError as error:
+            if isinstance(error, JobCancelled) and self.paused:
+                return IDLE  # as asked; the same batch comes again
+            self.delivery.overtaken |= isinstance(error, AlreadyStored)
             self.error = error
             self._attempts += 1
             verdict = decide(error, self._attempts)
             if isinstance(verdict, Again):
                 return verdict.after
             # Not stored: once a person has mended it, a start goes on where this one stood.
-            self.state = TableState.FAILED
+            self.failed = True
             return IDLE
         self.error = None
         self._attempts = 0
         return pause
 
-    def fail(self, error: HeadraceError) -> None:
-        """Stop on an error from outside: another engine took over."""
-        self.error = error
-        self.state = TableState.FAILED
-
-    def watermark(self) -> Watermark:
-        """Return what this pipeline still needs the source to keep (R8)."""
-        log = self._around.log
-        settled = self.reached
-        loading_from = None
-        if self.state == TableState.LOADING and self._window is not None:
-            loading_from = self._window[0]
-        if self.state == TableState.WAITING or not log.changed_between(
-            self.table, self.reached, log.end
-        ):
-            # What follows is nothing of ours, or lies before a baseline that is owed.
-            settled = log.end
-        return Watermark(self.target.traits.durable, settled, loading_from)
-
-    @property
-    def ready(self) -> bool:
-        """Whether readers see the table and nothing is known to be wrong (invariant 9)."""
-        return self.state == TableState.LIVE and self.error is None
-
     def _work(self) -> float | None:
-        log = self._around.log
-        if self.state == TableState.LOADING:
-            return self._load(log.usable_baseline(self.table))
-        if self.state != TableState.WAITING and self._behind_a_gap():
-            # Changes are missing, or history was replaced: only a new baseline helps (R1).
-            self._move(TableState.WAITING)
-        if self.state == TableState.WAITING:
-            return self._load(log.usable_baseline(self.table))
-        batch = log.next_batch(self.table, self.reached, MOST_ROWS)
-        if batch is None:
-            self._show_if_exact()
-            return IDLE
-        if batch.files:
-            self._deliver(batch)
-        else:
-            self.reached = batch.last  # R34: nothing of ours in it, so no job and no write
-        self._show_if_exact()
-        self._store_progress(always=self.target.traits.durable and bool(batch.files))
-        return None
+        self.delivery.reopen_letters()
+        self._mind_gaps()
+        if self._load_one():
+            return None
+        worked = self._catch_up()
+        # Before the others go on: under steady load they would never be met.
+        worked |= self._join()
+        worked |= self._follow()
+        self._store_progress()
+        return None if worked else IDLE
 
-    def _load(self, baseline: Baseline | None) -> float | None:
-        if baseline is None:
-            if self.state == TableState.LOADING:
-                self._move(TableState.WAITING)
-            self._around.ask_baseline(self.table)
-            return IDLE
-        around = self._around
-        first, _ = self._window = self._shown_within(baseline)
-        self._move(TableState.LOADING, baseline.baseline)
-        loading = self.target.load(self.table, baseline.baseline)
+    def _take_wishes(self) -> None:
+        while self._reloads:
+            table, newer_than = self._reloads[0]
+            for member in self.members:
+                if member.table == table:
+                    self._owe(member, newer_than)
+            self._reloads.popleft()
+
+    def _owe(self, member: Member, number: int) -> None:
+        """Note that only a baseline beyond that number will do."""
+        if member.state == TableState.RELOADING and number <= member.newer_than:
+            return  # the baseline that is waited for will do for this wish, too
+        state = TableState.RELOADING if member.following else TableState.WAITING
+        self._drop_load(member)
+        self._around.store.set_state(self.name, member.table, state, number)
+        member.state, member.newer_than = state, number
+
+    def _mind_gaps(self) -> None:
+        """Put back what cannot go on: changes are missing, or history was replaced (R1)."""
+        log = self._around.log
+        for member in self.members:
+            if member.loads_from_before_a_gap(log):
+                self._drop_load(member)
+                if member.state == TableState.CATCHING_UP:
+                    self._move(member, TableState.WAITING)
+            if not member.behind_a_gap(log):
+                continue
+            if self.pipeline.mode == "changes":
+                raise self._missing(member)
+            self._drop_load(member)
+            self.delivery.forget_intent()
+            self._move(member, TableState.WAITING)
+
+    def _missing(self, member: Member) -> ChangesMissing:
+        return ChangesMissing(
+            "The log lost changes that this pipeline had not taken",
+            pipeline=self.name,
+            table=member.table,
+        )
+
+    # -- loading --------------------------------------------------------------------------
+
+    def _load_one(self) -> bool:
+        """Load a table whose baseline is there; ask for those that are missing."""
+        log, changes = self._around.log, self.pipeline.mode == "changes"
+        if changes and log.gap is None:
+            return False  # the log has not begun: there is no place to begin at
+        found: tuple[Member, Baseline] | None = None
+        for member in self.members:
+            if not member.wants_load:
+                continue
+            if changes:
+                self._begin_without_baseline(member)
+                return True
+            baseline = log.usable_baseline(member.table)
+            # The newest there is. A lower number than was known is of a log made anew.
+            if baseline is None or baseline.baseline == member.newer_than:
+                self._around.ask_baseline(member.table, member.newer_than)
+            else:
+                found = found or (member, baseline)
+        if found is not None:
+            # After all are asked for: they are copied while this one is loaded.
+            self._load(*found)
+        return found is not None
+
+    def _load(self, member: Member, baseline: Baseline) -> None:
+        number = baseline.baseline
+        if member.state != TableState.RELOADING:
+            self._move(member, TableState.LOADING, number)
+        first, last = baseline.window
+        member.loads_from = first
+        if self.delivery.takes_frames:
+            # A stream of changes has no readers to hide from: it goes on from F at once.
+            self.delivery.give_baseline(member, baseline, first)
+            self.delivery.supersede_letters(member, first, number)
+            self._settle(member, first, number)
+            return
+        loading = self.target.load(member.table, number)
         try:
-            for part in self._parts(baseline.files):
-                for rows in around.runner.baseline(self.pipeline, part):
-                    self.jobs += 1
-                    loading.write(rows)
+            self.delivery.load(member, baseline, first, loading)
         except BaseException:
             loading.discard()
             raise
         reach(BASELINE_LOADED)
+        member.load = Load(number, first, last, loading, first)
+        self._goal = None
+        if member.state == TableState.LOADING:
+            self._move(member, TableState.CATCHING_UP, number)
+
+    def _begin_without_baseline(self, member: Member) -> None:
+        """Begin with the changes that come from here on; or, rebuilt, that came since then."""
+        log = self._around.log
+        at = self._around.store.origin(self.name, member.table, log.end)
+        # It began in another log, or this one has a gap since: then it cannot be rebuilt (R1).
+        elsewhere = member.lineage not in (None, log.lineage) or at > log.end
+        if elsewhere or log.gap_after(at) is not None:
+            raise self._missing(member)
+        self._move(member, TableState.LOADING, 0)
+        if self.delivery.takes_frames:
+            self._settle(member, at, 0)
+            return
+        member.loads_from = at
+        member.load = Load(0, at, at, self.target.load(member.table, 0), at)
+        self._goal = None
+        self._move(member, TableState.CATCHING_UP, 0)
+
+    def _catch_up(self) -> bool:
+        """Bring what is loaded nearer to where it will be shown, a batch for each table."""
+        goal = self._meeting_point()
+        worked = False
+        for member in self.members:
+            load = member.load
+            if goal is None or load is None or load.reached >= goal:
+                continue
+            worked = True
+            batch = self._around.log.next_batch(
+                member.table, load.reached, self._most_rows, upto=goal
+            )
+            if batch is None:
+                load.reached = goal  # nothing of anybody lies between
+            else:
+                self.delivery.catch_up(member, load, batch)
+        return worked
+
+    def _meeting_point(self) -> Position | None:
+        """Return where loaded tables are to be shown; None while that cannot be said."""
+        following = [member.reached for member in self.members if member.following]
+        if following:
+            return min(following)
+        # None is shown yet: all will be together, from the largest H on (R11), and not before
+        # the log's end as it is now: after a restart the log goes on far beyond H, and a
+        # reader who has seen its end must not be shown the past.
+        loads = [member.load for member in self.members if not member.shown]
+        end = self._around.log.end
+        if self._goal is None and loads and all(load and load.last <= end for load in loads):
+            self._goal = end
+        return self._goal
+
+    def _join(self) -> bool:
+        """Show what has arrived at the meeting point."""
+        goal = self._meeting_point()
+        # Never behind where the target may be already: readers would be put back.
+        if goal is None or goal < self.delivery.tried:
+            return False
+        arrived = [
+            (member, member.load)
+            for member in self.members
+            if member.load is not None
+            and member.load.may_be_shown(goal)
+            # A gap that came since this step began lies before the goal.
+            and not member.loads_from_before_a_gap(self._around.log)
+        ]
+        alone = not any(member.following for member in self.members)
+        if alone and len(arrived) < sum(not member.shown for member in self.members):
+            return False
+        if arrived:
+            self._switch(arrived, goal)
+        return bool(arrived)
+
+    def _switch(self, arrived: Sequence[tuple[Member, Load]], at: Position) -> None:
         # Positions keep an old engine's rows out of a target, but not its baseline, which
         # would put the table back to where it was (invariant 4).
-        around.store.check()
-        loading.switch(first)
-        self.reached = first
-        self._lineage = around.log.lineage
-        if self.target.traits.durable:
-            # Also backwards: what was reached before is not in these rows.
-            around.store.begin(self.name, self.table, self._lineage or "", first)
-            self._stored = first
-        self._move(TableState.CATCHING_UP, baseline.baseline)
-        return None
+        self._around.store.check()
+        # Whatever fails from here on, these tables are loaded again: nothing is half shown.
+        for member, _ in arrived:
+            member.load = None
+        # One right after another: readers of several tables see them at one position.
+        for _, load in arrived:
+            load.loading.switch(at)
+        reach(TABLE_SWITCHED)
+        for member, load in arrived:
+            # Not before: the rows that were there need the letters that speak of them.
+            self.delivery.supersede_letters(member, load.first, load.baseline)
+            self._settle(member, at, load.baseline)
 
-    def _deliver(self, batch: LogBatch) -> None:
-        around = self._around
-        facts = BatchFacts.of(batch.files, batch.first, batch.last)
-        result = around.runner.rows(self.pipeline, self._parts(batch.files), facts)
-        computed = around.wall()
-        self.jobs += 1
-        reach(JOB_DONE)
-        truncates = {}
-        if result.truncate is not None:
-            truncates[self.table] = Position(batch.epoch, *result.truncate)
-        upto = self.target.write(
-            Batch(
-                id=f"{self.name}/{batch.first}/{batch.last}",
-                epoch=batch.epoch,
-                first=batch.first,
-                last=batch.last,
-                tables={self.table: result.rows},
-                truncates=truncates,
-            )
-        )
-        reach(TARGET_WRITTEN)
-        # Invariant 2: progress speaks of the write that has returned, never ahead of it.
-        self.reached = upto
-        self.batches += 1
-        self.changes += batch.rows
-        times = around.flush_times(batch.entries[1])
-        if times is not None:
-            committed = batch.begun / 1_000_000
-            self.hops.add(Sample(committed, *times, computed, around.wall()))
-
-    def _parts(self, files: tuple[File, ...]) -> list[Part]:
-        """Return the files by schema version, each looked at before Spark reads it."""
-        around = self._around
-        by_schema: dict[int, list[File]] = {}
-        for file in files:
-            # Spark would read a damaged file as far as it goes; the index knows better.
-            around.log.verify(file)
-            by_schema.setdefault(file.schema, []).append(file)
-        return [
-            Part(
-                around.log.schema(self.table, schema_id),
-                tuple(around.log.path(file) for file in of_schema),
-                tuple(file.rows for file in of_schema),
-                sum(file.marked for file in of_schema),
-            )
-            for schema_id, of_schema in by_schema.items()
-        ]
-
-    def _behind_a_gap(self) -> bool:
-        """Whether what the target holds cannot go on with what the log has."""
-        log = self._around.log
-        if log.gap is None:
-            return False
-        # A log that was made anew counts its epochs from 1 again: the lineage tells, or an
-        # epoch this log never had. With either, positions do not compare.
-        elsewhere = self._lineage not in (None, log.lineage) or self.reached.epoch > log.epoch
-        return elsewhere or self.reached < Position.parse(log.gap.at)
-
-    def _show_if_exact(self) -> None:
-        if self.state != TableState.CATCHING_UP or self._window is None:
-            return
-        if self.reached >= self._window[1]:
-            # Invariant 7: before H the table is a mixture that never existed. Shown first:
-            # if either call fails both come again, and neither minds (invariant 9).
-            self.target.show(self.table)
-            self._move(TableState.LIVE)
-
-    def _resume(self, state: TableState, number: int | None) -> None:
-        baseline = self._around.log.usable_baseline(self.table)
-        if state == TableState.LIVE:
-            self.target.show(self.table)
-        elif baseline is None or baseline.baseline < (number or 0):
-            return
+    def _settle(self, member: Member, at: Position, baseline: int) -> None:
+        """Note that the target's table is, or begins with, this baseline, at `at`."""
+        state = TableState.COMPLETE if self.pipeline.mode == "baseline" else TableState.LIVE
+        store, lineage = self._around.store, self._around.log.lineage
+        if self._durable:
+            store.settle(self.name, member.table, lineage or "", at, state, baseline)
+            member.stored = at
         else:
-            # Of a newer copy of the same stretch of history the end is as good: it is later.
-            self._window = self._shown_within(baseline)
-        self.state = state
+            store.set_state(self.name, member.table, state, baseline)
+        member.reached, member.lineage = at, lineage
+        member.baseline, member.state = baseline, state
+        member.loads_from = self._goal = None
 
-    def _shown_within(self, baseline: Baseline) -> tuple[Position, Position]:
-        """Return F, and from where on the table may be shown."""
-        first, last = baseline.window
-        # H makes it exact. But after a restart the log goes on far beyond H, and a reader who
-        # has seen its end must not be shown the past.
-        return first, max(last, self._around.log.end)
+    def _drop_load(self, member: Member) -> None:
+        if member.load is not None:
+            member.load.loading.discard()
+            member.load = None
+        member.loads_from = self._goal = None
 
-    def _move(self, new: TableState, baseline: int | None = None) -> None:
-        if new == self.state:
+    # -- following ------------------------------------------------------------------------
+
+    def _follow(self) -> bool:
+        """Take the next batch to the tables that follow the log, all of a commit together."""
+        following = [member for member in self.members if member.following]
+        if not following:
+            return False
+        if self.delivery.intends:
+            # The next intent takes the place of the last one, whose batch must be noted first.
+            self._store_progress(always=True)
+        start = min(member.reached for member in following)
+        taking = [member for member in following if member.reached == start]
+        # One that begins further on is waited for, so that from there all go together.
+        ahead = min((m.reached for m in following if m.reached > start), default=None)
+        batch = self.delivery.next_batch(taking, start, ahead, self._most_rows)
+        if batch is None:
+            return False
+        if batch.files:
+            self.delivery.deliver(taking, start, batch)
+        else:
+            for member in taking:
+                member.reached = batch.last  # R34: nothing of ours in it: no job and no write
+        self._store_progress(always=self._durable and bool(batch.files))
+        return True
+
+    def _move(self, member: Member, new: TableState, baseline: int | None = None) -> None:
+        if new == member.state:
             return
-        assert may_move(self.state, new), f"{self.state} → {new}"
-        self._around.store.set_state(self.name, self.table, new, baseline)
-        self.state = new
+        assert may_move(member.state, new), f"{member.state} → {new}"
+        self._around.store.set_state(self.name, member.table, new, baseline)
+        member.state = new
 
     def _store_progress(self, *, always: bool = False) -> None:
         around = self._around
         due = around.clock() - self._stored_at >= STORE_EVERY
-        if self.reached <= self._stored or not (always or due):
+        moved = [m for m in self.members if m.following and m.reached > m.stored]
+        if not moved or not (always or due):
             return
-        self._stored = around.store.advance(
-            self.name, self.table, around.log.lineage or "", self.reached
-        )
+        for at in sorted({member.reached for member in moved}):
+            together = [member for member in moved if member.reached == at]
+            names = [member.table for member in together]
+            stored = around.store.advance(self.name, names, around.log.lineage or "", at)
+            for member in together:
+                member.stored = stored
         self._stored_at = around.clock()

@@ -1,5 +1,5 @@
 """
-What the engine must still know after a crash: its term, progress and states.
+What the engine must still know after a crash: its term, progress, states and intents.
 
 One SQLite file (`control.sqlite`), written with full synchronisation. Every write checks
 the term in its own transaction (R31): an engine that was declared dead and comes back to
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+import msgspec
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import Fenced, StorageError, StorageFull, UnknownFormat
@@ -30,7 +32,28 @@ create table if not exists states (
   pipeline text not null, "table" text not null, state text not null, baseline integer,
   primary key (pipeline, "table")
 ) without rowid;
+create table if not exists origins (
+  pipeline text not null, "table" text not null,
+  epoch integer not null, "commit" integer not null, ordinal integer not null,
+  primary key (pipeline, "table")
+) without rowid;
+create table if not exists intents (pipeline text primary key, intent text not null) without rowid;
+create table if not exists paused (pipeline text primary key) without rowid;
 """
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """A batch that is about to have effects on a target without transactions (R25)."""
+
+    tables: tuple[str, ...]
+    after: str
+    """Where these tables stood: the batch follows."""
+
+    last: str
+    """Where it ends; cut again between the two, it is the same batch."""
+
+    time: float
+    """When it was first about to happen, in seconds since 1970 (S3)."""
 
 
 class Store:
@@ -88,28 +111,99 @@ class Store:
             ).fetchone()
         return str(row[0]) if row else None
 
-    def begin(self, pipeline: str, table: str, lineage: str, at: Position) -> None:
-        """Record that a baseline replaced what was there: progress begins anew at its F."""
-        with self._guarded(), self._transaction():
-            self._check_term()
-            self._connection.execute(
-                "insert or replace into progress values (?, ?, ?, ?, ?, ?)",
-                (pipeline, table, lineage, at.epoch, at.commit, at.ordinal),
-            )
+    def advance(self, pipeline: str, tables: Sequence[str], lineage: str, to: Position) -> Position:
+        """
+        Record that all up to `to` is durable, of all these tables at once (invariant 2).
 
-    def advance(self, pipeline: str, table: str, lineage: str, to: Position) -> Position:
-        """Record that all up to `to` is durable; return what is now stored (invariant 2)."""
+        With it the pipeline's intent is done. Returns what is now stored.
+        """
         with self._guarded(), self._transaction():
             self._check_term()
             # Forward only: a batch whose outcome was lost can simply be sent again.
-            self._connection.execute(
+            self._connection.executemany(
                 "insert into progress values (?, ?, ?, ?, ?, ?) on conflict do update set"
                 ' lineage = excluded.lineage, epoch = excluded.epoch, "commit" ='
                 ' excluded."commit", ordinal = excluded.ordinal where (excluded.epoch,'
                 ' excluded."commit", excluded.ordinal) > (epoch, "commit", ordinal)',
-                (pipeline, table, lineage, to.epoch, to.commit, to.ordinal),
+                [(pipeline, each, lineage, to.epoch, to.commit, to.ordinal) for each in tables],
             )
-        return self.reached(pipeline, table)
+            self._connection.execute("delete from intents where pipeline = ?", (pipeline,))
+        return min(self.reached(pipeline, each) for each in tables)
+
+    def settle(
+        self,
+        pipeline: str,
+        table: str,
+        lineage: str,
+        at: Position,
+        state: str,
+        baseline: int,
+    ) -> None:
+        """Record that a loaded table took the place of what was there: progress begins anew."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            # Also backwards: what was reached before is not in these rows.
+            self._connection.execute(
+                "insert or replace into progress values (?, ?, ?, ?, ?, ?)",
+                (pipeline, table, lineage, at.epoch, at.commit, at.ordinal),
+            )
+            self._connection.execute(
+                "insert or replace into states values (?, ?, ?, ?)",
+                (pipeline, table, state, baseline),
+            )
+
+    def origin(self, pipeline: str, table: str, now: Position) -> Position:
+        """Return where a pipeline of changes alone began with a table: `now`, the first time."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute(
+                "insert or ignore into origins values (?, ?, ?, ?, ?)",
+                (pipeline, table, now.epoch, now.commit, now.ordinal),
+            )
+            row = self._connection.execute(
+                'select epoch, "commit", ordinal from origins where pipeline = ? and "table" = ?',
+                (pipeline, table),
+            ).fetchone()
+        return Position(*row)
+
+    def intend(self, pipeline: str, intent: Intent) -> None:
+        """Store a batch's intent, before its first effect."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute(
+                "insert or replace into intents values (?, ?)",
+                (pipeline, msgspec.json.encode(intent).decode()),
+            )
+
+    def intent(self, pipeline: str) -> Intent | None:
+        """Return the batch that may have had effects, and that progress does not speak of."""
+        with self._guarded():
+            row = self._connection.execute(
+                "select intent from intents where pipeline = ?", (pipeline,)
+            ).fetchone()
+        return msgspec.json.decode(row[0], type=Intent) if row else None
+
+    def forget_intent(self, pipeline: str) -> None:
+        """Forget it: what it spoke of is replaced by a baseline."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute("delete from intents where pipeline = ?", (pipeline,))
+
+    def set_paused(self, pipeline: str, paused: bool) -> None:
+        """Store that somebody paused the pipeline, or let it go on: a restart keeps to it."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute("delete from paused where pipeline = ?", (pipeline,))
+            if paused:
+                self._connection.execute("insert into paused values (?)", (pipeline,))
+
+    def paused(self, pipeline: str) -> bool:
+        """Return whether the pipeline was paused."""
+        with self._guarded():
+            row = self._connection.execute(
+                "select 1 from paused where pipeline = ?", (pipeline,)
+            ).fetchone()
+        return row is not None
 
     def state(self, pipeline: str, table: str) -> tuple[str, int | None] | None:
         """Return the stored state and the baseline it speaks of."""

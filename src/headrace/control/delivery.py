@@ -1,0 +1,421 @@
+"""
+From a batch of the log to the target: computed, set aside, intended, written.
+
+```
+ next_batch ─▶ (intent) ─▶ Spark job a table ─▶ dead letters ─▶ target.write ─▶ reached
+               stored       rows that failed      synced                        (stored by the run)
+```
+
+The order is the safety. An intent is stored before the first effect on a target that has
+no transactions (R25), a dead letter before the target has anything of its batch, or before
+the intent is done where the target is a function (R30), and progress speaks of a write that
+has returned, never ahead of it (invariant 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.changelog.entry import Baseline, File
+from headrace.changelog.log import LogBatch, LogReader
+from headrace.changelog.position import ORIGIN, Position
+from headrace.control.aside import Aside, Segments, baseline_letters, keep, set_aside_in
+from headrace.control.hops import Hops, Sample
+from headrace.control.member import Load, Member
+from headrace.control.states import TableState
+from headrace.control.store import Intent, Store
+from headrace.errors import BadTransform
+from headrace.pipeline.batch import BatchFacts, GivesFrames, Part, Runner
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.foreach import FrameBatch, TakesFrames
+from headrace.pipeline.letter import NewLetter
+from headrace.pipeline.letters import Letters
+from headrace.pipeline.parking import beyond, without
+from headrace.pipeline.result import Failure, Place, Result
+from headrace.storage.files import Files
+from headrace.storage.points import (
+    EFFECT_DONE,
+    INTENT_STORED,
+    JOB_DONE,
+    LETTERS_STORED,
+    TARGET_WRITTEN,
+    reach,
+)
+from headrace.targets.target import Batch, Loading
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_ALL = 1 << 40
+"""No limit: a batch that was cut once is cut the same way again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run needs of the world around it."""
+
+    log: LogReader
+    runner: Runner
+    store: Store
+    files: Files
+    """The data directory."""
+
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+
+    wall: Callable[[], float]
+    """Seconds since 1970."""
+
+    ask_baseline: Callable[[str, int], None]
+    """Tell the recorder that a baseline of this table is owed, newer than that number."""
+
+    flush_times: Callable[[int], tuple[float, float] | None]
+    """When an index entry's first change was read, and when it was flushed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """One table's share of a batch, as the target takes it."""
+
+    rows: pa.Table
+    truncate: Place | None = None
+    letters: tuple[NewLetter, ...] = ()
+
+
+class Delivery:
+    """Brings batches of one pipeline to its target. For the run's thread alone."""
+
+    def __init__(self, name: str, pipeline: Pipeline, around: Surroundings) -> None:
+        self.name = name
+        self.changes = 0
+        self.batches = 0
+        self.jobs = 0
+        self.hops = Hops()
+        self._pipeline = pipeline
+        self._around = around
+        self._target = pipeline.target
+        traits = pipeline.target.traits
+        self.intends = traits.durable and not traits.transactional
+        """Whether a batch must be repeated as it was cut (R25); a volatile target is rebuilt."""
+        self.tried = ORIGIN
+        """How far a durable target may be: a write whose answer was lost may have been done."""
+        self.overtaken = False
+        """Whether an engine before this one wrote letters, not knowing that it is (R31)."""
+        self._intent: Intent | None = None
+        self._letters: Letters | None = None
+        self._frames = pipeline.target if isinstance(pipeline.target, TakesFrames) else None
+        self._gives = around.runner if isinstance(around.runner, GivesFrames) else None
+        if self._frames is not None and self._gives is None:
+            raise BadTransform("This runner has no frames for the target", pipeline=name)
+
+    @property
+    def takes_frames(self) -> bool:
+        """Whether the target takes DataFrames instead of rows."""
+        return self._frames is not None
+
+    @property
+    def letters(self) -> Letters:
+        """The pipeline's dead letters."""
+        assert self._letters is not None, "open comes first"
+        return self._letters
+
+    @property
+    def letter_count(self) -> int:
+        """How many letters are not superseded; 0 before they are found."""
+        return self._letters.count if self._letters is not None else 0
+
+    def open(self) -> None:
+        """Find the dead letters and the intent that the last life left."""
+        around = self._around
+        self._letters = Letters.open(around.files, self.name, around.wall)
+        self._intent = around.store.intent(self.name)
+        if self._target.traits.durable:
+            self.tried = around.log.end
+
+    def reopen_letters(self) -> None:
+        """Read letters that another engine wrote; raise `Fenced` where that is the later one."""
+        if self.overtaken:
+            around = self._around
+            around.store.check()
+            self._letters = Letters.open(around.files, self.name, around.wall)
+            self.overtaken = False
+
+    # -- a baseline -----------------------------------------------------------------------
+
+    def load(self, member: Member, baseline: Baseline, first: Position, loading: Loading) -> None:
+        """Bring a baseline's rows to the target, beside what is there."""
+        self._disown(member)
+        failures: list[Failure] = []
+        for part in self._parts(baseline.files):
+            for loaded in self._around.runner.baseline(self._pipeline, part):
+                self.jobs += 1
+                loading.write(loaded.rows)
+                failures += loaded.failures
+        self._keep_of_baseline(baseline, failures, first)
+
+    def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
+        """Give a baseline's rows to the user's function, in pieces."""
+        self._disown(member)
+        frames, gives, number = self._frames, self._gives, baseline.baseline
+        assert frames is not None
+        assert gives is not None
+
+        given = before = 0
+
+        def take(frame: DataFrame, piece: int) -> None:
+            nonlocal given
+            given = before + piece  # those of each part are counted from 1
+            stem = f"{self.name}/{member.table}/baseline-{number}/{given}"
+            about = FrameBatch(stem, self.name, member.table, first, first, number, given)
+            frames.write_frame(frame, about)
+            reach(EFFECT_DONE)
+
+        failures: list[Failure] = []
+        for part in self._parts(baseline.files):
+            self.jobs += 1
+            failures += gives.give_baseline(self._pipeline, part, take)
+            before = given
+        self._keep_of_baseline(baseline, failures, first)
+
+    def _disown(self, member: Member) -> None:
+        log = self._around.log
+        self.letters.disown(member.table, log.epoch, log.lineage or "")
+
+    def _keep_of_baseline(
+        self, baseline: Baseline, failures: Sequence[Failure], first: Position
+    ) -> None:
+        if failures:
+            log = self._around.log
+            new = baseline_letters(log, baseline.files, failures, baseline.baseline, first)
+            self._keep(new)
+
+    def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
+        """Apply changes since F to what is being loaded."""
+        held = self.letters.held(member.table, since=load.first, baseline=load.baseline)
+        computed = self._compute(member, batch, held, load.first)
+        self._keep(self.letters.not_emptied(computed.letters))
+        self._clear_truncated(batch, {member.table: computed})
+        load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
+        load.reached = batch.last
+        self.changes += batch.rows
+
+    def supersede_letters(self, member: Member, first: Position, baseline: int) -> None:
+        """Let go of what a newer baseline covers, and what was held for it (R30)."""
+        self.letters.clear(member.table, first, "reload", keep_baseline=baseline)
+
+    # -- changes --------------------------------------------------------------------------
+
+    def next_batch(
+        self, taking: Sequence[Member], start: Position, ahead: Position | None, most_rows: int
+    ) -> LogBatch | None:
+        """Return what follows `start` for these tables: as it was intended, where it was."""
+        log = self._around.log
+        tables = [member.table for member in taking]
+        intent = self._intent
+        if intent is not None and intent.after == str(start):
+            again = [table for table in tables if table in intent.tables]
+            upto = Position.parse(intent.last)
+            return log.next_batch(again, start, _ALL, upto, most_files=_ALL)
+        batch = log.next_batch(tables, start, most_rows, ahead)
+        if batch is None and ahead is not None:
+            # A flush reaches over where the others stand: these go first, and are waited for.
+            batch = log.next_batch(tables, start, 1)
+        return batch
+
+    def deliver(self, taking: Sequence[Member], start: Position, batch: LogBatch) -> None:
+        """Take a batch to the target, for all these tables together."""
+        around = self._around
+        taking = [member for member in taking if member.table in batch.tables]
+        if self.intends:
+            self._intend(start, batch)
+        if self._frames is not None:
+            upto = self._give(taking, batch)
+            computed_at = around.wall()
+        else:
+            computed = {
+                member.table: self._compute(member, batch, self._held(member)) for member in taking
+            }
+            computed_at = around.wall()
+            reach(JOB_DONE)
+            self._keep([letter for each in computed.values() for letter in each.letters])
+            self._clear_truncated(batch, computed)
+            self.tried = max(self.tried, batch.last)
+            if self.intends:
+                around.store.check()  # the job may have taken long
+            upto = self._target.write(self._as_batch(batch, computed))
+            reach(TARGET_WRITTEN)
+        if self.intends:
+            reach(EFFECT_DONE)
+            self._intent = None
+        # Invariant 2: progress speaks of the write that has returned, never ahead of it.
+        for member in taking:
+            member.reached = upto
+        self.batches += 1
+        self.changes += batch.rows
+        times = around.flush_times(batch.entries[1])
+        if times is not None:
+            committed = batch.begun / 1_000_000
+            self.hops.add(Sample(committed, *times, computed_at, around.wall()))
+
+    def _held(self, member: Member) -> dict[bytes, Position]:
+        # Letters of what is loaded beside the table speak of other rows than it has.
+        beside = member.state == TableState.RELOADING
+        return self.letters.held(member.table, newest=member.newer_than if beside else None)
+
+    def forget_intent(self) -> None:
+        """Let go of an intent whose changes a baseline will replace."""
+        if self._intent is not None:
+            self._around.store.forget_intent(self.name)
+            self._intent = None
+
+    def _intend(self, start: Position, batch: LogBatch) -> None:
+        if self._intent is not None and self._intent.after == str(start):
+            # The same cut as before: it is stored, with its time. Who was taken over from must
+            # not repeat it: the other engine has, and went on (R31).
+            self._around.store.check()
+            return
+        intent = Intent(batch.tables, str(start), str(batch.last), self._around.wall())
+        self._around.store.intend(self.name, intent)
+        self._intent = intent
+        reach(INTENT_STORED)
+
+    def _compute(
+        self,
+        member: Member,
+        batch: LogBatch,
+        held: dict[bytes, Position],
+        since: Position = ORIGIN,
+    ) -> Computed:
+        """Run one table's job; what cannot be computed, or is held, is set aside."""
+        files = batch.files_of(member.table)
+        if not files:
+            return Computed(member.nothing)
+        around = self._around
+        facts = BatchFacts.of(files, batch.first, batch.last)
+        segments = Segments(around.log, batch.epoch, files)
+        lineage = around.log.lineage or ""
+        aside = Aside()
+        if held:
+            aside = set_aside_in(segments, held, (), lineage)
+            facts = replace(facts, without=aside.places)
+        result = around.runner.rows(self._pipeline, self._parts(files), facts)
+        self.jobs += 1
+        if batch.first <= since:
+            result = _beyond(result, (since.commit, since.ordinal))
+        rows = result.rows
+        if result.failures:
+            aside = set_aside_in(segments, held, result.failures, lineage)
+            rows = without(rows, aside.places)
+        return Computed(rows, result.truncate, aside.letters)
+
+    def _give(self, taking: Sequence[Member], batch: LogBatch) -> Position:
+        """Let the user's function have each table's share as a frame."""
+        frames, gives, around = self._frames, self._gives, self._around
+        assert frames is not None
+        assert gives is not None
+        lineage = around.log.lineage or ""
+        for member in taking:
+            files = batch.files_of(member.table)
+            if not files:
+                continue
+            segments = Segments(around.log, batch.epoch, files)
+            held = self.letters.held(member.table)
+            seen: frozenset[Place] = frozenset()
+            if batch.first <= member.reached:
+                seen = segments.upto(member.reached)  # they are in the baseline it was given
+            kept = [set_aside_in(segments, held, (), lineage)] if held else [Aside()]
+
+            def behind(
+                failures: Sequence[Failure],
+                segments: Segments = segments,
+                held: dict[bytes, Position] = held,
+                seen: frozenset[Place] = seen,
+                kept: list[Aside] = kept,
+            ) -> frozenset[Place]:
+                kept[0] = set_aside_in(segments, held, failures, lineage)
+                # Before a truncate there are no letters, but the rows fail all the same.
+                return seen | kept[0].places | {failure.place for failure in failures}
+
+            facts = BatchFacts.of(files, batch.first, batch.last)
+            facts = replace(facts, without=seen | kept[0].places)
+            about = FrameBatch(
+                # By baseline: after a reload the same changes may come again, as others.
+                f"{self.name}/{member.table}/{member.baseline}/{batch.first}/{batch.last}",
+                self.name,
+                member.table,
+                batch.first,
+                batch.last,
+            )
+
+            def take(frame: DataFrame, about: FrameBatch = about) -> None:
+                frames.write_frame(frame, about)
+
+            gives.give(self._pipeline, self._parts(files), facts, behind, take)
+            self.jobs += 1
+            self._keep(kept[0].letters)
+            if (emptied := segments.truncated_at()) is not None:
+                self.letters.clear(member.table, emptied, "truncate")
+        return batch.last
+
+    def _clear_truncated(self, batch: LogBatch, computed: dict[str, Computed]) -> None:
+        for table, each in computed.items():
+            if each.truncate is not None:
+                at = Position(batch.epoch, *each.truncate)
+                self.letters.clear(table, at, "truncate")
+
+    def _keep(self, new: Sequence[NewLetter]) -> None:
+        if new:
+            keep(self.letters, new, self._pipeline, self.name)
+            reach(LETTERS_STORED)
+
+    def _as_batch(self, batch: LogBatch, computed: dict[str, Computed]) -> Batch:
+        return Batch(
+            id=f"{self.name}/{batch.first}/{batch.last}",
+            epoch=batch.epoch,
+            first=batch.first,
+            last=batch.last,
+            tables={table: each.rows for table, each in computed.items()},
+            truncates={
+                table: Position(batch.epoch, *each.truncate)
+                for table, each in computed.items()
+                if each.truncate is not None
+            },
+        )
+
+    def _parts(self, files: Sequence[File]) -> list[Part]:
+        """Return the files by schema version, each looked at before Spark reads it."""
+        log = self._around.log
+        by_schema: dict[int, list[File]] = {}
+        for file in files:
+            # Spark would read a damaged file as far as it goes; the index knows better.
+            log.verify(file)
+            by_schema.setdefault(file.schema, []).append(file)
+        return [
+            Part(
+                log.schema(files[0].table, schema_id),
+                tuple(log.path(file) for file in of_schema),
+                tuple(file.rows for file in of_schema),
+                sum(file.marked for file in of_schema),
+            )
+            for schema_id, of_schema in by_schema.items()
+        ]
+
+
+def _beyond(result: Result, place: Place) -> Result:
+    """
+    Return what a batch that reaches over F adds to the baseline.
+
+    Changes up to there are in its rows, and to do them again is only harmless where all of
+    them can be computed: one that fails would leave the row before it.
+    """
+    truncate = result.truncate
+    return replace(
+        result,
+        rows=beyond(result.rows, place),
+        truncate=truncate if truncate is not None and truncate > place else None,
+        failures=tuple(failure for failure in result.failures if failure.place > place),
+    )

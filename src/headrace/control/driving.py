@@ -1,0 +1,132 @@
+"""
+The threads that drive pipelines: one each, so that a slow or failing one holds nobody back.
+
+A thread waits on its source's log; a sign there, or somebody's wish, wakes it. Between
+two steps a pipeline is at rest, and that is when it can be paused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.control.recording import Recording
+from headrace.control.run import IDLE, PipelineRun
+from headrace.errors import ControlError, HeadraceError
+from headrace.observe.logs import logger
+from headrace.pipeline.batch import Runner
+
+_GRACE_SECONDS = 1.0
+"""How long a stop waits for a batch to end by itself before its job is cancelled."""
+
+_AGAIN_SECONDS = 0.2
+"""Between two tries to cancel: a job that starts just after one is caught by the next."""
+
+_log = logger(__name__)
+
+
+class Drivers:
+    """A thread for each pipeline, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        recordings: Mapping[str, Recording],
+        runner: Runner,
+        heard: Callable[[], None],
+        acknowledge: Callable[[], None],
+    ) -> None:
+        self._recordings = recordings
+        self._runner = runner
+        self._heard = heard
+        self._acknowledge = acknowledge
+        self._stopping = threading.Event()
+        self._threads: list[tuple[PipelineRun, threading.Thread]] = []
+        self._stepping: dict[str, threading.Lock] = {}
+        self._broken: set[str] = set()
+        """Pipelines whose thread an unexpected error has ended."""
+
+    def start(self, runs: Sequence[PipelineRun]) -> None:
+        """Begin to work."""
+        for run in runs:
+            self._stepping[run.name] = threading.Lock()
+            self._threads.append((run, self._thread(run)))
+        for _, thread in self._threads:
+            thread.start()
+
+    def wake(self, run: PipelineRun) -> None:
+        """Let a pipeline look again at what it is to do; one that broke off begins again."""
+        if run.name in self._broken:
+            self._broken.discard(run.name)
+            thread = self._thread(run)
+            self._threads.append((run, thread))
+            thread.start()
+        self._recordings[run.source].log.interrupt()
+
+    def _thread(self, run: PipelineRun) -> threading.Thread:
+        return threading.Thread(target=self._drive, args=(run,), name=f"headrace {run.name}")
+
+    def rest(self, run: PipelineRun) -> None:
+        """Return when the pipeline is at rest; a job that runs is cancelled (S8)."""
+        lock = self._stepping[run.name]
+        while not lock.acquire(timeout=_AGAIN_SECONDS):
+            self._runner.cancel(run.pipeline)
+        lock.release()
+
+    def stop(self) -> None:
+        """End every thread; a job that takes long is cancelled, and computed again next time."""
+        self._stopping.set()
+        for recording in self._recordings.values():
+            recording.log.interrupt()
+        for run, thread in self._threads:
+            wait = _GRACE_SECONDS
+            while thread.is_alive():
+                thread.join(wait)
+                wait = _AGAIN_SECONDS
+                if thread.is_alive():
+                    self._runner.cancel(run.pipeline)
+        self._threads.clear()
+
+    def _drive(self, run: PipelineRun) -> None:
+        """Take one pipeline's steps; whatever ends them, nobody is told that all is well."""
+        try:
+            self._take_steps(run)
+        except BaseException as error:
+            self._broken.add(run.name)
+            run.fail(
+                ControlError(
+                    "Pipeline ended on an unexpected error",
+                    pipeline=run.name,
+                    error=type(error).__name__,
+                )
+            )
+            self._heard()
+            raise
+
+    def _take_steps(self, run: PipelineRun) -> None:
+        """Step until the engine stops; one that another engine fenced off only waits for that."""
+        recording = self._recordings[run.source]
+        told: HeadraceError | None = None
+        while not self._stopping.is_set():
+            seen, heeded = recording.log.last_entry, run.wishes
+            before = run.state
+            try:
+                with self._stepping[run.name]:
+                    pause = run.step()
+            except HeadraceError as error:
+                run.fail(error)
+                pause = IDLE
+            if run.state != before or pause is not None:
+                self._heard()
+            if run.error is not None and run.error is not told:
+                _log.error("batch failed", pipeline=run.name, code=run.error.code, state=run.state)
+            told = run.error
+            if pause is None:
+                continue
+            self._acknowledge()
+            if not (run.failed or run.paused):
+                recording.ask_flush()
+
+            def called(heeded: int = heeded) -> bool:
+                return self._stopping.is_set() or run.wishes != heeded
+
+            recording.log.wait(seen, None if pause == IDLE else pause, called)

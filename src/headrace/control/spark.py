@@ -1,0 +1,86 @@
+"""The engine's Spark: ours, started again where its JVM dies, or one that was brought."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.observe.logs import logger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.pipeline.runner import SparkRunner
+    from headrace.pipeline.session import Spark
+
+_LOOK_SECONDS = 0.5
+_LONGEST_SECONDS = 30.0
+"""Between two looks, and between two starts of a Spark that keeps dying."""
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """What the user wants of a Spark that we start."""
+
+    conf: Mapping[str, str]
+    ui: bool
+    events: bool
+
+
+def spark_runner(data: Path, session: SparkSession | None, options: SparkOptions) -> SparkRunner:
+    """Return a runner on the session that was brought, or on one of our own."""
+    # Imported here, because an engine that only records needs no Spark.
+    from headrace.pipeline.runner import SparkRunner
+    from headrace.pipeline.session import Spark, start_session
+
+    scratch = data / "scratch"
+    if session is not None:
+        return SparkRunner(Spark.bring(session), scratch=scratch)
+
+    def start() -> Spark:
+        return start_session(data, conf=options.conf, ui=options.ui, events=options.events)
+
+    return SparkRunner(start(), scratch=scratch, renew=start)
+
+
+class Watch:
+    """
+    Looks whether Spark lives, and starts it again where it died and is ours.
+
+    A pipeline without changes would not notice, and a status must not be green over a dead
+    JVM (invariant 9). `told` is called when it died and when it runs again.
+    """
+
+    def __init__(self, runner: SparkRunner, told: Callable[[], None]) -> None:
+        self._runner = runner
+        self._told = told
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="headrace spark", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        deaths = 0
+        while not self._over.wait(min(_LOOK_SECONDS * 2 ** min(deaths, 10), _LONGEST_SECONDS)):
+            if self._runner.alive:
+                deaths = 0
+                continue
+            self._told()
+            _log.error("spark died", deaths=deaths)
+            try:
+                self._runner.revive()
+            except HeadraceError as error:
+                _log.error("spark does not start again", code=error.code)
+            # Also after a success: one that dies again and again is not started without end.
+            deaths += 1
+            self._told()

@@ -1,0 +1,164 @@
+"""A target that takes frames: baseline first, then batches, each under an id of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from headrace.changelog.position import Position
+from headrace.changelog.schema import TableSchema
+from headrace.control.run import IDLE
+from headrace.errors import BadTransform, TargetError
+from headrace.pipeline.batch import BatchFacts, Behind, Part
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.foreach import FrameBatch
+from headrace.pipeline.result import Failure
+from headrace.targets.target import Batch, Loading, TargetTraits
+from tests.control.stepping import Stepping
+from tests.support.arrow_runner import ArrowRunner, Row
+
+
+class FrameRunner(ArrowRunner):
+    """Gives lists of rows, where Spark's runner gives DataFrames."""
+
+    def give(
+        self,
+        pipeline: Pipeline,
+        parts: Sequence[Part],
+        facts: BatchFacts,
+        behind: Behind,
+        take: Callable[[Any], None],
+    ) -> tuple[Failure, ...]:
+        result = self.rows(pipeline, parts, facts)
+        aside = behind(result.failures) if result.failures else frozenset()
+        take(
+            [
+                row["id"]
+                for row in result.rows.to_pylist()
+                if (row["_commit"], row["_ordinal"]) not in aside
+            ]
+        )
+        return result.failures
+
+    def give_baseline(
+        self, pipeline: Pipeline, part: Part, take: Callable[[Any, int], None]
+    ) -> tuple[Failure, ...]:
+        (loaded,) = self.baseline(pipeline, part)
+        take([row["id"] for row in loaded.rows.to_pylist()], 1)
+        return loaded.failures
+
+
+class Taking:
+    """Keeps what it is given; raises afterwards as often as it is told."""
+
+    traits = TargetTraits("taking", durable=True, keyed=False, transactional=False)
+
+    def __init__(self) -> None:
+        self.given: list[tuple[FrameBatch, list[int]]] = []
+        self.failures = 0
+
+    def write_frame(self, frame: Any, batch: FrameBatch) -> None:
+        self.given.append((batch, frame))
+        if self.failures:
+            self.failures -= 1
+            raise TargetError("The answer got lost")
+
+    def check(self, tables: Mapping[str, TableSchema]) -> None: ...
+
+    def open(self, tables: Mapping[str, TableSchema], at: Mapping[str, Position]) -> None: ...
+
+    def load(self, table: str, baseline: int) -> Loading:
+        raise AssertionError
+
+    def write(self, batch: Batch) -> Position:
+        raise AssertionError
+
+    def row_count(self, table: str) -> int | None:
+        return None
+
+    def close(self) -> None: ...
+
+
+def fails(pipeline: Pipeline, row: Row) -> str | None:
+    return "X" if row["status"] == "bad" else None
+
+
+@pytest.fixture
+def world() -> Stepping:
+    return Stepping()
+
+
+@pytest.mark.meets("R25", "S3")
+def test_a_baseline_comes_first_and_then_every_change_once(world: Stepping) -> None:
+    world.put(1)
+    world.put(2)
+    target = Taking()
+    run = world.run(Pipeline(world.source, "orders", target), FrameRunner(world.disk))
+    world.settle(run)
+    world.put(3)
+    world.settle(run)
+    world.put(4)
+    world.settle(run)
+    assert run.ready
+    assert [(batch.baseline, rows) for batch, rows in target.given] == [
+        (1, [1, 2]),
+        (None, [3]),
+        (None, [4]),
+    ]
+    ids = [batch.id for batch, _ in target.given]
+    assert len(set(ids)) == 3
+    assert ids[0] == "orders/orders/baseline-1/1"
+    assert target.given[1][0].last < target.given[2][0].first
+
+
+@pytest.mark.meets("R25")
+def test_a_frame_whose_outcome_is_unknown_comes_again_as_it_was(world: Stepping) -> None:
+    target = Taking()
+    pipeline = Pipeline(world.source, "orders", target)
+    run = world.run(pipeline, FrameRunner(world.disk, fails))
+    world.settle(run)
+    del target.given[:]
+    world.put(1)
+    world.put(2, "bad")
+    target.failures = 1
+    assert run.step() not in (None, IDLE)
+    # A new life, and more to take.
+    world.put(2, "good")
+    world.put(3)
+    run = world.run(pipeline, FrameRunner(world.disk, fails))
+    world.settle(run)
+    first, again, last = target.given
+    assert first == again
+    assert first[1] == [1]
+    assert last[1] == [3]
+    assert [letter.kind for letter in run.delivery.letters.all()] == ["failed", "behind"]
+
+
+@pytest.mark.meets("R30")
+def test_a_reload_gives_the_rows_anew_and_supersedes_the_letters(world: Stepping) -> None:
+    bad = {"bad"}
+    runner = FrameRunner(world.disk, lambda pipeline, row: "X" if row["status"] in bad else None)
+    target = Taking()
+    run = world.run(Pipeline(world.source, "orders", target), runner)
+    world.settle(run)
+    world.put(1, "bad")
+    world.settle(run)
+    assert run.delivery.letter_count == 1
+    bad.clear()
+    run.ask_reload("orders", 1)
+    world.settle(run)
+    assert not run.reloading("orders")
+    assert target.given[-1][0].baseline == 2
+    assert target.given[-1][1] == [1]
+    assert run.delivery.letter_count == 0
+    world.put(1, "good")
+    world.settle(run)
+    assert target.given[-1][1] == [1]
+    assert run.delivery.letter_count == 0
+
+
+def test_a_runner_without_frames_is_refused(world: Stepping) -> None:
+    with pytest.raises(BadTransform):
+        world.run(Pipeline(world.source, "orders", Taking()))

@@ -9,17 +9,20 @@ takes the arguments of `headrace demo` and runs the command line with it.
 from __future__ import annotations
 
 import queue
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from headrace.changelog.position import Position
 from headrace.control.hops import Hop
-from headrace.control.info import PipelineInfo, SourceInfo
+from headrace.control.info import PipelineInfo, SourceInfo, TableInfo
 from headrace.errors import HeadraceError, StorageFull, UnknownTable
-from headrace.interfaces.cli.demo.compare import expected_rows
+from headrace.interfaces.cli.demo.compare import as_in_target, orders_in
+from headrace.pipeline.letter import DeadLetter
 
 Row = Mapping[str, object]
 
@@ -41,6 +44,17 @@ class FakeSpark:
     last_job_ms: float = 48.2
     plan: str = "Scan parquet → Filter → Project"
     master: str = "local[2]"
+    ui: str | None = None
+
+
+@dataclass(frozen=True)
+class FakeExplanation:
+    rows_in: int = 3
+    rows_out: int | None = 2
+    last_job_ms: float = 48.2
+
+    def __str__(self) -> str:
+        return "Pipeline orders\n\n== Physical Plan ==\nProject (2)"
 
 
 class FakeOrders:
@@ -88,6 +102,15 @@ class FakeEngine:
     plant: Callable[[dict[int, Row]], None] = lambda rows: None
     """Called with the target's rows after every pass: to make some of them wrong."""
 
+    blame: frozenset[int] = frozenset()
+    """Orders that get a dead letter although nothing is wrong with them."""
+
+    recorder: subprocess.Popen[bytes] | None = None
+    """A process in the recorder's place; killed, it is started again."""
+
+    ui: bool = False
+    letters: list[DeadLetter] = field(default_factory=list)
+    restarts: int = 0
     orders: FakeOrders = field(default_factory=FakeOrders)
     captured: int = 0
     applied: int = 0
@@ -99,7 +122,8 @@ class FakeEngine:
     def start(self) -> None:
         if self.refuses is not None:
             raise self.refuses
-        before = expected_rows(self.shop)
+        before = orders_in(self.shop)
+        self._start_recorder()
         self.state = "streaming"
         self.on_step("recording shop")
         self.copier = threading.Thread(target=self._copy, args=(before,), daemon=True)
@@ -113,6 +137,9 @@ class FakeEngine:
         self.ended.set()
         if self.copier is not None:
             self.copier.join()
+        if self.recorder is not None:
+            self.recorder.kill()
+            self.recorder.wait()
         self.orders.queue.put(None)
 
     def await_ready(self, timeout: float | None = None) -> bool:
@@ -134,26 +161,31 @@ class FakeEngine:
                 acknowledged=None,
                 lag_changes=0,
                 lag_seconds=0.0,
-                recorder_pid=None,
-                restarts=0,
+                recorder_pid=self.recorder.pid if self.recorder else None,
+                restarts=self.restarts,
                 error=StorageFull("No room left", path="log/shop") if full else None,
             ),
         )
 
     def pipelines(self) -> tuple[PipelineInfo, ...]:
+        state = "live" if self.orders.shown else "waiting"
+        rows = len(self.orders.rows) if self.orders.shown else None
+        position = Position(1, self.applied)
         return (
             PipelineInfo(
                 name="orders",
                 source="shop",
                 table="orders",
                 target="indexed-memory",
-                state="live" if self.orders.shown else "waiting",
-                rows=len(self.orders.rows) if self.orders.shown else None,
+                state=state,
+                tables=(TableInfo("orders", state, position, 1, rows),),
+                rows=rows,
                 changes=self.applied,
                 batches=self.applied,
                 jobs=self.applied,
-                position=Position(1, self.applied),
+                position=position,
                 lag_seconds=0.0,
+                dead_letters=len(self.letters),
                 error=None,
                 hops={
                     "captured": Hop(4.0, 9.5, 12.0),
@@ -166,21 +198,84 @@ class FakeEngine:
         )
 
     def spark_info(self) -> FakeSpark | None:
-        return FakeSpark(jobs=self.applied) if self.orders.shown else None
+        ui = "http://127.0.0.1:4040" if self.ui else None
+        return FakeSpark(jobs=self.applied, ui=ui) if self.orders.shown else None
 
-    def _copy(self, rows: dict[int, dict[str, object]]) -> None:
-        self.orders.rows.update(rows)
+    def explain(self, pipeline: str) -> FakeExplanation:
+        assert pipeline == "orders"
+        return FakeExplanation()
+
+    def dead_letters(self) -> tuple[DeadLetter, ...]:
+        return tuple(self.letters)
+
+    def _start_recorder(self) -> None:
+        self.recorder = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+
+    def _copy(self, seen: dict[int, dict[str, object]]) -> None:
+        for key, order in seen.items():
+            try:
+                made = as_in_target(order)
+            except ValueError:
+                self._set_aside(key, None, order, "ARITHMETIC_OVERFLOW")
+            else:
+                if made is not None:
+                    self.orders.rows[key] = made
         while True:
             last = self.ended.is_set()
-            fresh = expected_rows(self.shop)
-            for key in sorted(rows.keys() | fresh.keys()):
-                old, new = rows.get(key), fresh.get(key)
-                if old != new:
-                    self._apply(key, old, new)
-            rows = fresh
+            fresh = orders_in(self.shop)
+            for key in sorted(seen.keys() | fresh.keys()):
+                if seen.get(key) != fresh.get(key):
+                    self._take(key, seen.get(key), fresh.get(key))
+            seen = fresh
             self.plant(self.orders.rows)
             if last or self.ended.wait(0.02):
                 return
+            self._mind_recorder()
+
+    def _mind_recorder(self) -> None:
+        if self.recorder is not None and self.recorder.poll() is not None:
+            self.state = "reconnecting"
+            self.restarts += 1
+            self._start_recorder()
+        else:
+            self.state = "streaming"
+
+    def _take(self, key: int, old: Row | None, new: Row | None) -> None:
+        try:
+            made = None if new is None else as_in_target(new)
+            code = "ARITHMETIC_OVERFLOW" if key in self.blame else ""
+        except ValueError:
+            made, code = None, "ARITHMETIC_OVERFLOW"
+        behind = any(letter.key == (key,) for letter in self.letters)
+        if behind or code:
+            self._set_aside(key, old, new, "" if behind else code)
+        elif (self.orders.rows.get(key), made) != (None, None):
+            self._apply(key, self.orders.rows.get(key), made)
+
+    def _set_aside(self, key: int, old: Row | None, new: Row | None, code: str) -> None:
+        self.captured += 1
+        self.applied += 1
+        now = datetime.now(UTC)
+        self.letters.append(
+            DeadLetter(
+                pipeline="orders",
+                table="orders",
+                lineage="a",
+                position=Position(1, self.applied),
+                baseline=None,
+                op="insert" if old is None else "update",
+                kind="failed" if code else "behind",
+                code=code,
+                facts={},
+                key=(key,),
+                before=old,
+                after=new,
+                time=now,
+                parked=now,
+                superseded=None,
+                keys=(str(key).encode(),),
+            )
+        )
 
     def _apply(self, key: int, old: Row | None, new: Row | None) -> None:
         self.captured += 1
@@ -195,9 +290,9 @@ class FakeEngine:
 
 
 def fake_build(
-    shop: Path, data: Path, on_step: Callable[[str], None]
+    shop: Path, data: Path, on_step: Callable[[str], None], *, spark_ui: bool = False
 ) -> tuple[FakeEngine, FakeOrders]:
-    engine = FakeEngine(shop, on_step)
+    engine = FakeEngine(shop, on_step, ui=spark_ui)
     return engine, engine.orders
 
 

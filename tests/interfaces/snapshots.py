@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.interfaces.cli.demo.snapshot import (
+    HeldRow,
     HopTimes,
     Lookup,
     SeenChange,
@@ -42,12 +43,26 @@ RUNNING = Snapshot(
     lookup=Lookup(7, 53, 1_234_560, 41.7),
 )
 
+SHOW = "headrace dead-letters show 0001-0000000000000961-00000000 --data headrace-demo"
+LIST = "headrace dead-letters list --data headrace-demo"
+LETTER = HeldRow(
+    pipeline="orders",
+    table="orders",
+    key="3021",
+    code="ARITHMETIC_OVERFLOW",
+    position="0001-0000000000000961-00000000",
+    behind=1,
+    commands=(SHOW, LIST),
+)
+
 EXTREME = Snapshot(
     phase="running",
     seconds=123_456.7,
     left=1e6,
     source="a-source-with-a-very-long-name-indeed-longer-than-any-column",
     source_state="reconnecting",
+    restarts=10**9,
+    killable=True,
     captured=10**12,
     captured_rate=1e6,
     flushes=10**9,
@@ -59,6 +74,8 @@ EXTREME = Snapshot(
     position="ffff-7fffffffffffffff-7fffffff",
     hops=tuple(HopTimes(hop.name, 1e6, 1e7) for hop in RUNNING.hops),
     spark=SparkNow("4.2.1-SNAPSHOT", 10**9, 10**10, 1e6, "Scan → " * 60),
+    letters=(HeldRow("p" * 64, "t" * 300, "9" * 400, "X" * 90, "f" * 30, 10**9, ("c" * 999,)),)
+    * 99,
     changes=tuple(
         SeenChange("truncate", str(10**15 + n), "text that never ends, " * 20, "")
         for n in range(40)

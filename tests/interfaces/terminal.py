@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pexpect
 import pyte
@@ -17,10 +19,20 @@ ROOT = Path(__file__).parent.parent.parent
 class Terminal:
     """A child on a terminal of a given size, and what its screen shows."""
 
-    def __init__(self, arguments: list[str], cwd: Path, columns: int, lines: int = 24) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        cwd: Path,
+        columns: int,
+        lines: int = 24,
+        no_color: str = "",
+    ) -> None:
         self.screen = pyte.HistoryScreen(columns, lines, history=2_000)
         self._stream = pyte.ByteStream(self.screen)
         self.raw = b""
+        self.left_behind: list[Any] = []
+        """The terminal's settings after the child's end."""
+
         self.child = pexpect.spawn(
             sys.executable,
             arguments,
@@ -30,7 +42,7 @@ class Terminal:
                 **os.environ,
                 "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
                 "TERM": "xterm-256color",
-                "NO_COLOR": "",
+                "NO_COLOR": no_color,
             },
         )
 
@@ -51,14 +63,15 @@ class Terminal:
         """Read until the screen satisfies `seen`."""
         end = time.monotonic() + seconds
         while not seen(self.text):
-            assert time.monotonic() < end, self.all_text
-            self._read()
+            ended = not self._read()
+            assert seen(self.text) or (not ended and time.monotonic() < end), self.all_text
 
     def to_the_end(self, seconds: float = 60) -> int:
         """Read until the child ends; return its exit code."""
         end = time.monotonic() + seconds
         while self._read():
             assert time.monotonic() < end, self.all_text
+        self.left_behind = termios.tcgetattr(self.child.fileno())
         self.child.close()
         return int(self.child.exitstatus if self.child.exitstatus is not None else -1)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -7,10 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.interfaces.cli.demo import shop
-from headrace.interfaces.cli.demo.compare import MOST_SHOWN, compare, expected_rows
+from headrace.interfaces.cli.demo.compare import (
+    MOST_SHOWN,
+    Expected,
+    as_in_target,
+    compare,
+    expect,
+    orders_in,
+)
 from headrace.interfaces.cli.demo.snapshot import Difference
 
 Rows = dict[int, dict[str, object]]
+
+
+@dataclass(frozen=True)
+class Letter:
+    key: tuple[object, ...]
+    before: Mapping[str, object] | None
+    after: Mapping[str, object] | None
+    kind: str = "failed"
 
 
 def rows() -> Rows:
@@ -21,7 +38,7 @@ def rows() -> Rows:
 
 
 def test_equal_rows_are_equal_and_counted() -> None:
-    comparison = compare(rows(), rows().values())
+    comparison = compare(Expected(rows()), rows().values())
     assert comparison.equal
     assert comparison.rows == 5
 
@@ -30,7 +47,7 @@ def test_a_value_that_differs_is_named_by_key_and_column() -> None:
     found = rows()
     found[3]["status"] = "new"
     found[3]["total_cents"] = 1
-    assert compare(rows(), found.values()).differences == (
+    assert compare(Expected(rows()), found.values()).differences == (
         Difference(3, "columns", ("status", "total_cents")),
     )
 
@@ -39,7 +56,7 @@ def test_a_missing_an_extra_and_a_doubled_row_are_found() -> None:
     found = rows()
     del found[2]
     listed = [*found.values(), {**found[1], "id": 99}, found[4]]
-    comparison = compare(rows(), listed)
+    comparison = compare(Expected(rows()), listed)
     assert comparison.differences == (
         Difference(2, "missing"),
         Difference(4, "extra"),
@@ -52,7 +69,7 @@ def test_a_column_that_should_be_gone_or_there_is_a_difference() -> None:
     found = rows()
     found[1]["card_number"] = "0000"
     del found[2]["qty"]
-    assert compare(rows(), found.values()).differences == (
+    assert compare(Expected(rows()), found.values()).differences == (
         Difference(1, "columns", ("card_number",)),
         Difference(2, "columns", ("qty",)),
     )
@@ -62,12 +79,14 @@ def test_a_column_that_should_be_gone_or_there_is_a_difference() -> None:
 def test_an_equal_looking_value_of_another_type_is_a_difference(other: object) -> None:
     found = rows()
     found[3]["qty"] = other
-    assert compare(rows(), found.values()).differences == (Difference(3, "columns", ("qty",)),)
+    assert compare(Expected(rows()), found.values()).differences == (
+        Difference(3, "columns", ("qty",)),
+    )
 
 
 def test_an_empty_target_is_not_equal_to_a_full_source() -> None:
     wanted = {number: {"id": number} for number in range(1_000)}
-    comparison = compare(wanted, [])
+    comparison = compare(Expected(wanted), [])
     assert not comparison.equal
     assert comparison.rows == 1_000
     assert len(comparison.differences) == MOST_SHOWN
@@ -85,13 +104,13 @@ def test_rows_are_called_equal_exactly_when_they_are(
 ) -> None:
     left = {key: {"id": key, **row} for key, row in wanted.items()}
     right = [{"id": key, **row} for key, row in found.items()]
-    assert compare(left, right).equal == (wanted == found)
+    assert compare(Expected(left), right).equal == (wanted == found)
 
 
 def test_what_is_expected_is_filtered_derived_and_dropped(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     shop.make(path, orders=200)
-    expected = expected_rows(path)
+    expected = expect(orders_in(path), []).rows
     with shop.connected(path) as connection:
         counted = connection.execute(
             "select count(*), sum(qty * price_cents) from orders where status <> 'cancelled'"
@@ -99,3 +118,59 @@ def test_what_is_expected_is_filtered_derived_and_dropped(tmp_path: Path) -> Non
     assert counted == (len(expected), sum(int(str(r["total_cents"])) for r in expected.values()))
     assert 0 < len(expected) < 200
     assert all("card_number" not in row for row in expected.values())
+
+
+# -- rows that dead letters hold ------------------------------------------------------------
+
+
+def order(number: int, *, qty: int = 2, status: str = "new") -> dict[str, object]:
+    return {"id": number, "qty": qty, "price_cents": 100, "status": status, "card_number": "0"}
+
+
+SPOILT = order(3, qty=shop.BARCODE)
+
+
+def target(*orders: Mapping[str, object]) -> list[Mapping[str, object]]:
+    made = [as_in_target(each) for each in orders]
+    return [row for row in made if row is not None]
+
+
+@pytest.mark.meets("R30")
+def test_an_order_that_never_came_in_is_held_and_must_be_absent() -> None:
+    expected = expect({1: order(1), 3: SPOILT}, [Letter((3,), None, SPOILT)])
+    found = compare(expected, target(order(1)))
+    assert (found.equal, found.rows, found.held) == (True, 1, (3,))
+    wrong = compare(expected, [*target(order(1)), {**order(3), "total_cents": 0}])
+    assert wrong.differences == (Difference(3, "extra"),)
+
+
+@pytest.mark.meets("R30")
+def test_an_order_that_was_spoilt_later_must_be_as_it_was_before() -> None:
+    letters = [
+        Letter((3,), order(3), SPOILT),
+        Letter((3,), SPOILT, order(3, status="paid"), "behind"),
+    ]
+    expected = expect({3: order(3, status="paid")}, letters)
+    assert compare(expected, target(order(3))).equal
+    moved = compare(expected, target(order(3, status="paid")))
+    assert moved.differences == (Difference(3, "columns", ("status",)),)
+    assert compare(expected, []).differences == (Difference(3, "missing"),)
+
+
+def test_a_letter_of_an_order_that_can_be_computed_is_a_difference() -> None:
+    expected = expect({3: order(3)}, [Letter((3,), None, order(3))])
+    assert compare(expected, []).differences == (Difference(3, "causeless"),)
+    alone = expect({}, [Letter((3,), order(3), None, "behind")])
+    assert Difference(3, "causeless") in compare(alone, target(order(3))).differences
+
+
+def test_an_order_that_cannot_be_computed_and_has_no_letter_is_a_difference() -> None:
+    expected = expect({3: SPOILT}, [])
+    assert compare(expected, []).differences == (Difference(3, "letterless"),)
+
+
+def test_a_held_order_does_not_hide_another_that_differs() -> None:
+    expected = expect({1: order(1), 3: SPOILT}, [Letter((3,), None, SPOILT)])
+    assert compare(expected, target(order(1, qty=3))).differences == (
+        Difference(1, "columns", ("qty", "total_cents")),
+    )

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.interfaces.cli.demo.shop import BARCODE
 from tests.interfaces.terminal import Terminal
 from tests.support import mounting
 
@@ -66,7 +68,7 @@ class Done:
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """Run the demo once, without a terminal, with its default folder."""
     folder = tmp_path_factory.mktemp("demo")
-    done = demo("--for", "5s", "--plain", cwd=folder)
+    done = demo("--for", "8s", "--plain", cwd=folder)
     return Done(folder, done.stdout, done.stderr, done.returncode)
 
 
@@ -80,13 +82,32 @@ def test_the_demo_prints_rows_a_lookup_and_that_target_is_source(plain: Done) ->
 
 def test_the_demo_prints_no_foreign_line(plain: Done) -> None:
     known = re.compile(
-        r"$| *\d+\.\d s  |(written|captured|applied|latency|p50 each|lookup) |target = source"
-        r"|try next|  # |  \S*python\S* -[cm] "
+        r"$| *\d+\.\d s  |(written|captured|applied|latency|p50 each|lookup|last job|plan|letter) "
+        r"|target = source|  \(1 row is held|try next|  # "
+        r"|  \S*python\S* -[cm] |  \S*headrace (demo|dead-letters) "
     )
     strange = [line for line in plain.out.splitlines() if not known.match(line)]
     assert strange == []
     for word in ("WARN", "log4j", "NativeCodeLoader", "Stage", "Traceback", "Exception"):
         assert word not in plain.out
+
+
+@pytest.mark.meets("R30", "S2")
+def test_the_spoilt_order_is_a_dead_letter_and_the_verdict_says_so(plain: Done) -> None:
+    (order,) = re.findall(r"order (\d+): a barcode is scanned as its quantity", plain.out)
+    assert f"dead letter: order {order}, ARITHMETIC_OVERFLOW" in plain.out
+    assert f"\nletter    order {order}: ARITHMETIC_OVERFLOW" in plain.out
+    assert f"\n  (1 row is held by a dead letter: order {order})\n" in plain.out
+
+
+def test_everything_that_was_written_was_captured(plain: Done) -> None:
+    (written,) = re.findall(r"^written   ([\d,]+) changes", plain.out, re.MULTILINE)
+    assert f"\ncaptured  {written} changes in " in plain.out
+
+
+def test_how_spark_ran_the_last_batch_is_told(plain: Done) -> None:
+    assert re.search(r"^last job  \d+ rows? in, \d+ out, [\d.,]+ ms$", plain.out, re.MULTILINE)
+    assert re.search(r"^plan      Scan parquet → ", plain.out, re.MULTILINE)
 
 
 def test_changes_were_counted_while_spark_started(plain: Done) -> None:
@@ -105,13 +126,13 @@ def test_the_log_file_is_json_without_card_numbers(plain: Done) -> None:
     assert "0000-0000-" not in text
 
 
-def test_the_three_commands_work_when_pasted(plain: Done) -> None:
+def test_the_commands_work_when_pasted(plain: Done) -> None:
     lines = plain.out.splitlines()
     commands = [after.strip() for line, after in pairwise(lines) if "  # " in line]
-    assert len(commands) == 3
-    with_spark, again, ask = commands
+    assert len(commands) == 4
+    letter, with_spark, again, ask = commands
     shown = {}
-    for command in (with_spark, f"{again} --for 2s", ask):
+    for command in (letter, with_spark, f"{again} --for 2s", ask):
         done = subprocess.run(
             ["/bin/sh", "-c", command],
             capture_output=True,
@@ -124,6 +145,8 @@ def test_the_three_commands_work_when_pasted(plain: Done) -> None:
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         shown[command] = done.stdout
         assert done.stderr == ""
+    assert "ARITHMETIC_OVERFLOW" in shown[letter]
+    assert str(BARCODE) in shown[letter]
     assert re.search(r"\|\s+0\|\s+\d+\|", shown[with_spark])
     assert "target = source: yes" in shown[f"{again} --for 2s"]
     assert "'paid'" in shown[ask]
@@ -138,8 +161,8 @@ def test_json_lines_parse_and_end_with_an_equal_comparison(tmp_path: Path) -> No
     assert summary["comparison"]["equal"] is True
     assert summary["last"]["spark"]["jobs"] > 0
     assert {hop["name"] for hop in summary["last"]["hops"]} >= {"captured", "job", "total"}
-    # At rest: everything the writer did was captured, and one last order.
-    assert summary["last"]["captured"] >= summary["written"] + 1
+    assert summary["last"]["captured"] == summary["written"]
+    assert summary["last_batch"]["rows_in"] > 0
 
 
 def test_the_picture_at_60_columns_ends_with_q(tmp_path: Path) -> None:
@@ -154,6 +177,28 @@ def test_the_picture_at_60_columns_ends_with_q(tmp_path: Path) -> None:
     assert terminal.to_the_end(SECONDS) == 0
     assert "target = source: yes" in terminal.all_text
     assert "Traceback" not in terminal.all_text
+
+
+@pytest.mark.meets("S5", "S17")
+def test_a_killed_recorder_comes_back_and_sparks_pages_are_there(tmp_path: Path) -> None:
+    options = ["--kill", "--spark-ui", "--explain"]
+    arguments = ["-m", "headrace", "demo", "--for", "5m", "--data", "d", *options]
+    terminal = Terminal(arguments, tmp_path, 80, 40)
+    terminal.until(lambda text: "q to end" in text and "dead-letters" in text, SECONDS)
+    assert "k kills the recorder" in terminal.text
+    (address,) = set(re.findall(r"Spark's own pages: (http://127\.0\.0\.1:\d+)", terminal.text))
+    with urllib.request.urlopen(address, timeout=30) as page:
+        assert page.status == 200
+        assert b"headrace" in page.read()
+    terminal.child.send("k")
+    terminal.until(lambda text: "recorder is back after" in text, SECONDS)
+    terminal.until(lambda text: "restarted once" in text, SECONDS)
+    terminal.child.send("q")
+    assert terminal.to_the_end(SECONDS) == 0
+    text = terminal.all_text
+    for said in ("target = source: yes", "nothing lost", "== Physical Plan ==", "Pipeline orders"):
+        assert said in text
+    assert "Traceback" not in text
 
 
 @pytest.fixture

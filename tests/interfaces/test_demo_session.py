@@ -60,6 +60,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.event = threading.Event()
+        self.keys = ""
 
     @property
     def asked(self) -> bool:
@@ -67,6 +68,10 @@ class Asked:
 
     def wait(self, seconds: float) -> bool:
         return self.event.wait(seconds)
+
+    def pressed(self, key: str) -> bool:
+        with_it, self.keys = key in self.keys, ""
+        return with_it
 
 
 @pytest.fixture(autouse=True)
@@ -77,12 +82,21 @@ def _findable(monkeypatch: pytest.MonkeyPatch) -> None:
 class Case:
     """A session over a new folder, and everything in it that a test may look at."""
 
-    def __init__(self, data: Path, seconds: float, view: Recorded, **engine: object) -> None:
+    def __init__(
+        self,
+        data: Path,
+        seconds: float,
+        view: Recorded,
+        *,
+        kill: bool = False,
+        explain: bool = False,
+        **engine: object,
+    ) -> None:
         self.engines: list[FakeEngine] = []
         self.view = view
         self.ending = Asked()
         self._engine = engine
-        settings = Settings(data, seconds, rate=200)
+        settings = Settings(data, seconds, rate=200, kill=kill, explain=explain)
         self.session = Session(settings, self._builder(), view, self.ending)
 
     def _builder(self) -> Build:
@@ -113,7 +127,91 @@ def test_a_run_ends_right_with_everything_told(tmp_path: Path) -> None:
     assert texts.index("recording shop") < texts.index("spark is up")
     assert sum(step.name == "visible" for step in case.view.steps) == 1
     assert case.engines[0].stops == 1
-    assert len(summary.commands) == 3
+    assert len(summary.commands) == 4
+
+
+@pytest.mark.meets("R30")
+def test_the_spoilt_order_becomes_a_dead_letter_with_a_change_behind_it(tmp_path: Path) -> None:
+    def end(snapshot: Snapshot) -> None:
+        if any(letter.behind for letter in snapshot.letters):
+            case.ending.event.set()
+
+    case = Case(tmp_path, 30, Recorded(end))
+    summary = case.run()
+    order = shop.spoilt_order(tmp_path / "shop.db")
+    (letter,) = summary.last.letters
+    assert (letter.key, letter.code, letter.behind) == (str(order), "ARITHMETIC_OVERFLOW", 1)
+    assert summary.comparison is not None
+    assert summary.comparison.held == (order,)
+    assert summary.right
+    assert [step.name for step in case.view.steps if step.name in ("spoilt", "letter")] == [
+        "spoilt",
+        "letter",
+        "spoilt",
+    ]
+    assert f"show {letter.position} --data" in letter.commands[0]
+    assert summary.commands[0].line == letter.commands[0]
+
+
+def test_a_second_run_keeps_the_letter_and_adds_no_other(tmp_path: Path) -> None:
+    first = Case(tmp_path, 1.0, Recorded()).run()
+    again = Case(tmp_path, 1.0, Recorded()).run()
+    assert again.right
+    assert len(again.last.letters) == 1
+    assert again.comparison is not None
+    assert first.comparison is not None
+    assert again.comparison.held == first.comparison.held
+
+
+def test_a_letter_without_a_cause_makes_the_comparison_fail(tmp_path: Path) -> None:
+    case = Case(tmp_path, 0.5, Recorded(), blame=frozenset(range(3_001, 3_020)))
+    summary = case.run()
+    assert not summary.right
+    assert summary.comparison is not None
+    assert {found.kind for found in summary.comparison.differences} == {"causeless"}
+
+
+def test_what_was_written_counts_the_orders_of_the_demo_itself(tmp_path: Path) -> None:
+    summary = Case(tmp_path, 1.0, Recorded()).run()
+    with shop.connected(tmp_path / "shop.db") as connection:
+        (highest,) = connection.execute("select max(id) from orders").fetchone()
+    assert summary.written > highest - shop.SEED_ORDERS > 2
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_last_batch_is_told_and_the_whole_plan_on_request(whole: bool, tmp_path: Path) -> None:
+    batch = Case(tmp_path, 0.3, Recorded(), explain=whole).run().last_batch
+    assert batch is not None
+    assert (batch.rows_in, batch.rows_out) == (3, 2)
+    assert batch.plan == "Scan parquet → Filter → Project"
+    assert ("== Physical Plan ==" in (batch.whole or "")) == whole
+
+
+def test_the_recorder_is_killed_by_a_key_and_its_return_is_told(tmp_path: Path) -> None:
+    def act(snapshot: Snapshot) -> None:
+        told = {step.name for step in case.view.steps}
+        if snapshot.phase == "running" and "killed" not in told:
+            case.ending.keys = "k"
+        elif "back" in told:
+            case.ending.event.set()
+
+    case = Case(tmp_path, 60, Recorded(act), kill=True)
+    summary = case.run()
+    names = [step.name for step in case.view.steps if step.name in ("killed", "back")]
+    assert names == ["killed", "back"]
+    (seconds,) = summary.healed
+    assert seconds is not None
+    assert summary.last.restarts == 1
+    assert summary.right
+
+
+def test_without_the_option_the_key_does_nothing(tmp_path: Path) -> None:
+    def press(snapshot: Snapshot) -> None:
+        case.ending.keys = "k"
+
+    case = Case(tmp_path, 0.5, Recorded(press))
+    assert case.run().healed == ()
+    assert case.view.snapshots[-1].restarts == 0
 
 
 def test_steps_come_in_order_of_time(tmp_path: Path) -> None:
@@ -263,6 +361,7 @@ def test_commands_can_be_pasted_where_the_demo_was_called(
 def fake_demo(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.interfaces.fake_engine", *arguments],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -304,6 +403,14 @@ def test_a_polite_signal_ends_it_in_order(number: signal.Signals, tmp_path: Path
     out, err = child.communicate(timeout=60)
     assert (child.returncode, err) == (0, "")
     assert "target = source: yes" in out
+
+
+def test_kill_without_a_terminal_is_wrong_usage_and_touches_nothing(tmp_path: Path) -> None:
+    child = fake_demo("--kill", "--data", "d", cwd=tmp_path)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, out) == (2, "")
+    assert "--kill needs a terminal" in err
+    assert not (tmp_path / "d").exists()
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:

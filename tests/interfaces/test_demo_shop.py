@@ -159,6 +159,23 @@ def test_a_disk_without_room_at_all_is_told_as_such(path: Path) -> None:
     assert caught.value.facts["why"] == "Permission denied"
 
 
+def test_there_is_one_spoilt_order_and_nobody_else_touches_it(path: Path) -> None:
+    assert shop.spoilt_order(path) is None
+    order = shop.place_spoilt_order(path)
+    assert shop.spoilt_order(path) == order
+    chance = random.Random(5)
+    with shop.connected(path) as connection, connection:
+        for _ in range(500):
+            shop.change(connection, chance)
+        found = connection.execute("select qty, status from orders where id = ?", (order,))
+        assert found.fetchone() == (shop.BARCODE, "new")
+
+
+def test_the_spoilt_order_is_paid_then_shipped_then_left(path: Path) -> None:
+    order = shop.place_spoilt_order(path)
+    assert [shop.move_on(path, order) for _ in range(3)] == ["paid", "shipped", None]
+
+
 def test_the_last_order_has_the_highest_number(path: Path) -> None:
     last = shop.place_last_order(path)
     with shop.connected(path) as connection:

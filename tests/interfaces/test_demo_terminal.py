@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import termios
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,43 @@ def test_a_key_that_means_nothing_is_ignored(tmp_path: Path) -> None:
     assert terminal.child.isalive()
     terminal.child.send("Q")
     assert terminal.to_the_end() == 0
+
+
+@pytest.mark.parametrize("view", [[], ["--plain"]])
+def test_k_kills_the_recorder_and_its_return_is_shown(view: list[str], tmp_path: Path) -> None:
+    terminal = Terminal([*FAKE, "--kill", *view], tmp_path, 80, 30)
+    terminal.until(lambda text: "press k to kill the recorder" in text)
+    before = termios.tcgetattr(terminal.child.fileno())
+    assert not before[3] & (termios.ICANON | termios.ECHO)
+    terminal.child.send("k")
+    terminal.until(lambda text: "recorder is back after" in text)
+    terminal.child.send("q")
+    assert terminal.to_the_end() == 0
+    text = terminal.all_text
+    assert text.count("recorder killed: process ") == 1
+    assert "killed once, back after" in text
+    assert "nothing lost" in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("end", ["q", "\x03"])
+def test_the_terminal_is_left_as_it_was_found(end: str, tmp_path: Path) -> None:
+    terminal = Terminal([*FAKE, "--kill", "--plain"], tmp_path, 80)
+    found = termios.tcgetattr(terminal.child.fileno())
+    terminal.until(lambda text: "press k" in text)
+    assert termios.tcgetattr(terminal.child.fileno()) != found
+    terminal.child.send(end)
+    assert terminal.to_the_end() == 0
+    assert terminal.left_behind == found
+
+
+def test_no_colour_is_drawn_where_none_is_wanted(tmp_path: Path) -> None:
+    terminal = Terminal(FAKE, tmp_path, 80, no_color="1")
+    terminal.until(lambda text: "dead-letters" in text)
+    terminal.child.send("q")
+    assert terminal.to_the_end() == 0
+    colours = re.findall(rb"\x1b\[[0-9;]*m", terminal.raw)
+    assert not [each for each in colours if re.search(rb"[\[;](3|4|9)[0-7]", each)]
 
 
 def test_q_before_the_first_row_ends_it_with_a_word(tmp_path: Path) -> None:

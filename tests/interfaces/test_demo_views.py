@@ -23,14 +23,17 @@ from headrace.interfaces.cli.demo.snapshot import (
     Command,
     Comparison,
     Difference,
+    LastBatch,
     Rate,
     Snapshot,
     Step,
     Summary,
 )
-from tests.interfaces.snapshots import EXTREME, RUNNING, STARTING
+from tests.interfaces.snapshots import EXTREME, LETTER, LIST, RUNNING, SHOW, STARTING
 
-SUMMARY = Summary(RUNNING, 2_400, Comparison(2_801), (Command("look", "python -c 'pass'"),))
+BATCH = LastBatch(3, 2, 47.9, "Scan parquet → Filter → Project")
+SUMMARY = Summary(RUNNING, 2_400, Comparison(2_801), (Command("look", "python -c 'pass'"),), BATCH)
+HELD = replace(RUNNING, letters=(LETTER,))
 
 SIZES = [(60, 24), (80, 24), (110, 30), (120, 40), (200, 60)]
 
@@ -63,6 +66,56 @@ def test_a_line_of_a_snapshot_without_anything_yet_is_still_a_line() -> None:
 
 def test_the_verdict_says_yes_with_the_rows_compared() -> None:
     assert comparison_lines(Comparison(2_801)) == ["target = source: yes, 2,801 rows compared"]
+
+
+def test_the_verdict_says_which_rows_are_held() -> None:
+    assert comparison_lines(Comparison(2_801, (), (3_021,))) == [
+        "target = source: yes, 2,801 rows compared",
+        "  (1 row is held by a dead letter: order 3021)",
+    ]
+    assert comparison_lines(Comparison(9, (), (1, 2, 3, 4)))[-1] == (
+        "  (4 rows are held by dead letters: orders 1, 2, 3, …)"
+    )
+
+
+def test_the_verdict_says_which_letters_are_wrong() -> None:
+    found = (Difference(1, "causeless"), Difference(2, "letterless"))
+    assert comparison_lines(Comparison(9, found, (1,)))[1:] == [
+        "  order 1 is held by a dead letter, and can be computed",
+        "  order 2 cannot be computed, and no dead letter says so",
+        "  (1 row is held by a dead letter: order 1)",
+    ]
+
+
+def test_a_line_counts_dead_letters_and_restarts_once_there_are_any() -> None:
+    line = snapshot_line(replace(HELD, restarts=2))
+    assert " · 1 dead letter, 1 change behind · recorder streaming, 2 restarts · " in line
+
+
+def test_the_summary_tells_letter_kills_and_the_last_batch() -> None:
+    text = summary_lines(replace(SUMMARY, last=HELD, healed=(1.24, 0.6)))
+    assert "letter    order 3021: ARITHMETIC_OVERFLOW, 1 change behind it" in text
+    assert "recorder  killed 2 times, back after 1.2, 0.6 s, nothing lost" in text
+    assert "last job  3 rows in, 2 out, 48 ms" in text
+    assert "plan      Scan parquet → Filter → Project" in text
+    assert all(len(line) <= 62 for line in text[: text.index("try next")])
+
+
+def test_nothing_lost_is_said_only_where_it_was_seen() -> None:
+    for unknown in (None, Comparison(9, (Difference(1, "missing"),))):
+        text = "\n".join(summary_lines(replace(SUMMARY, comparison=unknown, healed=(1.0,))))
+        assert "nothing lost" not in text
+        assert "killed once, back after 1.0 s" in text
+    text = "\n".join(summary_lines(replace(SUMMARY, healed=(1.0, None))))
+    assert "killed 2 times, not back by the end" in text
+
+
+def test_a_long_plan_is_wrapped_and_the_whole_one_is_printed_as_it_is() -> None:
+    whole = "== Physical Plan ==\n" + "x" * 100
+    batch = replace(BATCH, plan=" → ".join(["Operator"] * 30), whole=whole)
+    lines = summary_lines(replace(SUMMARY, last_batch=batch))
+    assert "x" * 100 in lines
+    assert all(len(line) <= 60 for line in lines if "Operator" in line)
 
 
 def test_the_verdict_says_which_rows_differ_and_in_what() -> None:
@@ -117,12 +170,17 @@ def test_json_lines_parse_and_name_their_event(capsys: pytest.CaptureFixture[str
     assert events[0] == {"event": "step", "seconds": 0.5, "name": "engine", "text": "spark is up"}
     assert events[1]["hops"][-1] == {"name": "total", "p50_ms": 61.3, "p95_ms": 110.0}
     assert events[1]["lookup"]["paid_cents"] == 1_234_560
-    assert events[-1]["comparison"] == {"rows": 2_801, "differences": [], "equal": True}
+    assert events[-1]["comparison"] == {
+        "rows": 2_801,
+        "differences": [],
+        "held": [],
+        "equal": True,
+    }
     assert events[-1]["commands"][0]["line"] == "python -c 'pass'"
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-@pytest.mark.parametrize("snapshot", [RUNNING, EXTREME, Snapshot("running", 0.0)])
+@pytest.mark.parametrize("snapshot", [RUNNING, HELD, EXTREME, Snapshot("running", 0.0)])
 def test_the_picture_fits_its_terminal_and_nothing_wraps(
     snapshot: Snapshot, width: int, height: int
 ) -> None:
@@ -157,6 +215,33 @@ def test_the_picture_shows_the_flow_hops_changes_lookup_spark_and_position(
         "0001-000000000000096c-00000000",
     ):
         assert said in text, said
+
+
+@pytest.mark.parametrize(("width", "command"), [(60, LIST), (80, SHOW), (110, SHOW), (40, None)])
+def test_the_picture_shows_the_letter_and_a_command_only_whole(
+    width: int, command: str | None
+) -> None:
+    lines = drawn(picture(HELD, width, 24), width, 24)
+    text = "\n".join(lines)
+    assert "1 dead letter, 1 change behind" in text
+    assert "pipeline orders, table orders" in text
+    assert width < 60 or ("ARITHMETIC_OVERFLOW" in text and "key 3021" in text)
+    found = [line.strip() for line in lines if "dead-letters" in line]
+    assert found == ([] if command is None else [command])
+
+
+def test_the_picture_tells_keys_and_restarts() -> None:
+    shown = replace(RUNNING, killable=True, restarts=1)
+    text = "\n".join(drawn(picture(shown, 80, 24), 80, 24))
+    assert "17 s left, k kills the recorder, q ends" in text
+    assert "streaming, restarted once" in text
+
+
+def test_the_address_of_sparks_pages_is_shown_whole() -> None:
+    assert RUNNING.spark is not None
+    shown = replace(RUNNING, spark=replace(RUNNING.spark, ui="http://127.0.0.1:40401"))
+    text = "\n".join(drawn(picture(shown, 60, 24), 60, 24))
+    assert "http://127.0.0.1:40401, 305 jobs" in text
 
 
 def test_every_size_of_terminal_down_to_tiny_gets_a_picture() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ from headrace.observe import logs
 
 if TYPE_CHECKING:
     from headrace.interfaces.cli.demo.parts import Build, View
+    from headrace.interfaces.cli.demo.session import Settings
 
 
 @click.command()
@@ -41,37 +43,50 @@ if TYPE_CHECKING:
     metavar="N",
     help="Changes a second that the shop makes.",
 )
+@click.option("--kill", is_flag=True, help="k kills the recorder, to see it come back.")
+@click.option("--spark-ui", is_flag=True, help="Spark's own pages, on 127.0.0.1.")
+@click.option("--explain", is_flag=True, help="At the end, how Spark ran the last batch.")
 @click.option("--plain", is_flag=True, help="Lines, no live view (default without a terminal).")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines.")
-def demo(run_seconds: float, data: str, rate: float, plain: bool, as_json: bool) -> int:
+def demo(
+    run_seconds: float,
+    data: str,
+    rate: float,
+    kill: bool,
+    spark_ui: bool,
+    explain: bool,
+    plain: bool,
+    as_json: bool,
+) -> int:
     """
     Watch a shop's changes arrive.
 
     Makes a small SQLite shop, keeps changing it, and replicates its orders through a
-    change log and Spark into indexed memory. At the end it compares source and target
-    row by row. q or Ctrl-C ends it early.
+    change log and Spark into indexed memory. One order is spoilt on purpose: it becomes
+    a dead letter, and the rest goes on. At the end source and target are compared row by
+    row. q or Ctrl-C ends it early.
     """
-    from headrace.interfaces.cli.demo.flow import build
-
-    return run_demo(build, run_seconds, data, rate, plain=plain, as_json=as_json)
-
-
-def run_demo(
-    build: Build, run_seconds: float, data: str, rate: float, *, plain: bool, as_json: bool
-) -> int:
-    """Run a demo with the engine that `build` makes; return the exit code."""
     from headrace.control.lease import usable_folder
-    from headrace.interfaces.cli.demo.ending import EndOnRequest
-    from headrace.interfaces.cli.demo.session import Session, Settings
+    from headrace.interfaces.cli.demo.flow import build
+    from headrace.interfaces.cli.demo.session import Settings
 
+    if kill and not sys.stdin.isatty():
+        raise click.UsageError("--kill needs a terminal, to read the key from.")
+    settings = Settings(usable_folder(data), run_seconds, rate, kill=kill, explain=explain)
     live = not plain and not as_json and _on_terminal()
-    folder = usable_folder(data)
-    with EndOnRequest(keys=live and sys.stdin.isatty()) as ending, _view(live, as_json) as view:
-        settings = Settings(folder, run_seconds, rate)
+    return _run(partial(build, spark_ui=spark_ui), settings, live=live, as_json=as_json)
+
+
+def _run(build: Build, settings: Settings, *, live: bool, as_json: bool) -> int:
+    from headrace.interfaces.cli.demo.ending import EndOnRequest
+    from headrace.interfaces.cli.demo.session import Session
+
+    keys = (live or settings.kill) and sys.stdin.isatty()
+    with EndOnRequest(keys=keys) as ending, _view(live, as_json) as view:
         session = Session(settings, build, view, ending)
         session.open_shop()
         # Not before the folder is known to be ours: nothing is written into another's.
-        logs.log_into(folder / "logs")
+        logs.log_into(settings.data / "logs")
         summary = session.run()
         view.summary(summary)
     return show.DONE if summary.right else show.FAILED

@@ -1,9 +1,10 @@
 """
-When the demo is asked to end: `q`, Ctrl-C, or a polite signal.
+When the demo is asked for something: keys, Ctrl-C, or a polite signal.
 
-All of them wake one `wait`, on the main thread, so nothing polls for keys. The first
-request ends the demo in order, with its comparison; a second Ctrl-C is meant seriously
-and raises `KeyboardInterrupt`.
+All of them wake one `wait`, on the main thread, so nothing polls for keys. `q` and signals
+ask for the end, other keys are kept until somebody looks for them. The first request ends
+the demo in order, with its comparison; a second Ctrl-C is meant seriously and raises
+`KeyboardInterrupt`.
 """
 
 from __future__ import annotations
@@ -26,15 +27,20 @@ class Ending(Protocol):
     def asked(self) -> bool: ...
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the end was asked for, at once or within `seconds`."""
+        """Wait for `seconds`, or until a key is pressed; return whether to end."""
+        ...
+
+    def pressed(self, key: str) -> bool:
+        """Return whether the key was pressed since this was asked last."""
         ...
 
 
 class EndOnRequest:
-    """Listens for signals and, on a terminal, for `q`; puts everything back when left."""
+    """Listens for signals and, on a terminal, for keys; puts everything back when left."""
 
     def __init__(self, *, keys: bool) -> None:
         self.asked = False
+        self._pressed: set[str] = set()
         self._keys = sys.stdin.fileno() if keys else None
         self._terminal: list[Any] | None = None
         self._handlers: dict[int, Any] = {}
@@ -68,9 +74,9 @@ class EndOnRequest:
         os.close(self._wake)
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the end was asked for, at once or within `seconds`."""
+        """Wait for `seconds`, or until a key is pressed; return whether to end."""
         until = time.monotonic() + seconds
-        while not self.asked:
+        while not self.asked and not self._pressed:
             left = until - time.monotonic()
             if left <= 0:
                 break
@@ -80,14 +86,26 @@ class EndOnRequest:
                 self._read_key()
         return self.asked
 
+    def pressed(self, key: str) -> bool:
+        """Return whether the key was pressed since this was asked last."""
+        found = key in self._pressed
+        # With all others: a key that nobody looks for must not keep `wait` from waiting.
+        self._pressed.clear()
+        return found
+
     def _read_key(self) -> None:
         assert self._keys is not None
-        pressed = os.read(self._keys, 64)
-        if not pressed:
+        try:
+            read = os.read(self._keys, 64)
+        except OSError:
+            read = b""
+        if not read:
             # The terminal went away; a descriptor at its end would be ready for ever.
             self._keys = None
-        elif pressed.lower().startswith(b"q"):
-            self.asked = True
+        elif not read.startswith(b"\x1b"):  # Arrows and the like are several bytes long.
+            typed = read.decode(errors="replace").lower()
+            self.asked = self.asked or "q" in typed
+            self._pressed.update(typed)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.asked and number == signal.SIGINT:

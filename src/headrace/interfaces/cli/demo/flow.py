@@ -10,7 +10,9 @@ from headrace.interfaces.cli.demo.parts import DemoEngine, Orders
 from headrace.interfaces.cli.demo.session import INDEX, SOURCE, TABLE
 
 
-def build(shop: Path, data: Path, on_step: Callable[[str], None]) -> tuple[DemoEngine, Orders]:
+def build(
+    shop: Path, data: Path, on_step: Callable[[str], None], *, spark_ui: bool = False
+) -> tuple[DemoEngine, Orders]:
     """Return an engine over the shop, not yet started, and the target it fills."""
     orders = hr.memory(indexes={INDEX: ["customer_id"]})
     pipeline = hr.Pipeline(
@@ -20,4 +22,5 @@ def build(shop: Path, data: Path, on_step: Callable[[str], None]) -> tuple[DemoE
         filters=[hr.where("status <> 'cancelled'")],
         transforms=[hr.derive(total_cents="qty * price_cents"), hr.drop("card_number")],
     )
-    return hr.Engine(pipeline, data=str(data), on_step=on_step), orders
+    engine = hr.Engine(pipeline, data=str(data), on_step=on_step, spark_ui=spark_ui)
+    return engine, orders

@@ -7,6 +7,8 @@ Functions from frozen values to text, and two views that print what they return.
 from __future__ import annotations
 
 import json
+import textwrap
+from collections.abc import Sequence
 from types import TracebackType
 
 import click
@@ -14,6 +16,8 @@ import click
 from headrace.interfaces.cli.demo.snapshot import (
     Comparison,
     Difference,
+    HeldRow,
+    LastBatch,
     Lookup,
     Snapshot,
     Step,
@@ -42,6 +46,10 @@ def snapshot_line(snapshot: Snapshot) -> str:
     ]
     if total := snapshot.hop("total"):
         parts.append(f"p50 {millis(total.p50_ms)}, p95 {millis(total.p95_ms)}")
+    if snapshot.letters:
+        parts.append(letters_text(snapshot.letters))
+    if snapshot.restarts:
+        parts.append(f"recorder {snapshot.source_state}, {_count(snapshot.restarts, 'restart')}")
     if snapshot.changes:
         newest = snapshot.changes[0]
         parts.append(f"{newest.op} {newest.key}: {newest.text}")
@@ -52,7 +60,7 @@ def snapshot_line(snapshot: Snapshot) -> str:
 
 def waiting_text(snapshot: Snapshot) -> str:
     """Return what is waited for, with what was captured meanwhile."""
-    captured = f"{snapshot.captured:,} change{'' if snapshot.captured == 1 else 's'} captured"
+    captured = f"{_count(snapshot.captured, 'change')} captured"
     if snapshot.phase == "closing":
         return f"closing, {captured}"
     if snapshot.spark is None:
@@ -65,8 +73,9 @@ def summary_lines(summary: Summary) -> list[str]:
     last = summary.last
     jobs = f" by {last.spark.jobs:,} Spark jobs" if last.spark else ""
     # Short lines: they are also read on a terminal of 60 columns.
-    lines = ["", *([] if summary.written is None else [f"written   {summary.written:,} changes"])]
-    lines += [
+    lines = [
+        "",
+        f"written   {summary.written:,} changes",
         f"captured  {last.captured:,} changes in {last.flushes:,} flushes, {size(last.log_bytes)}",
         f"applied   {last.applied:,} changes{jobs}",
     ]
@@ -78,7 +87,13 @@ def summary_lines(summary: Summary) -> list[str]:
         ]
     if last.lookup:
         lines.append(f"lookup    {lookup_text(last.lookup)}")
+    if summary.last_batch:
+        lines += _batch_lines(summary.last_batch)
+    lines += [f"letter    {letter_text(letter)}" for letter in last.letters]
+    lines += _killed_lines(summary)
     lines += ["", *comparison_lines(summary.comparison)]
+    if summary.last_batch and summary.last_batch.whole:
+        lines += ["", *summary.last_batch.whole.splitlines()]
     if summary.commands:
         lines += ["", "try next"]
         for command in summary.commands:
@@ -90,12 +105,35 @@ def comparison_lines(comparison: Comparison | None) -> list[str]:
     """Return the verdict; where rows differ, which ones and in what."""
     if comparison is None:
         return ["target = source: not known, the target did not reach the source's end in time"]
+    held = [f"  ({held_text(comparison.held)})"] if comparison.held else []
     if comparison.equal:
-        return [f"target = source: yes, {comparison.rows:,} rows compared"]
+        return [f"target = source: yes, {comparison.rows:,} rows compared", *held]
     return [
         f"target = source: NO, {comparison.rows:,} rows compared, these differ:",
         *(f"  order {each.key} {_wrong(each)}" for each in comparison.differences),
+        *held,
     ]
+
+
+def held_text(held: Sequence[int]) -> str:
+    """Return which rows are not as in the source, because dead letters hold them."""
+    some = ", ".join(str(key) for key in held[:3]) + (", …" if len(held) > 3 else "")
+    if len(held) == 1:
+        return f"1 row is held by a dead letter: order {some}"
+    return f"{len(held):,} rows are held by dead letters: orders {some}"
+
+
+def letters_text(letters: Sequence[HeldRow]) -> str:
+    """Return how many letters there are, and how much is behind them."""
+    behind = sum(letter.behind for letter in letters)
+    text = _count(len(letters), "dead letter")
+    return f"{text}, {_count(behind, 'change')} behind" if behind else text
+
+
+def letter_text(letter: HeldRow) -> str:
+    """Return why a row is held, and what waits with it."""
+    behind = f", {_count(letter.behind, 'change')} behind it" if letter.behind else ""
+    return f"order {letter.key}: {letter.code}{behind}"
 
 
 def lookup_text(lookup: Lookup) -> str:
@@ -120,6 +158,35 @@ def size(count: int) -> str:
     return f"{count / 1_000_000:.1f} MB"
 
 
+def _batch_lines(batch: LastBatch) -> list[str]:
+    out = "" if batch.rows_out is None else f", {batch.rows_out:,} out"
+    lines = [f"last job  {_count(batch.rows_in, 'row')} in{out}, {millis(batch.ms)}"]
+    # Whole names of operators only, the way they are passed from the files to the result.
+    return lines + textwrap.wrap(
+        batch.plan,
+        60,
+        initial_indent="plan      ",
+        subsequent_indent=" " * 10,
+        break_on_hyphens=False,
+    )
+
+
+def _killed_lines(summary: Summary) -> list[str]:
+    if not summary.healed:
+        return []
+    times = "once" if len(summary.healed) == 1 else f"{len(summary.healed)} times"
+    if None in summary.healed:
+        return [f"recorder  killed {times}, not back by the end"]
+    back = ", ".join(f"{seconds:.1f}" for seconds in summary.healed[:5] if seconds is not None)
+    # Said only where it was looked at: every row was compared after the last change.
+    lost = ", nothing lost" if summary.right else ""
+    return [f"recorder  killed {times}, back after {back} s{lost}"]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def _few(value: float) -> str:
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
@@ -130,6 +197,10 @@ def _wrong(difference: Difference) -> str:
             return "is missing in the target"
         case "extra":
             return "is in the target and should not be"
+        case "causeless":
+            return "is held by a dead letter, and can be computed"
+        case "letterless":
+            return "cannot be computed, and no dead letter says so"
         case _:
             return f"differs in {', '.join(difference.columns)}"
 

@@ -1,21 +1,23 @@
-"""Three commands to try after the demo, as they can be pasted where it was called."""
+"""Commands to try after the demo, as they can be pasted where it was called."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import shutil
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-from headrace.interfaces.cli.demo.snapshot import Command
+from headrace.interfaces.cli.demo.snapshot import Command, HeldRow
 
 _FLUSHED = re.compile(r"[0-9a-f]{12}-(?P<kind>[^-]+-[^-]+)\.parquet")
 
 
-def next_steps(data: Path, source: str) -> tuple[Command, ...]:
-    """Return the commands: read the log with Spark, go on with the demo, ask the shop."""
+def next_steps(data: Path, source: str, letters: Iterable[HeldRow] = ()) -> tuple[Command, ...]:
+    """Return the commands: see a dead letter, read the log, go on, ask the shop."""
     python = as_typed(Path(sys.executable))
     folder = as_typed(data)
     changes = f"{folder}/log/{source}/segments/{flushes_of(data / 'log' / source / 'segments')}"
@@ -29,13 +31,33 @@ def next_steps(data: Path, source: str) -> tuple[Command, ...]:
         'print(*shop.execute("select status, count(*) from orders group by status"), sep="\\n")'
     )
     return (
+        *(Command("look at the dead letter", each.commands[0]) for each in list(letters)[:1]),
         Command("read the change log with PySpark", _line(python, "-c", read_log)),
         Command(
             "go on where this one stopped",
-            _line(python, "-m", "headrace", "demo", "--data", folder),
+            _line(*program(), "demo", "--data", folder),
         ),
         Command("ask the shop itself", _line(python, "-c", ask_shop)),
     )
+
+
+def letter_commands(data: Path, position: str) -> tuple[str, ...]:
+    """Return what shows the dead letter at a position, and what lists all of them."""
+    letters, folder = (*program(), "dead-letters"), as_typed(data)
+    return (
+        _line(*letters, "show", position, "--data", folder),
+        _line(*letters, "list", "--data", folder),
+    )
+
+
+def program() -> tuple[str, ...]:
+    """Return how this Headrace is called: by its name, where the shell finds it by that."""
+    script = Path(sys.executable).with_name("headrace")
+    if not script.exists():
+        return (as_typed(Path(sys.executable)), "-m", "headrace")
+    found = shutil.which("headrace")
+    same = found is not None and Path(found).absolute() == script.absolute()
+    return ("headrace",) if same else (as_typed(script),)
 
 
 def flushes_of(segments: Path) -> str:

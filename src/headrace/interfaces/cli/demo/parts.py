@@ -16,6 +16,7 @@ from headrace.interfaces.cli.demo.watch import TargetChange
 
 if TYPE_CHECKING:
     from headrace.control.info import PipelineInfo, SourceInfo
+    from headrace.pipeline.letter import DeadLetter
 
 
 class Orders(Protocol):
@@ -45,6 +46,19 @@ class SparkFacts(Protocol):
     def last_job_ms(self) -> float: ...
     @property
     def plan(self) -> str: ...
+    @property
+    def ui(self) -> str | None: ...
+
+
+class Explained(Protocol):
+    """What the engine tells about a pipeline's last batch; its text is the whole of it."""
+
+    @property
+    def rows_in(self) -> int: ...
+    @property
+    def rows_out(self) -> int | None: ...
+    @property
+    def last_job_ms(self) -> float: ...
 
 
 class DemoEngine(Protocol):
@@ -61,6 +75,10 @@ class DemoEngine(Protocol):
     def pipelines(self) -> tuple[PipelineInfo, ...]: ...
 
     def spark_info(self) -> SparkFacts | None: ...
+
+    def explain(self, pipeline: str) -> Explained: ...
+
+    def dead_letters(self) -> tuple[DeadLetter, ...]: ...
 
 
 class View(Protocol):

@@ -3,7 +3,7 @@ The demo on a terminal: one picture, redrawn a few times a second.
 
 `picture` is a function from a snapshot and a size to something rich can draw. Nothing in
 it wraps: what does not fit is cut with an ellipsis, and what a small terminal has no
-room for is left out, the changes first. The one import of rich is here.
+room for is left out, the changes first.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.interfaces.cli.demo.lines import (
+    letters_text,
     lookup_text,
     millis,
     size,
@@ -41,8 +42,9 @@ def picture(snapshot: Snapshot, width: int, height: int) -> RenderableType:
     """Return the whole view, made to fit `width` columns and `height` lines."""
     wide = width >= WIDE
     flow = _flow_across(snapshot) if wide else _flow_down(snapshot)
+    letters = _letters(snapshot, width)
     # Title, blank lines, hops, lookup, plan and position around the flow; one line spare.
-    room = height - (5 if wide else 4) - 12
+    room = height - (5 if wide else 4) - 12 - len(letters)
     return Group(
         _title(snapshot, width),
         Text(),
@@ -52,6 +54,7 @@ def picture(snapshot: Snapshot, width: int, height: int) -> RenderableType:
         Text(),
         *_changes(snapshot.changes, max(1, min(room, 12))),
         Text(),
+        *letters,
         _labelled("lookup", _lookup(snapshot)),
         _labelled("Spark", _spark(snapshot)),
         _labelled("at", Text(snapshot.position, "dim")),
@@ -65,7 +68,8 @@ def waiting_line(snapshot: Snapshot) -> Text:
 
 
 def _title(snapshot: Snapshot, width: int) -> RenderableType:
-    left = "ending" if snapshot.left is None else f"{snapshot.left:.0f} s left, q ends"
+    keys = "k kills the recorder, q ends" if snapshot.killable else "q ends"
+    left = "ending" if snapshot.left is None else f"{snapshot.left:.0f} s left, {keys}"
     row = Table.grid(expand=True)
     row.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     row.add_column(no_wrap=True, justify="right")
@@ -82,7 +86,7 @@ def _boxes(snapshot: Snapshot) -> Sequence[tuple[str, str, str]]:
         (
             f"{snapshot.source} (SQLite)",
             f"{snapshot.captured_rate:.0f} changes/s",
-            snapshot.source_state,
+            _recorder(snapshot),
         ),
         (
             "change log",
@@ -100,6 +104,13 @@ def _boxes(snapshot: Snapshot) -> Sequence[tuple[str, str, str]]:
             f"{snapshot.state}, {snapshot.applied:,} applied",
         ),
     )
+
+
+def _recorder(snapshot: Snapshot) -> str:
+    if not snapshot.restarts:
+        return snapshot.source_state
+    again = "once" if snapshot.restarts == 1 else f"{snapshot.restarts:,} times"
+    return f"{snapshot.source_state}, restarted {again}"
 
 
 def _flow_across(snapshot: Snapshot) -> RenderableType:
@@ -156,6 +167,19 @@ def _changes(changes: Sequence[SeenChange], most: int) -> list[Text]:
     return lines + [_line("") for _ in range(most - len(lines))]
 
 
+def _letters(snapshot: Snapshot, width: int) -> list[Text]:
+    """Return the newest dead letter: what it is, and the command that shows it, if it fits."""
+    if not snapshot.letters:
+        return []
+    newest = snapshot.letters[-1]
+    count = f"{letters_text(snapshot.letters)}: {newest.code}"
+    where = f"pipeline {newest.pipeline}, table {newest.table}, key {newest.key}"
+    lines = [_labelled("letter", Text(count, "yellow")), _labelled("", Text(where, "yellow"))]
+    # Half a command is none: the whole one is also told at the end.
+    fits = [command for command in newest.commands if len(command) + 2 <= width]
+    return lines + [_line(f"  {command}", "dim") for command in fits[:1]]
+
+
 def _lookup(snapshot: Snapshot) -> Text:
     if snapshot.lookup is None:
         return Text("waiting for a change", "dim")
@@ -167,7 +191,9 @@ def _spark(snapshot: Snapshot) -> Text:
     spark = snapshot.spark
     if spark is None:
         return Text("starting", "dim")
-    return Text(f"{spark.jobs:,} jobs, {spark.tasks:,} tasks: {spark.plan}", "dim")
+    # The address first: half of it is of no use.
+    pages = f"{spark.ui}, " if spark.ui else ""
+    return Text(f"{pages}{spark.jobs:,} jobs, {spark.tasks:,} tasks: {spark.plan}", "dim")
 
 
 def _labelled(label: str, text: Text) -> Text:

@@ -12,38 +12,26 @@ import threading
 import time
 from concurrent import futures
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from headrace.errors import BadDataDirectory, ControlError, HeadraceError, NotRunning, TableError
-from headrace.interfaces.cli.demo import shop
-from headrace.interfaces.cli.demo.compare import compare, expected_rows
+from headrace.errors import BadDataDirectory, ControlError, HeadraceError, TableError
+from headrace.interfaces.cli.demo import killing, shop
+from headrace.interfaces.cli.demo.compare import compare, expect, orders_in
 from headrace.interfaces.cli.demo.ending import Ending
+from headrace.interfaces.cli.demo.gathering import Gathering
 from headrace.interfaces.cli.demo.next_steps import next_steps
 from headrace.interfaces.cli.demo.parts import Build, View
-from headrace.interfaces.cli.demo.snapshot import (
-    HOPS,
-    Comparison,
-    HopTimes,
-    Rate,
-    Snapshot,
-    SparkNow,
-    Step,
-    Summary,
-)
+from headrace.interfaces.cli.demo.snapshot import Comparison, Snapshot, Step, Summary
+from headrace.interfaces.cli.demo.spoilt import SpoiltOrder
 from headrace.interfaces.cli.demo.watch import Watch
 from headrace.interfaces.cli.demo.writer import Writer, shop_errors
-
-if TYPE_CHECKING:
-    from headrace.control.info import PipelineInfo, SourceInfo
 
 SOURCE = "shop"
 TABLE = "orders"
 INDEX = "by_customer"
 
 TICK_SECONDS = 0.25
-SPARK_SECONDS = 1.0
 READY_SECONDS = 300.0
 """Without a first row by then something is stuck, and a script that waits should know."""
 
@@ -61,6 +49,11 @@ class Settings:
     data: Path
     run_seconds: float
     rate: float
+    kill: bool = False
+    """`k` kills the recorder."""
+
+    explain: bool = False
+    """The whole plan is told at the end."""
 
 
 class Session:
@@ -75,25 +68,34 @@ class Session:
         self._began = time.monotonic()
         self._visible_at: float | None = None
         self._writer: Writer | None = None
-        self._captured, self._applied = Rate(), Rate()
+        self._spoilt = SpoiltOrder(self._shop, settings.run_seconds)
+        self._kills = killing.Kills()
         self._last = Snapshot("starting", 0.0)
         self._said: list[Step] = []
-        self._spark_now: SparkNow | None = None
-        self._spark_due = 0.0
 
     def run(self) -> Summary:
         """Run to the end and return what was done; raises what stopped it."""
         self._engine, self._orders = self._build(self._shop, self._settings.data, self._hear)
         self._watch = Watch(self._orders.changes, self._orders.lookup_all, INDEX)
+        data, kill = self._settings.data, self._settings.kill
+        self._gathering = Gathering(self._engine, self._watch, data, killable=kill)
         self._started: futures.Future[None] = futures.Future()
         threading.Thread(target=self._start, name="demo-start", daemon=True).start()
         try:
             self._until_visible()
             self._while_running()
             written, comparison = self._close()
+            last_batch = self._gathering.last_batch(whole=self._settings.explain)
         finally:
             self._stop()
-        return Summary(self._last, written, comparison, next_steps(self._settings.data, SOURCE))
+        return Summary(
+            self._last,
+            written,
+            comparison,
+            next_steps(self._settings.data, SOURCE, self._last.letters),
+            last_batch,
+            tuple(self._kills.healed),
+        )
 
     def open_shop(self) -> None:
         """Make the shop, or find the one of an earlier run; refuse a folder of others."""
@@ -138,11 +140,16 @@ class Session:
         self._watch.start()
         self._show("starting")
         self._step("visible", f"first rows visible: {self._orders.count():,} orders in memory")
+        if self._last.spark is not None and self._last.spark.ui is not None:
+            self._step("engine", f"Spark's own pages: {self._last.spark.ui}")
+        if self._settings.kill:
+            self._step("engine", "press k to kill the recorder, q to end")
 
     def _is_visible(self) -> bool:
         if self._started.done():
             self._started.result()
-        if self._writer is None and any(s.state == "streaming" for s in self._sources()):
+        sources = self._gathering.sources()
+        if self._writer is None and any(source.state == "streaming" for source in sources):
             # Only now: with the data directory ours, and every change of the writer captured.
             self._writer = Writer(self._shop, self._settings.rate)
             self._step("writer", f"writer changes the shop, {self._settings.rate:g} times a second")
@@ -158,12 +165,18 @@ class Session:
         while (left := until - self._seconds()) > 0:
             if self._ending.wait(min(TICK_SECONDS, left)):
                 break
+            with shop_errors(self._shop):
+                since = self._seconds() - self._visible_at
+                done = self._spoilt.go_on(since, held=bool(self._last.letters))
+            if done is not None:
+                self._step("spoilt", done)
             self._show("running", until)
 
-    def _close(self) -> tuple[int | None, Comparison | None]:
-        written = self._writer.stop().changes if self._writer else None
+    def _close(self) -> tuple[int, Comparison | None]:
+        written = self._writer.stop().changes if self._writer else 0
         with shop_errors(self._shop):
             last = shop.place_last_order(self._shop)
+        written += self._spoilt.changes + 1
         self._step("closing", "writer stopped, waiting for its last change")
         until = self._seconds() + END_SECONDS
         # Changes come in commit order: the last order is visible when all before it is.
@@ -172,11 +185,13 @@ class Session:
                 return written, None
             self._show("closing")
             time.sleep(0.02)
-        self._spark_due = 0.0
+        self._gathering.ask_spark_again()
         self._show("closing")
         self._step("closing", "comparing every row of source and target")
         with shop_errors(self._shop):
-            expected = expected_rows(self._shop)
+            orders = orders_in(self._shop)
+        # What holds a row must have a cause, and is itself part of what is compared.
+        expected = expect(orders, self._gathering.letters())
         return written, compare(expected, self._orders.all())
 
     def _stop(self) -> None:
@@ -193,61 +208,27 @@ class Session:
         if self._writer is not None and phase != "closing":
             self._writer.check()
         self._tell_steps()
-        self._last = self._snapshot(phase, until)
+        self._kill_if_asked()
+        now = self._seconds()
+        held = self._last.letters
+        self._last = self._gathering.snapshot(
+            phase,
+            now,
+            None if until is None else max(0.0, until - now),
+            started=self._started.done(),
+            visible=self._visible_at is not None,
+        )
+        for letter in self._last.letters[len(held) :]:
+            self._step("letter", f"dead letter: order {letter.key}, {letter.code}")
         self._view.show(self._last)
 
-    def _snapshot(self, phase: str, until: float | None) -> Snapshot:
-        now = self._seconds()
-        snapshot = Snapshot(phase, now, None if until is None else max(0.0, until - now))
-        for source in self._sources():
-            _raise_failure(source)
-            snapshot = replace(
-                snapshot,
-                source=source.name,
-                source_state=source.state,
-                captured=source.captured,
-                captured_rate=self._captured.at(now, source.captured),
-                flushes=source.flushes,
-                log_bytes=source.bytes,
-            )
-        for pipeline in self._pipelines():
-            _raise_failure(pipeline)
-            snapshot = replace(
-                snapshot,
-                table=pipeline.table,
-                state=pipeline.state,
-                applied=pipeline.changes,
-                applied_rate=self._applied.at(now, pipeline.changes),
-                rows=pipeline.rows,
-                position=str(pipeline.position),
-                hops=_hops(pipeline),
-            )
-        return replace(
-            snapshot,
-            spark=self._spark(),
-            changes=self._watch.last(),
-            lookup=self._watch.lookup() if self._visible_at is not None else None,
-        )
-
-    def _sources(self) -> tuple[SourceInfo, ...]:
-        with suppress(NotRunning):
-            return self._engine.sources()
-        return ()
-
-    def _pipelines(self) -> tuple[PipelineInfo, ...]:
-        with suppress(NotRunning):
-            return self._engine.pipelines()
-        return ()
-
-    def _spark(self) -> SparkNow | None:
-        # Spark answers in another process: asked seldom, it does not slow what it is asked about.
-        if self._started.done() and self._seconds() >= self._spark_due:
-            self._spark_due = self._seconds() + SPARK_SECONDS
-            if now := self._engine.spark_info():
-                self._spark_now = SparkNow(
-                    now.version, now.jobs, now.tasks, now.last_job_ms, now.plan
-                )
-        return self._spark_now
+    def _kill_if_asked(self) -> None:
+        asked = self._ending.pressed(killing.KEY) and self._settings.kill
+        for source in self._gathering.sources():
+            if back := self._kills.look(source, self._seconds()):
+                self._step("back", back)
+            if asked and (killed := self._kills.kill(source, self._seconds())):
+                self._step("killed", killed)
 
     def _hear(self, text: str) -> None:
         # On the thread that starts the engine: told by the main thread, with the time of now.
@@ -263,16 +244,3 @@ class Session:
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began
-
-
-def _raise_failure(info: SourceInfo | PipelineInfo) -> None:
-    if info.state == "failed" and info.error is not None:
-        raise info.error
-
-
-def _hops(pipeline: PipelineInfo) -> tuple[HopTimes, ...]:
-    return tuple(
-        HopTimes(name, pipeline.hops[name].p50_ms, pipeline.hops[name].p95_ms)
-        for name in HOPS
-        if name in pipeline.hops
-    )

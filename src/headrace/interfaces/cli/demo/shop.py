@@ -46,6 +46,9 @@ _FIRST = ("Ada", "Bo", "Cleo", "Dina", "Eli", "Fay", "Gus", "Hana", "Ivo", "June
 _LAST = ("Ames", "Birch", "Cole", "Drew", "Eddy", "Frost")
 _CITIES = ("Lisbon", "Oslo", "Graz", "Ghent", "Turku", "Brno")
 
+BARCODE = 340_123_450_000_000_018
+"""Scanned into the quantity once, on purpose: times a price it is beyond any 64-bit integer."""
+
 MOVES = {"new": ("paid", "paid", "paid", "cancelled"), "paid": ("shipped",)}
 """What becomes of an order; shipped and cancelled ones stay, until they are deleted."""
 
@@ -143,6 +146,31 @@ def place_last_order(path: Path) -> int:
         return int(cursor.lastrowid or 0)
 
 
+def spoilt_order(path: Path) -> int | None:
+    """Return the order with a barcode for a quantity, if there is one."""
+    with connected(path) as shop:
+        found = shop.execute("select id from orders where qty = ?", (BARCODE,)).fetchone()
+    return None if found is None else int(found[0])
+
+
+def place_spoilt_order(path: Path) -> int:
+    """Place an order with a barcode for a quantity; return its id."""
+    with connected(path) as shop, shop:
+        values = (12, "desk", BARCODE, 24_900, "new", "0000-0000-0000-0012", _now())
+        return int(shop.execute(_INSERT, values).lastrowid or 0)
+
+
+def move_on(path: Path, order: int) -> str | None:
+    """Pay an order, or ship one that is paid; return its new status, None if it stays."""
+    after = {"new": "paid", "paid": "shipped"}
+    with connected(path) as shop, shop:
+        found = shop.execute("select status from orders where id = ?", (order,)).fetchone()
+        status = after.get(found[0]) if found else None
+        if status is not None:
+            shop.execute("update orders set status = ? where id = ?", (status, order))
+    return status
+
+
 def change(shop: sqlite3.Connection, chance: random.Random) -> None:
     """Make one change to the orders, within the caller's transaction."""
     dice = chance.random()
@@ -232,8 +260,9 @@ def _some_order(
     mine = "and customer_id = ?" if chance.random() < 0.2 else "and customer_id <> ?"
     found: tuple[int, str] | None = shop.execute(
         f"select id, status from orders where id >= ? and status in ({marks}) {mine}"
-        " order by id limit 1",
-        (chance.randint(0, highest), *statuses, FAVOURITE),
+        # The spoilt order has a story of its own, and is left to it.
+        " and qty <> ? order by id limit 1",
+        (chance.randint(0, highest), *statuses, FAVOURITE, BARCODE),
     ).fetchone()
     return found
 

@@ -21,7 +21,10 @@ class Step:
 
     seconds: float
     name: str
-    """For programs: `shop`, `engine`, `writer`, `visible`, `closing`, `ended`."""
+    """
+    For programs: `shop`, `engine`, `writer`, `visible`, `closing`, `ended`; `spoilt` and
+    `letter` for the order that cannot be computed, `killed` and `back` for the recorder.
+    """
 
     text: str
 
@@ -64,6 +67,38 @@ class SparkNow:
     tasks: int
     last_job_ms: float
     plan: str
+    ui: str | None = None
+    """The address of Spark's own pages, where they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """A row that a dead letter holds, and how to look at it."""
+
+    pipeline: str
+    table: str
+    key: str
+    code: str
+    position: str
+    behind: int
+    """Later changes of the row, kept behind the letter."""
+
+    commands: tuple[str, ...] = ()
+    """Command lines that show the letter, the most telling first."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastBatch:
+    """What Spark did for the last batch."""
+
+    rows_in: int
+    rows_out: int | None
+    ms: float
+    plan: str
+    """Its operators, in one line."""
+
+    whole: str | None = None
+    """The whole explanation, where it was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +116,12 @@ class Snapshot:
 
     source: str = "shop"
     source_state: str = "connecting"
+    restarts: int = 0
+    """How often the source's recorder had to be started again."""
+
+    killable: bool = False
+    """Whether `k` kills the recorder."""
+
     captured: int = 0
     captured_rate: float = 0.0
     flushes: int = 0
@@ -93,6 +134,7 @@ class Snapshot:
     position: str = ""
     hops: tuple[HopTimes, ...] = ()
     spark: SparkNow | None = None
+    letters: tuple[HeldRow, ...] = ()
     changes: tuple[SeenChange, ...] = ()
     """The last ones, newest first."""
 
@@ -109,7 +151,10 @@ class Difference:
 
     key: int
     kind: str
-    """`missing` in the target, `extra` there, or `columns` that differ."""
+    """
+    `missing` in the target, `extra` there, or `columns` that differ; `causeless`, held by a
+    dead letter although it can be computed, or `letterless`, the other way round.
+    """
 
     columns: tuple[str, ...] = ()
 
@@ -120,10 +165,12 @@ class Comparison:
 
     rows: int
     differences: tuple[Difference, ...] = ()
+    held: tuple[int, ...] = ()
+    """Orders that dead letters hold: compared with what they were before those."""
 
     @property
     def equal(self) -> bool:
-        """Whether no row differs."""
+        """Whether no row differs from what it must be."""
         return not self.differences
 
 
@@ -132,13 +179,16 @@ class Summary:
     """What was done, and whether it was right."""
 
     last: Snapshot
-    written: int | None
-    """Changes the shop made meanwhile, as its writer counted them."""
+    written: int
+    """Changes made to the shop meanwhile, as those who made them counted."""
 
     comparison: Comparison | None
     """None where the target did not reach the source's end in time."""
 
     commands: tuple[Command, ...] = ()
+    last_batch: LastBatch | None = None
+    healed: tuple[float | None, ...] = ()
+    """For each time the recorder was killed, seconds until it was back; None if it was not."""
 
     @property
     def right(self) -> bool:

@@ -33,6 +33,9 @@ class Writer:
             stdout=subprocess.PIPE,
             # What it has to say comes on stdout, as JSON; the terminal is the demo's.
             stderr=subprocess.DEVNULL,
+            # Ctrl-C is for the demo, which ends the writer in its turn; it could come before
+            # the child has got as far as to ignore it.
+            start_new_session=True,
         )
 
     @property

@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help="so many rounds, however long they take")
     parser.add_argument("--minutes", type=float, default=LONG_MINUTES)
     parser.add_argument("--seed", type=int, help="of the first round; the next ones count on")
-    parser.add_argument("--spark-share", type=float, default=0.2)
+    parser.add_argument("--spark-share", type=float, default=0.15)
     parser.add_argument("--jobs", type=int, default=2, help="rounds at a time; one with Spark")
     arguments = parser.parse_args()
     seed = secrets.randbelow(1_000_000) if arguments.seed is None else arguments.seed

@@ -6,52 +6,55 @@ The one check, after every round: nothing lost, nothing twice, nothing too early
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
-from headrace.changelog.log import LogReader
-from headrace.changelog.position import ORIGIN, Position
-from tests.crash.place import Place
+from tests.crash.model import Expected, Image, Kept, Logged
 
 Row = Mapping[str, object]
-Rows = Mapping[int, Row]
-
-COLUMNS = ("id", "customer_id", "status", "card")
+Rows = Mapping[object, Row]
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
     """Something a target did."""
 
-    op: str
+    table: str
     key: str
     position: str
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
-    """A change as our log has it."""
+class Letter:
+    """A dead letter that counts, as it was read back."""
 
-    position: Position
-    op: int
-    before: object
-    after: object
+    kept: Kept
+    kind: str
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableSeen:
+    """One table: what is true, what must be at the target, and what is there."""
+
+    truth: Rows
+    """By SQL, of the source as it is now."""
+
+    rows: Rows
+    expected: Expected
+    letters: Sequence[Letter] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """All that the check looks at."""
 
-    truth: Rows
-    rows: Rows
+    tables: Mapping[str, TableSeen]
     effects: Sequence[Effect]
     changes: Sequence[Logged]
-    diary: Sequence[tuple[int, object, object]]
+    diary: Sequence[tuple[str, int, Image | None, Image | None]]
     """The application's account of as many changes as the log has."""
 
     begins: int
@@ -66,16 +69,25 @@ class Seen:
     strays: Sequence[str] = ()
     """Segments that no entry of the index names."""
 
+    code: str = ""
+    """What letters of rows that failed must say."""
+
 
 def wrong(seen: Seen) -> list[str]:
     """Return everything that is not as it must be, as sentences."""
-    found = _rows_wrong(seen.truth, seen.rows)
-    effects = Counter((effect.key, effect.position) for effect in seen.effects)
+    found = []
+    for name, table in seen.tables.items():
+        found += [f"{name}: {what}" for what in _table_wrong(table, seen.code)]
+    effects = Counter(seen.effects)
     found += [
-        f"effect on {k} at {at} happened {n} times" for (k, at), n in effects.items() if n > 1
+        f"effect on {effect.table} {effect.key} at {effect.position} happened {n} times"
+        for effect, n in effects.items()
+        if n > 1
     ]
-    if any(a.position > b.position for a, b in pairwise(seen.effects)):
-        found.append("effects are not in order of position")
+    for name in seen.tables:
+        own = [effect.position for effect in seen.effects if effect.table == name]
+        if any(a > b for a, b in pairwise(own)):
+            found.append(f"{name}: effects are not in order of position")
     found += _log_wrong(seen)
     if seen.acknowledged > seen.synced:
         found.append(f"acknowledged {seen.acknowledged}, synced only {seen.synced}")
@@ -85,15 +97,47 @@ def wrong(seen: Seen) -> list[str]:
     return found
 
 
+def _table_wrong(table: TableSeen, code: str) -> list[str]:
+    held = table.expected.held
+    # First against the source itself, whatever the model says.
+    truth = {key: row for key, row in table.truth.items() if key not in held}
+    free = {key: row for key, row in table.rows.items() if key not in held}
+    found = _rows_wrong(truth, free)
+    stuck = {key: row for key, row in table.rows.items() if key in held}
+    as_it_was = {key: row for key, row in table.expected.rows.items() if key in held}
+    found += [f"held {what}" for what in _rows_wrong(as_it_was, stuck)]
+    return found + _letters_wrong(table, code)
+
+
 def _rows_wrong(truth: Rows, rows: Rows) -> list[str]:
-    found = [f"row {key} is missing" for key in sorted(truth.keys() - rows.keys())]
-    found += [f"row {key} should not be there" for key in sorted(rows.keys() - truth.keys())]
+    found = [f"row {key} is missing" for key in truth.keys() - rows.keys()]
+    found += [f"row {key} should not be there" for key in rows.keys() - truth.keys()]
     found += [
         f"row {key} is {dict(rows[key])}, not {dict(truth[key])}"
-        for key in sorted(truth.keys() & rows.keys())
+        for key in truth.keys() & rows.keys()
         if rows[key] != truth[key]
     ]
+    return sorted(found)
+
+
+def _letters_wrong(table: TableSeen, code: str) -> list[str]:
+    wanted = table.expected.letters
+    there = Counter(letter.kept for letter in table.letters)
+    found = [f"letter of {_named(kept)} is missing" for kept in wanted if kept not in there]
+    found += [f"letter of {_named(kept)} should not be" for kept in there if kept not in wanted]
+    found += [f"letter of {_named(kept)} is there {n} times" for kept, n in there.items() if n > 1]
+    for letter in table.letters:
+        if wanted.get(letter.kept) and letter.kind != "failed":
+            found.append(f"letter of {_named(letter.kept)} is {letter.kind}, and it failed")
+        if (letter.code == code) != (letter.kind == "failed"):
+            found.append(f"letter of {_named(letter.kept)} is {letter.kind} with {letter.code!r}")
     return found
+
+
+def _named(kept: Kept) -> str:
+    image = kept.after or kept.before or (None,)
+    where = "" if kept.baseline is None else f" in baseline {kept.baseline}"
+    return f"key {image[0]} at {kept.position}{where}"
 
 
 def _log_wrong(seen: Seen) -> list[str]:
@@ -106,89 +150,6 @@ def _log_wrong(seen: Seen) -> list[str]:
     found += [
         f"change {n} is in the log {times} times" for n, times in numbers.items() if times > 1
     ]
-    if [(c.op, c.before, c.after) for c in seen.changes] != list(seen.diary):
+    if [(c.table, c.op, c.before, c.after) for c in seen.changes] != list(seen.diary):
         found.append("the log's changes are not those of the application")
     return found
-
-
-def look(place: Place, rows: Rows, effects: Sequence[Effect]) -> Seen:
-    """Gather what is true, what the target has and what the log says."""
-    # The acknowledgement first: the log may go on, and only gets longer.
-    acknowledged = place.acknowledged()
-    captured = place.captured()
-    kept = place.kept(acknowledged)
-    log = place.log()
-    changes = list(_changes(log))
-    assert log.gap is not None
-    return Seen(
-        truth=place.truth(),
-        rows=rows,
-        effects=effects,
-        changes=changes,
-        diary=place.diary(len(changes)),
-        begins=Position.parse(log.gap.at).commit,
-        captured=captured,
-        acknowledged=acknowledged,
-        kept=kept,
-        synced=log.end.commit,
-        strays=_strays(place, log),
-    )
-
-
-def _changes(log: LogReader) -> list[Logged]:
-    found: list[Logged] = []
-    after = ORIGIN
-    while (batch := log.next_batch("orders", after, 10_000)) is not None:
-        for file in batch.files:
-            for row in log.rows(file).to_pylist():
-                at = Position(batch.epoch, row["_commit"], row["_ordinal"])
-                images = [_image(row["before"]), _image(row["after"])]
-                found.append(Logged(at, row["_op"], *images))
-        after = batch.last
-    return found
-
-
-def _image(row: Row | None) -> object:
-    return None if row is None else [row[name] for name in COLUMNS]
-
-
-def _strays(place: Place, log: LogReader) -> list[str]:
-    named: set[str] = set()
-    after = ORIGIN
-    while (batch := log.next_batch("orders", after, 10_000)) is not None:
-        named.update(file.name for file in batch.files)
-        after = batch.last
-    there = place.files.list("log/shop/segments")
-    return [name for name in there if name not in named and "-b" not in name]
-
-
-def file_rows_at(path: Path) -> tuple[Rows, list[Effect]]:
-    """Return what a `FileTarget` holds and did."""
-    database = sqlite3.connect(path)
-    try:
-        rows = [json.loads(body) for (body,) in database.execute("select body from rows")]
-        effects = [
-            Effect(str(op), key, position)
-            for op, key, position in database.execute(
-                "select op, key, position from effects order by rowid"
-            )
-        ]
-    finally:
-        database.close()
-    return {row["id"]: row for row in rows}, effects
-
-
-def memory_rows(told: str) -> tuple[Rows, list[Effect]]:
-    """Return the same of a table in memory, as its process told it."""
-    found = json.loads(told)
-    effects = [Effect(op, json.dumps(key), position) for op, key, _, position in found["effects"]]
-    return {row["id"]: row for row in found["rows"]}, effects
-
-
-def too_early(place: Place) -> list[str]:
-    """Judge a place whose processes were just killed: what may the database have forgotten?"""
-    acknowledged = place.acknowledged()
-    synced = place.log().end.commit
-    if acknowledged > synced:
-        return [f"acknowledged {acknowledged}, synced only {synced}"]
-    return []

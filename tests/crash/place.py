@@ -20,18 +20,42 @@ from headrace.changelog.change import Op
 from headrace.changelog.log import LogReader, LogWriter
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
+from tests.crash.model import BAD_CUSTOMER, Image
 from tests.crash.plan import Plan
 
-_TABLES = """
-create table orders (id integer primary key, customer_id integer, status text, card text);
-create temp table diary (n integer primary key, op integer, before text, after text);
-"""
+BAD_ROW = "BAD_ROW"
+"""Why a row failed, where Spark is not there to say it."""
+
+PIPELINE = "crash"
+"""The pipeline's name, which its letters and its progress are kept under."""
+
+_TABLE = "create table {} (id integer primary key, customer_id integer, status text, card text)"
+_DIARY_TABLE = (
+    "create temp table diary "
+    "(n integer primary key, name text, op integer, before text, after text)"
+)
 _IMAGE = "json_array({0}.id, {0}.customer_id, {0}.status, {0}.card)"
 _DIARY = (
     ("insert", Op.INSERT, None, "new"),
     ("update", Op.UPDATE, "old", "new"),
     ("delete", Op.DELETE, "old", None),
 )
+
+_CUSTOMERS = [number for number in range(7) if number != BAD_CUSTOMER]
+_STATEMENTS = {
+    "insert": 30,
+    "update": 30,
+    "customer": 6,
+    "rows": 5,
+    "often": 3,
+    "delete": 12,
+    "move": 6,
+    "take": 4,
+    "replace": 8,
+    "all": 1,
+    "none": 1,
+}
+"""What the application does, and how often."""
 
 
 class Place:
@@ -47,16 +71,12 @@ class Place:
         self._app = sqlite3.connect(folder / "shop.db", isolation_level=None, timeout=30)
         self._app.execute(f"pragma journal_mode = {'wal' if plan.wal else 'delete'}")
         self._app.execute("pragma synchronous = off")
-        self._app.executescript(_TABLES)
-        for event, op, before, after in _DIARY:
-            images = [_IMAGE.format(row) if row else "null" for row in (before, after)]
-            self._app.execute(
-                f"create temp trigger diary_{event} after {event} on main.orders begin "
-                "insert into diary (op, before, after) "
-                f"values ({int(op)}, {', '.join(images)}); end"
-            )
+        self._app.execute(_DIARY_TABLE)
         self._app.execute("begin")
-        self._insert(plan.rows)
+        for table in plan.tables:
+            self._app.execute(_TABLE.format(table))
+            self._keep_diary(table)
+            self._insert(table, plan.rows)
         self._app.execute("commit")
         if plan.entries:
             self._lengthen(plan.entries)
@@ -64,9 +84,23 @@ class Place:
     def close(self) -> None:
         self._app.close()
 
+    def _keep_diary(self, table: str) -> None:
+        for event, op, before, after in _DIARY:
+            images = [_IMAGE.format(row) if row else "null" for row in (before, after)]
+            self._app.execute(
+                f"create temp trigger {table}_{event} after {event} on main.{table} begin "
+                "insert into diary (name, op, before, after) "
+                f"values ('{table}', {int(op)}, {', '.join(images)}); end"
+            )
+
     @property
     def files(self) -> Files:
         return Files(RealDisk(), str(self.folder / "data"))
+
+    @property
+    def code(self) -> str:
+        """What a letter of a row that failed says."""
+        return "DIVIDE_BY_ZERO" if self.plan.spark else BAD_ROW
 
     def log(self) -> LogReader:
         return LogReader.open(self.files, "shop")
@@ -84,57 +118,53 @@ class Place:
 
     def _statement(self) -> None:
         dice, app = self._dice, self._app
-        ids = [row[0] for row in app.execute("select id from orders")]
+        table = dice.choice(self.plan.tables)
+        ids = [row[0] for row in app.execute(f"select id from {table}")]
         if not ids:
-            self._insert(dice.randint(1, 5))
+            self._insert(table, dice.randint(1, 5))
             return
         one, other = dice.choice(ids), dice.choice(ids)
         status = dice.choice(["new", "paid", "sent", None])
-        match dice.choices(
-            [
-                "insert",
-                "update",
-                "rows",
-                "often",
-                "delete",
-                "move",
-                "take",
-                "replace",
-                "all",
-                "none",
-            ],
-            [30, 30, 5, 3, 12, 6, 4, 8, 1, 1],
-        )[0]:
+        match dice.choices(list(_STATEMENTS), list(_STATEMENTS.values()))[0]:
             case "insert":
-                self._insert(dice.choice([1, 1, 2, 20]))
+                self._insert(table, dice.choice([1, 1, 2, 20]))
             case "update":
-                app.execute("update orders set status = ? where id = ?", (status, one))
+                app.execute(f"update {table} set status = ? where id = ?", (status, one))
+            case "customer":
+                to = self._customer()
+                app.execute(f"update {table} set customer_id = ? where id = ?", (to, one))
             case "rows":
-                app.execute("update orders set status = ? where customer_id = ?", (status, one % 7))
+                of = (status, one % 7)
+                app.execute(f"update {table} set status = ? where customer_id = ?", of)
             case "often":
                 for number in range(dice.randint(2, 30)):
-                    app.execute("update orders set card = ? where id = ?", (str(number), one))
+                    app.execute(f"update {table} set card = ? where id = ?", (str(number), one))
             case "delete":
-                app.execute("delete from orders where id = ?", (one,))
+                app.execute(f"delete from {table} where id = ?", (one,))
             case "move":
-                app.execute("update orders set id = ? where id = ?", (self._fresh_id(), one))
+                app.execute(f"update {table} set id = ? where id = ?", (self._fresh_id(), one))
             case "take":
                 # The row that had this key goes without a delete being told.
-                app.execute("update or replace orders set id = ? where id = ?", (other, one))
+                app.execute(f"update or replace {table} set id = ? where id = ?", (other, one))
             case "replace":
-                app.execute(
-                    "insert or replace into orders values (?, ?, ?, 'x')", (one, one % 7, status)
-                )
+                row = (one, self._customer(), status)
+                app.execute(f"insert or replace into {table} values (?, ?, ?, 'x')", row)
             case "all":
-                app.execute("update orders set status = ?", (status,))
+                app.execute(f"update {table} set status = ?", (status,))
             case "none":
-                app.execute("delete from orders")
+                app.execute(f"delete from {table}")
 
-    def _insert(self, count: int) -> None:
+    def _insert(self, table: str, count: int) -> None:
         for _ in range(count):
             status = self._dice.choice(["new", "paid", "paid", None])
-            row = (self._fresh_id(), self._dice.randrange(7), status, "1234")
-            self._app.execute("insert into orders values (?, ?, ?, ?)", row)
+            row = (self._fresh_id(), self._customer(), status, "1234")
+            self._app.execute(f"insert into {table} values (?, ?, ?, ?)", row)
+
+    def _customer(self) -> int:
+        # Few of the bad one: a row is held for good, and most should live on. With Spark,
+        # each row that fails is looked for with several jobs.
+        share = 0.01 if self.plan.spark else 0.03
+        return BAD_CUSTOMER if self._dice.random() < share else self._dice.choice(_CUSTOMERS)
 
     def _fresh_id(self) -> int:
         self._next_id += 1
@@ -142,22 +172,22 @@ class Place:
 
     # --- what is true ---------------------------------------------------------------------
 
-    def truth(self) -> dict[int, dict[str, object]]:
+    def truth(self, table: str) -> dict[object, dict[str, object]]:
         """Return what the target should hold, with filter and transform in words of SQL."""
         found = self._app.execute(
-            "select id, customer_id, status from orders where status = 'paid'"
+            f"select id, customer_id, status from {table} where status = 'paid'"
         )
         return {
             key: {"id": key, "customer_id": customer, "status": status}
             for key, customer, status in found
         }
 
-    def diary(self, last: int) -> list[tuple[int, object, object]]:
+    def diary(self, last: int) -> list[tuple[str, int, Image | None, Image | None]]:
         """Return the application's own account of its last changes, in order."""
         found = self._app.execute(
-            "select op, before, after from diary order by n desc limit ?", (last,)
+            "select name, op, before, after from diary order by n desc limit ?", (last,)
         )
-        made = [(op, json.loads(b or "null"), json.loads(a or "null")) for op, b, a in found]
+        made = [(name, op, _image(before), _image(after)) for name, op, before, after in found]
         return made[::-1]
 
     def captured(self) -> int:
@@ -171,6 +201,14 @@ class Place:
     def kept(self, above: int) -> int:
         """Return how many captured changes above a number are still in the database."""
         return self._number(f"select count(*) from {LOG} where seq > {above}")
+
+    def stored(self, sql: str) -> list[tuple[object, ...]]:
+        """Return what the engine's own file of progress says."""
+        connection = sqlite3.connect(self.folder / "data" / "control.sqlite")
+        try:
+            return connection.execute(sql, (PIPELINE,)).fetchall()
+        finally:
+            connection.close()
 
     def _number(self, sql: str) -> int:
         try:
@@ -187,7 +225,7 @@ class Place:
         files = Files(_Careless(), str(self.folder / "data"))
         reader = f"shop@{(self.folder / 'data').resolve()}"
         source = SQLiteSource(sqlite(self.folder / "shop.db").spec, reader)
-        source.describe(["orders"])
+        source.describe(self.plan.tables)
         at = SourcePlace.parse(str(source.open(None)))
         source.close()
         log = LogWriter.open(
@@ -199,6 +237,10 @@ class Place:
         while log.last_entry < entries:
             log.heartbeat(blind)
             log.heartbeat(at)
+
+
+def _image(text: str | None) -> Image | None:
+    return None if text is None else tuple(json.loads(text))
 
 
 class _Careless(RealDisk):

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import os
-import queue
 import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TextIO
 
 from headrace.errors import HeadraceError
-from tests.crash import processes
-from tests.crash.check import file_rows_at, look, memory_rows, too_early, wrong
+from tests.crash import looking, processes
+from tests.crash.again import Again
+from tests.crash.check import wrong
+from tests.crash.engine_line import END_SECONDS, Child, RoundFailed
 from tests.crash.place import Place
 from tests.crash.plan import RECORDER, Kill, Plan
-
-ROOT = Path(__file__).parent.parent.parent
 
 STRIKE_SECONDS = 15.0
 STRIKE_SECONDS_SPARK = 60.0
 """How long a named point is waited for; then it counts as missed, and the round goes on."""
 
-ANSWER_SECONDS = 60.0
-ANSWER_SECONDS_SPARK = 150.0
-END_SECONDS = 15.0
-
-
-class RoundFailed(Exception):
-    """Something is wrong; the message says what."""
+PACE = 0.02
+PACE_SPARK = 0.1
+"""Seconds between two transactions, at most: while a JVM starts, much would gather."""
 
 
 @dataclass(slots=True)
@@ -53,97 +45,6 @@ class Outcome:
     seconds: float = 0.0
 
 
-class Child:
-    """The engine's process, with a line to it."""
-
-    def __init__(self, place: Place, mark: str, armed: str | None) -> None:
-        plan = place.plan
-        self.plan = plan
-        environment = {
-            **os.environ,
-            processes.MARK: mark,
-            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
-        }
-        if armed is not None:
-            place.token.touch()
-            environment["HEADRACE_KILL_POINT"] = armed
-            environment["HEADRACE_KILL_ONCE"] = str(place.token)
-        arguments = [sys.executable, "-m", "tests.crash.child", str(place.folder)]
-        arguments += ["--memory"] * plan.memory + ["--spark"] * plan.spark
-        self._errors = (place.folder / "child.err").open("a")
-        self.process = subprocess.Popen(
-            arguments,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment,
-            cwd=place.folder,
-            text=True,
-        )
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        assert self.process.stdout is not None
-        self._listener = threading.Thread(target=self._listen, args=(self.process.stdout,))
-        self._listener.start()
-        self._ready = False
-        self._patience = ANSWER_SECONDS_SPARK if plan.spark else ANSWER_SECONDS
-
-    def _listen(self, out: TextIO) -> None:
-        for line in out:
-            self._lines.put(line.rstrip("\n"))
-        self._lines.put(None)
-
-    def expect(self, word: str) -> str:
-        """Wait for an answer and return what follows its first word."""
-        until = time.monotonic() + self._patience
-        while True:
-            try:
-                line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
-            except queue.Empty:
-                raise RoundFailed(f"no {word} within {self._patience} s") from None
-            if line is None:
-                raise RoundFailed(f"engine ended by itself, exit code {self.process.wait()}")
-            said, _, rest = line.partition(" ")
-            if said == word:
-                return rest
-            if said == "error":
-                raise RoundFailed(f"engine said: {rest}")
-
-    def await_ready(self) -> None:
-        if not self._ready:
-            self.expect("ready")
-            self._ready = True
-
-    def ask(self, command: str, answer: str) -> str:
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(command + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            raise RoundFailed(f"engine ended before {command}") from None
-        return self.expect(answer)
-
-    @property
-    def ended(self) -> bool:
-        return self.process.poll() is not None
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.close()
-
-    def close(self) -> int:
-        """Wait for the end, let go of everything, and return the exit code."""
-        code = self.process.wait(END_SECONDS)
-        self._listener.join(END_SECONDS)
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except BrokenPipeError:
-                    continue  # a command nobody will read
-        self._errors.close()
-        return code
-
-
 class Round:
     """A plan at work."""
 
@@ -155,6 +56,8 @@ class Round:
         self._dice = Random(f"round {plan.seed}")
         self._child: Child | None = None
         self._place = Place(self._folder, plan)
+        self._owed: dict[str, int] = {}
+        self._again = Again(self._place)
 
     def run(self) -> Outcome:
         began = time.monotonic()
@@ -166,7 +69,12 @@ class Round:
             self._stop()
         except RoundFailed as failure:
             self.outcome.error = str(failure)
-        except (sqlite3.Error, HeadraceError, subprocess.TimeoutExpired) as failure:
+        except (
+            sqlite3.Error,
+            HeadraceError,
+            subprocess.TimeoutExpired,
+            AssertionError,
+        ) as failure:
             # A write of the application that failed, a log that cannot be read, no end.
             self.outcome.error = f"{type(failure).__name__}: {failure}"
         finally:
@@ -192,10 +100,12 @@ class Round:
         self._child = None
         if code != -signal.SIGKILL:
             raise RoundFailed(f"engine ended with {code} instead of being killed")
+        self._owed.update(child.owed)
+        self._judge(self._again.killed(kill.strike))
         if self._dice.random() < 0.5:
             # Now nobody is left who could catch up with what was promised too early.
             self._nobody_left()
-            self._judge(too_early(self._place))
+            self._judge(looking.too_early(self._place))
         self._place.write(self._dice.randrange(4))
 
     def _struck(self, child: Child, kill: Kill) -> bool:
@@ -209,7 +119,7 @@ class Round:
                 return kill.armed is not None and not self._disarmed()
             self._place.write()
             # A pace, not a wait: an application that leaves nobody a moment is another test.
-            time.sleep(self._dice.uniform(0, 0.02))
+            time.sleep(self._dice.uniform(0, PACE_SPARK if self._plan.spark else PACE))
         return True
 
     def _strikes(self, child: Child, kill: Kill, seconds: float) -> bool:
@@ -240,11 +150,31 @@ class Round:
         child.await_ready()
         place.write(self._dice.randrange(1, 6))
         child.ask(f"settle {place.captured()}", "settled")
-        if self._plan.memory:
-            rows, effects = memory_rows(child.ask("rows", "rows"))
-        else:
-            rows, effects = file_rows_at(place.folder / "target.db")
-        self._judge(wrong(look(place, rows, effects)))
+        held = self._held(child)
+        self._judge(held.wrong)
+        self._judge(wrong(looking.look(place, held)))
+        self._judge(self._again.settled())
+        self._owed.update(child.owed)
+        numbers = looking.baseline_numbers(place)
+        self._judge(
+            [
+                f"{table} was to be loaded anew, and is from baseline {numbers[table]}"
+                for table, number in self._owed.items()
+                if numbers[table] <= number
+            ]
+        )
+
+    def _held(self, child: Child) -> looking.Held:
+        folder = self._place.folder
+        match self._plan.target:
+            case "memory":
+                return looking.of_memory(child.ask("rows", "rows"))
+            case "queue":
+                return looking.of_queue(folder / "queue.jsonl")
+            case "frames":
+                return looking.of_frames(folder / "frames")
+            case _:
+                return looking.of_file(folder / "target.db")
 
     def _judge(self, found: list[str]) -> None:
         if found:

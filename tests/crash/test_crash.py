@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.crash.plan import STRIKES, planned
+from headrace.storage.points import EFFECT_DONE, TARGET_WRITTEN
+from tests.crash.plan import STRIKES, Kill, planned
 from tests.crash.round import Outcome, play
 from tests.crash.run import Run
 
-SECONDS = 50.0
+SECONDS = 30.0
 """For all rounds together; what does not fit on a slow machine is left to the long run."""
 
 pytestmark = pytest.mark.crash
@@ -28,7 +31,21 @@ def test_nothing_is_lost_or_done_twice_whoever_is_killed_when() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.meets("S2", "R30")
 @pytest.mark.timeout(300)
-def test_a_round_with_spark_ends_well() -> None:
-    outcome = play(planned(STRIKES.index("target_written"), spark_share=1.0))
+def test_a_round_with_spark_ends_well_though_rows_fail() -> None:
+    plan = planned(STRIKES.index(TARGET_WRITTEN), spark_share=1.0)
+    outcome = play(replace(plan, target="memory", tables=("orders",), fails=True))
     assert outcome.error is None, told(outcome)
+
+
+@pytest.mark.spark
+@pytest.mark.meets("R25", "S17")
+@pytest.mark.timeout(300)
+def test_a_function_is_given_the_frame_again_whose_effect_was_not_noted() -> None:
+    plan = planned(STRIKES.index(EFFECT_DONE), spark_share=1.0)
+    plan = replace(plan, target="frames", fails=True, reload=False, tables=("orders",))
+    # The first effect is the baseline's, the second that of a batch of changes.
+    outcome = play(replace(plan, kills=(Kill(EFFECT_DONE, 2),)))
+    assert outcome.error is None, told(outcome)
+    assert outcome.hits[EFFECT_DONE] == 1

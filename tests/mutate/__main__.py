@@ -10,12 +10,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutate.mutations import MUTATIONS, SIMULATION, SOURCE, Mutation
+from tests.mutate.mutation import SIMULATION, Mutation
+from tests.mutate.mutations import MUTATIONS
 
-ROOT = SOURCE.parent
+ROOT = Path(__file__).parent.parent.parent
+SOURCE = ROOT / "src"
+
+JOBS = 2
+"""Mutations tried at a time: each is a process or two of its own."""
+
+MOST_SECONDS = 120
+"""A mutation that makes its test wait for ever is not caught: it must turn red."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +47,10 @@ def main(arguments: Sequence[str]) -> int:
         print("The simulation fails without a mutation: mend that first.")
         return 1
     verdicts = []
-    for mutation in chosen:
-        verdicts.append(tried(mutation))
-        print(_line(verdicts[-1]), flush=True)
+    with ThreadPoolExecutor(JOBS) as pool:
+        for verdict in pool.map(tried, chosen):
+            verdicts.append(verdict)
+            print(_line(verdict), flush=True)
     survivors = [each for each in verdicts if not each.caught]
     print(f"{len(verdicts)} mutations, {len(survivors)} survived")
     return 1 if survivors else 0
@@ -52,8 +62,8 @@ def tried(mutation: Mutation) -> Verdict:
     with tempfile.TemporaryDirectory(prefix="headrace-mutate-") as folder:
         copy = Path(folder) / "src"
         shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        module = copy / "headrace" / mutation.module
-        module.write_text(mutation.applied(module.read_text()))
+        for module, text in mutation.applied(copy / "headrace").items():
+            module.write_text(text)
         said = _test(copy, mutation)
     return Verdict(mutation, said.startswith("red"), time.monotonic() - began, said)
 
@@ -65,14 +75,18 @@ def _test(source: Path, mutation: Mutation) -> str:
         # Without the path of pyproject.toml, which would bring the whole code back.
         arguments = ["pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
         arguments += ["-o", f"pythonpath={source} .", mutation.test]
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=MOST_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {MOST_SECONDS} s"
     lines = [line for line in done.stdout.splitlines() if " fails: " in line or "FAILED" in line]
     # Red is a test that failed; anything else that ends badly proves nothing.
     match done.returncode:

@@ -9,11 +9,14 @@ from typing import Any
 
 from headrace.changelog.entry import Flush, Gap, Heartbeat
 from headrace.changelog.position import Position
+from headrace.control.states import TableState
 from headrace.testing.source import MemoryPosition
 from tests.simulation.database import Violation
 from tests.simulation.engine import ROOT
+from tests.simulation.letters import check_letters
+from tests.simulation.lives import Life, Seat
+from tests.simulation.sent import check_sent
 from tests.simulation.target import DurableTarget
-from tests.simulation.watch import rows_of
 from tests.simulation.world import World
 
 Place = tuple[int, int, int]
@@ -25,12 +28,19 @@ def at_rest(world: World) -> bool:
     if life is None or life.engine.recorder is None or life.engine.reports:
         return False
     engine, log = life.engine, life.engine.log
+    stopped = world.stopped()
     return (
         not engine.runnable()
         and log.source_position_at(log.end) == str(end)
-        and all(engine.is_ready(each) for each in engine.driven)
-        and all(each.run.reached >= log.end for each in engine.driven)
-        and world.database.acknowledged_upto == end
+        and all(each in stopped or engine.is_ready(each) for each in engine.driven)
+        and all(
+            each in stopped
+            or not member.following
+            or (member.reached >= log.end and member.state != TableState.RELOADING)
+            for each in engine.driven
+            for member in each.run.members
+        )
+        and (bool(stopped) or world.database.acknowledged_upto == end)
     )
 
 
@@ -78,19 +88,60 @@ def count(world: World) -> None:
 def _check_targets(world: World) -> None:
     life = world.life
     assert life is not None
+    stopped = world.stopped()
     for seat, driven in zip(life.seats, life.engine.driven, strict=True):
         name = driven.run.name
-        wanted = seat.flow.expected(world.database.rows(seat.flow.table))
-        found = rows_of(seat)
-        if found != wanted:
-            raise Violation(f"{name} holds {found}, and the source {wanted}")
+        if isinstance(seat.target, DurableTarget):
+            repeated = seat.target.kept.repeated()
+            if repeated and seat.flow.target == "database":
+                raise Violation(f"{name} took effect twice: {repeated}")
+            check_sent(world, seat, stopped=driven in stopped)
+        if driven in stopped:
+            continue
         if not life.engine.is_ready(driven):
             raise Violation(f"{name} is at rest and not ready: {driven.run.error}")
-        if isinstance(seat.target, DurableTarget):
-            if repeated := seat.target.kept.repeated():
-                raise Violation(f"{name} took effect twice: {repeated}")
-            if seat.flow.table not in seat.target.shown:
-                raise Violation(f"{name} is live and was never shown")
+        for table in seat.flow.tables:
+            _check_table(world, seat, table)
+            check_letters(world, seat, driven.run, table)
+    _check_wishes(world, life)
+
+
+def _check_table(world: World, seat: Seat, table: str) -> None:
+    """The target holds what the source does, but for rows that are held."""
+    database, began = world.database, seat.target.began[table]
+    if seat.flow.mode == "baseline":
+        return  # it is what it was at its position, and that was looked at
+    if began.life != database.position.life:
+        raise Violation(f"p{seat.number} has {table} of another life")
+    replay = world.watch.replays.at(seat.number, seat.flow, table, began, database.position.commit)
+    found, wanted = seat.target.seen(table), replay.shown()
+    if found != wanted:
+        raise Violation(f"p{seat.number} holds {found} of {table}, and should {wanted}")
+    if began.baseline:
+        source = seat.flow.expected({key: row for (key,), row in database.rows(table).items()})
+        other = {key for key in {*source, *found} if source.get(key) != found.get(key)}
+        if not other <= replay.held:
+            raise Violation(f"p{seat.number} holds {found} of {table}, and the source {source}")
+
+
+def _check_wishes(world: World, life: Life) -> None:
+    """What was asked for was done: with a baseline that is newer than the wish."""
+    stopped = world.stopped()
+    left = []
+    for wish in world.wishes:
+        if life.engine.driven[wish.pipeline] in stopped:
+            left.append(wish)
+            continue
+        began = life.seats[wish.pipeline].target.began[wish.table]
+        if (began.log, began.baseline) <= wish.newest:
+            raise Violation(f"{wish} was taken, and p{wish.pipeline} shows {began}")
+        if began.log == wish.newest[0] and (began.life, began.commit) < (
+            wish.source.life,
+            wish.source.commit,
+        ):
+            world.counts["reload with rows copied before it was asked"] += 1
+        world.counts["reload done"] += 1
+    world.wishes = left
 
 
 def _check_log(world: World) -> None:

@@ -18,7 +18,7 @@ from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import SourceUnreachable
 from headrace.testing.source import Key, MemoryCopy, MemoryPosition, MemorySource, Row, _Commit
 
-TABLES = ("orders", "items")
+TABLES = ("orders", "items", "stock")
 COLUMNS = {"id": "int64", "kind": "text", "n": "int64", "note": "text"}
 
 Rows = dict[Key, Row]
@@ -30,7 +30,7 @@ class Violation(AssertionError):
 
 
 class Database(MemorySource):
-    """One database with two tables."""
+    """One database with three tables."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__("shop", clock=clock)

@@ -20,16 +20,20 @@ from headrace.capture.recorder import FIRST_PAUSE_SECONDS, Recorder
 from headrace.capture.wire import Command, Failed, Report, Started, StateReport, Stop
 from headrace.changelog.log import LogReader, LogWriter
 from headrace.changelog.position import Position
+from headrace.control.delivery import Surroundings
 from headrace.control.recording import Recording
-from headrace.control.run import IDLE, PipelineRun, Surroundings
-from headrace.control.states import TableState
-from headrace.control.store import Store
-from headrace.errors import HeadraceError, StorageError
+from headrace.control.run import IDLE, PipelineRun
+from headrace.control.store import Intent, Store
+from headrace.errors import HeadraceError, JobCancelled, StorageError
+from headrace.pipeline.batch import BatchFacts, Part
 from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.result import Result
 from headrace.storage.files import Files
 from headrace.storage.simulated import SimulatedDisk
 from tests.simulation.database import TABLES, Database, Session
 from tests.support.arrow_runner import ArrowRunner, Row, segment_rows
+
+Fails = Callable[[Pipeline, Row], str | None]
 
 ROOT = "/data"
 WALL = 1_800_000_000.0
@@ -42,16 +46,39 @@ class ShakyStore(Store):
         self.faults: deque[str] = deque()
         super().__init__(connection)
 
-    def begin(self, pipeline: str, table: str, lineage: str, at: Position) -> None:
+    def advance(self, pipeline: str, tables: Sequence[str], lineage: str, to: Position) -> Position:
         done = self._fault()
-        super().begin(pipeline, table, lineage, at)
-        self._lose(done)
-
-    def advance(self, pipeline: str, table: str, lineage: str, to: Position) -> Position:
-        done = self._fault()
-        stored = super().advance(pipeline, table, lineage, to)
+        stored = super().advance(pipeline, tables, lineage, to)
         self._lose(done)
         return stored
+
+    def settle(
+        self, pipeline: str, table: str, lineage: str, at: Position, state: str, baseline: int
+    ) -> None:
+        done = self._fault()
+        super().settle(pipeline, table, lineage, at, state, baseline)
+        self._lose(done)
+
+    def origin(self, pipeline: str, table: str, now: Position) -> Position:
+        done = self._fault()
+        found = super().origin(pipeline, table, now)
+        self._lose(done)
+        return found
+
+    def intend(self, pipeline: str, intent: Intent) -> None:
+        done = self._fault()
+        super().intend(pipeline, intent)
+        self._lose(done)
+
+    def forget_intent(self, pipeline: str) -> None:
+        done = self._fault()
+        super().forget_intent(pipeline)
+        self._lose(done)
+
+    def set_paused(self, pipeline: str, paused: bool) -> None:
+        done = self._fault()
+        super().set_paused(pipeline, paused)
+        self._lose(done)
 
     def set_state(self, pipeline: str, table: str, state: str, baseline: int | None) -> None:
         done = self._fault()
@@ -85,9 +112,16 @@ class Segments:
 class RememberingRunner(ArrowRunner):
     """A runner that reads a segment once."""
 
-    def __init__(self, disk: SimulatedDisk, segments: Segments) -> None:
-        super().__init__(disk)
+    def __init__(self, disk: SimulatedDisk, segments: Segments, fails: Fails) -> None:
+        super().__init__(disk, fails)
         self._segments = segments
+
+    def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
+        before = len(self.cancelled)
+        result = super().rows(pipeline, parts, facts)
+        if pipeline in self.cancelled[before:]:
+            raise JobCancelled("Job was cancelled")
+        return result
 
     def _segment(self, data: bytes) -> list[Row]:
         return self._segments.rows(data)
@@ -133,6 +167,7 @@ class Driven:
     run: PipelineRun
     pause: float | None = None
     seen: int = 0
+    heeded: int = 0
     due: float = 0.0
     stopped_by_us: bool = False
     """Whether an error was injected that a person must look at."""
@@ -149,7 +184,10 @@ class Engine:
         pipelines: Sequence[Pipeline],
         clock: Callable[[], float],
         segments: Segments,
+        fails: Fails,
+        most_rows: int,
     ) -> None:
+        self._most_rows = most_rows
         self._database = database
         self._clock = clock
         self.files = Files(disk, ROOT)
@@ -167,14 +205,14 @@ class Engine:
         )
         self.recording.recorder = self
         self.spawn()
-        runner = RememberingRunner(disk, segments)
+        self.runner = RememberingRunner(disk, segments, fails)
         self.driven = [
-            Driven(self._run(f"p{number}", pipeline, runner))
+            Driven(self._run(f"p{number}", pipeline, self.runner))
             for number, pipeline in enumerate(pipelines)
         ]
         schemas = database.describe(TABLES)
         for driven in self.driven:
-            driven.run.prepare(schemas[driven.run.table])
+            driven.run.prepare(schemas)
         for driven in self.driven:
             driven.run.open()
 
@@ -183,12 +221,14 @@ class Engine:
             log=self.log,
             runner=runner,
             store=self.store,
+            files=self.files,
             clock=self._clock,
             wall=lambda: WALL + self._clock(),
             ask_baseline=self.recording.ask_baseline,
             flush_times=self.recording.flush_times,
         )
-        return PipelineRun(name, self._database.name, pipeline, self._database.traits, around)
+        database = self._database
+        return PipelineRun(name, database.name, pipeline, database.traits, around, self._most_rows)
 
     def supersede(self) -> None:
         """Another engine takes over, and this one does not know."""
@@ -273,13 +313,14 @@ class Engine:
             for driven in self.driven
             if driven.pause is None
             or self.log.last_entry > driven.seen
+            or driven.run.wishes > driven.heeded
             or self._clock() >= driven.due
         ]
 
     def drive(self, driven: Driven) -> None:
         """Do what the engine's loop does once."""
         run = driven.run
-        driven.seen = self.log.last_entry
+        driven.seen, driven.heeded = self.log.last_entry, run.wishes
         try:
             driven.pause = run.step()
         except HeadraceError as error:
@@ -289,12 +330,29 @@ class Engine:
             return
         driven.due = math.inf if driven.pause == IDLE else self._clock() + driven.pause
         self.settle()
-        if run.state != TableState.FAILED:
+        if not (run.failed or run.paused):
             self.recording.ask_flush()
 
     def settle(self) -> None:
         """Tell the source what it may forget."""
         self.recording.settle([driven.run.watermark() for driven in self.driven])
+
+    def pause(self, driven: Driven) -> None:
+        """Do what the engine does to pause a pipeline: a job that runs is cancelled."""
+        driven.run.pause()
+        self.runner.cancel(driven.run.pipeline)
+
+    def reload(self, table: str) -> list[Driven]:
+        """Ask every pipeline that has the table to load it anew; return those."""
+        asked = [
+            driven
+            for driven in self.driven
+            if table in driven.run.tables and driven.run.pipeline.mode != "changes"
+        ]
+        newest = self.log.usable_baseline(table)
+        for driven in asked:
+            driven.run.ask_reload(table, newest.baseline if newest else 0)
+        return asked
 
     def is_ready(self, driven: Driven) -> bool:
         """Return what the engine would say of this pipeline."""

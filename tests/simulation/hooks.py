@@ -15,7 +15,6 @@ from types import ModuleType
 
 from headrace.capture import recorder
 from headrace.changelog import baseline, index, writer
-from headrace.control import run
 from headrace.storage import points
 
 LIMITS: Mapping[str, tuple[ModuleType, str]] = {
@@ -25,7 +24,6 @@ LIMITS: Mapping[str, tuple[ModuleType, str]] = {
     "spill_bytes": (writer, "LIMIT_BYTES"),
     "checkpoint_every": (index, "CHECKPOINT_EVERY"),
     "part_bytes": (baseline, "PART_BYTES"),
-    "batch_rows": (run, "MOST_ROWS"),
 }
 """Constants of the product that a seed may make smaller."""
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from random import Random
 
 from headrace.changelog.schema import TableName
-from headrace.pipeline.definition import Filter, Transform, drop, equals, rename
+from headrace.pipeline.definition import DeadLetters, Mode, OnError
+from headrace.pipeline.steps import Filter, Transform, drop, equals, rename
 from headrace.testing.source import Row
 from tests.simulation.database import TABLES
 
 KINDS = ("a", "b", None)
+BAD = "bad"
+"""A note that some pipelines cannot compute."""
 
 CALM = {
     "write": 10,
@@ -20,7 +23,7 @@ CALM = {
     "reports": 8,
     "run": 14,
     "clock": 7,
-    "busy": 6,
+    "busy": 11,
     "idle_commit": 1,
 }
 """What goes on all the time, and how often."""
@@ -44,21 +47,39 @@ ROUGH = {
     "log_lost": 1,
     "restart": 1,
     "take_over": 1,
+    "pause": 3,
+    "resume": 3,
+    "reload": 4,
 }
-"""What goes wrong, each only in some seeds: a few together find more than all at once."""
+"""
+What goes wrong, or is asked for, each only in some seeds.
+
+A few together find more than all at once.
+"""
+
+
+OFTEN = {"reload": 10, "target_fault": 8, "arm_kill": 8, "store_fault": 5, "take_over": 3}
+"""What some seeds have a lot of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
     """A pipeline to be."""
 
-    table: TableName
-    durable: bool
+    tables: tuple[TableName, ...]
+    target: str
+    """`memory`, `database`, which takes a batch with its position, or `queue`, which does not."""
+
+    mode: Mode
     kind: str | None
     """Only rows of this kind pass, where `filtered`."""
 
     filtered: bool
     drops: bool
+    breaks: bool
+    """Whether a bad note cannot be computed."""
+
+    on_error: OnError
     names: tuple[tuple[str, str], ...]
 
     @property
@@ -75,12 +96,29 @@ class Flow:
         made = [drop("note")] if self.drops else []
         return [*made, rename(**dict(self.names))] if self.names else made
 
-    def expected(self, rows: Mapping[tuple[object, ...], Row]) -> dict[object, dict[str, object]]:
-        """Return what the target must hold while the source holds `rows`."""
+    @property
+    def durable(self) -> bool:
+        return self.target != "memory"
+
+    @property
+    def limited(self) -> bool:
+        """Whether a few bad rows are enough to stop it."""
+        return self.on_error != PLENTY
+
+    def passes(self, row: Mapping[str, object]) -> bool:
+        """Return whether the filter lets a row pass."""
+        return not self.filtered or row["kind"] == self.kind
+
+    def breaks_on(self, row: Mapping[str, object]) -> bool:
+        """Return whether a row cannot be computed."""
+        return self.breaks and row["note"] == BAD and self.passes(row)
+
+    def expected(self, rows: Mapping[object, Row]) -> dict[object, dict[str, object]]:
+        """Return what the target must hold of these rows of the source."""
         names = dict(self.names)
         found = {}
-        for (key,), row in rows.items():
-            if self.filtered and row["kind"] != self.kind:
+        for key, row in rows.items():
+            if not self.passes(row):
                 continue
             found[key] = {
                 names.get(name, name): value
@@ -97,16 +135,26 @@ class Plan:
     flows: tuple[Flow, ...]
     limits: Mapping[str, int]
     weights: Mapping[str, int]
+    warm: bool
+    """Whether trouble begins only after all tables are loaded."""
+
     action_count: int
+    batch_rows: int
     chunk_rows: int
     first_rows: int
+    bad_share: float
+    """How many of the notes are bad."""
+
+    truncate_share: float
+    """How many of the changes empty a table."""
+
     resumes: bool
     inserts_replace: bool
 
     @classmethod
     def of(cls, dice: Random) -> Plan:
         """Throw the dice."""
-        count = dice.choice((1, 1, 2))
+        count = dice.choice((1, 1, 1, 2, 2, 3))
         flows = tuple(_flow(dice) for _ in range(count))
         limits = {
             "read_rows": dice.choice((1, 3, 20_000, 20_000)),
@@ -115,23 +163,45 @@ class Plan:
             "spill_bytes": dice.choice((1, 32 << 20, 32 << 20)),
             "checkpoint_every": dice.choice((3, 7, 1_000, 1_000)),
             "part_bytes": dice.choice((1, 32 << 20, 32 << 20)),
-            "batch_rows": dice.choice((1, 4, 400_000)),
         }
         weights = dict(CALM)
         share = dice.choice((0.15, 0.3, 0.6))
         for action, weight in ROUGH.items():
             if dice.random() < share:
                 weights[action] = weight
+        for action, weight in OFTEN.items():
+            if dice.random() < 0.2:
+                weights[action] = weight
         return cls(
             flows=flows,
             limits=limits,
             weights=weights,
-            action_count=dice.randint(20, 80),
+            warm=dice.random() < 0.6,
+            action_count=dice.randint(10, 50),
+            batch_rows=dice.choice((1, 4, 400_000)),
             chunk_rows=dice.choice((1, 2, 3, 100)),
             first_rows=dice.randint(0, 6),
+            bad_share=dice.choice((0.0, 0.0, 0.05, 0.15, 0.4)),
+            truncate_share=dice.choice((0.04, 0.04, 0.15)),
             resumes=dice.random() >= 0.04,
             inserts_replace=dice.random() < 0.3,
         )
+
+
+PLENTY = DeadLetters(max_per_batch=10_000, max_keys=10_000)
+ON_ERROR: tuple[OnError, ...] = (
+    PLENTY,
+    PLENTY,
+    PLENTY,
+    DeadLetters(max_per_batch=1),
+    DeadLetters(max_keys=2),
+    "stop",
+)
+MODES: tuple[Mode, ...] = (
+    *("baseline_then_changes",) * 7,
+    "baseline",
+    "changes",
+)
 
 
 def _flow(dice: Random) -> Flow:
@@ -140,11 +210,15 @@ def _flow(dice: Random) -> Flow:
         names.append(("n", "amount"))
     if dice.random() < 0.2:
         names.append(("id", "number"))
+    tables = dice.sample(TABLES, dice.choice((1, 1, 2, 2, 3)))
     return Flow(
-        table=dice.choice(TABLES),
-        durable=dice.random() < 0.6,
+        tables=tuple(tables),
+        target=dice.choice(("memory", "database", "queue")),
+        mode=dice.choice(MODES),
         kind=dice.choice(KINDS),
         filtered=dice.random() < 0.6,
         drops=dice.random() < 0.4,
+        breaks=dice.random() < 0.7,
+        on_error=dice.choice(ON_ERROR),
         names=tuple(names),
     )

@@ -11,19 +11,30 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.control.states import TableState
 from headrace.errors import BadValue, SourceUnreachable, TargetError
-from headrace.storage.points import POINTS
+from headrace.storage.points import (
+    EFFECT_DONE,
+    INTENT_STORED,
+    JOB_DONE,
+    LETTERS_STORED,
+    POINTS,
+    TABLE_SWITCHED,
+    TARGET_WRITTEN,
+)
 from tests.simulation import check
 from tests.simulation.database import TABLES, Violation
 from tests.simulation.hooks import played
-from tests.simulation.plan import KINDS
+from tests.simulation.lives import Life
+from tests.simulation.plan import BAD, KINDS
 from tests.simulation.target import DurableTarget
-from tests.simulation.world import Armed, Life, World
+from tests.simulation.world import Armed, World
 
 KEYS = range(1, 8)
 CLOCK_STEPS = (0.001, 0.006, 0.05, 0.3, 1.1, 10.5, 120.0)
+SELDOM = (JOB_DONE, TARGET_WRITTEN, LETTERS_STORED, INTENT_STORED, EFFECT_DONE, TABLE_SWITCHED)
+"""Points that are come by less often than those of the recorder."""
 DISK_STEPS = ("write", "sync", "link", "rename", "sync_folder", "remove", "read", "list")
+WARM_ROUNDS = 8
 MOST_ROUNDS = 150
 """Until rest, at most; the longest way is a few back-offs and one heartbeat."""
 
@@ -60,6 +71,12 @@ def play(seed: int, *, verbose: bool = False) -> Outcome:
     return Outcome(seed, error, tuple(world.trace), world.counts)
 
 
+def life_of(world: World) -> Life:
+    """Return the engine that lives."""
+    assert world.life is not None
+    return world.life
+
+
 class Story:
     """What happens in a world."""
 
@@ -83,10 +100,19 @@ class Story:
                 world.database.add_row(table, self._row(key))
         world.database.begin()
         world.start()
+        for _ in range(WARM_ROUNDS if world.plan.warm else 0):
+            self._round()
+            self._look()
+            world.now += 0.006
         for _ in range(world.plan.action_count):
             (name,) = self.dice.choices(self._names, self._weights)
             self._act(name)
         self._come_to_rest()
+        if world.stopped():
+            # A person looks at the letters, and allows more.
+            world.raised = True
+            world.stop(life_of(world))
+            self._come_to_rest()
         check.count(world)
         if self.dice.random() < 0.25:
             # And once more, from a state in which nothing is under way.
@@ -158,7 +184,7 @@ class Story:
     def _other(self) -> None:
         """Take a turn while somebody else is in the middle of a step."""
         world = self.world
-        what = self.dice.choice(("write", "recorder", "reports", "reports", "run"))
+        what = self.dice.choice(("write", "recorder", "reports", "reports", "run", "ask"))
         if self._somebody_old and self.dice.random() < 0.6:
             what = "old"
         if what == "old" and world.lingering:
@@ -167,6 +193,10 @@ class Story:
             self._move(world.old_lives[0], self.dice.choice(("recorder", "run")))
         elif what == "write" or world.life is None:
             self._write()
+        elif what == "ask":
+            asked = [name for name in ("pause", "resume", "reload") if name in self._acts]
+            if asked:
+                self._ask(self.dice.choice(asked))
         else:
             self._move(world.life, what)
 
@@ -179,6 +209,8 @@ class Story:
     def _row(self, key: int) -> dict[str, object]:
         self._value += 1
         note = self.dice.choice((None, "", "x", "a longer note"))
+        if self.dice.random() < self.world.plan.bad_share:
+            note = BAD
         return {"id": key, "kind": self.dice.choice(KINDS), "n": self._value, "note": note}
 
     def _write(self) -> None:
@@ -198,7 +230,7 @@ class Story:
         table = dice.choice(TABLES)
         rows = database._rows[table]
         key = dice.choice(KEYS)
-        if dice.random() < 0.04:
+        if dice.random() < self.world.plan.truncate_share:
             database.emit_truncate(table)
         elif (key,) not in rows:
             database.emit_insert(table, self._row(key))
@@ -268,7 +300,8 @@ class Story:
         self._arm("other")
 
     def _arm(self, what: str) -> None:
-        point = self.dice.choice(POINTS) if self.dice.random() < 0.5 else None
+        points = SELDOM if self.dice.random() < 0.7 else POINTS
+        point = self.dice.choice(points) if self.dice.random() < 0.6 else None
         left = self.dice.choice((1, 1, 2, 3)) if point else self.dice.randint(1, 25)
         self.world.note(f"  {what} at {point or 'step'} number {left}")
         self.world.armed.append(Armed(what, point, left))
@@ -310,7 +343,8 @@ class Story:
         if target is None:
             return
         error = TargetError("Injected")
-        call = self.dice.choice(("before", "after", "load", "loading", "switch", "show"))
+        calls = ("load", "loading", "catch_up", "switch", "switched")
+        call = self.dice.choice(("before", "after", "after", self.dice.choice(calls)))
         match call:
             case "before":
                 target.reject(error)
@@ -352,10 +386,34 @@ class Story:
         if world.old_lives:
             return
         world.life.engine.supersede()
+        for seat in world.life.seats:
+            if isinstance(seat.target, DurableTarget):
+                seat.target.superseded = True
         world.life.steps_left = self.dice.randint(2, 20)
         world.old_lives.append(world.life)
+        world.forget_wishes()
         world.life = None
         world.start()
+
+    # --- what is asked for ----------------------------------------------------------------------
+
+    def _pause(self) -> None:
+        self._ask("pause")
+
+    def _resume(self) -> None:
+        self._ask("resume")
+
+    def _reload(self) -> None:
+        self._ask("reload")
+
+    def _ask(self, what: str) -> None:
+        world = self.world
+        assert world.life is not None
+        if what == "reload":
+            world.reload(world.life, self.dice.choice(TABLES))
+        else:
+            number = self.dice.randrange(len(world.plan.flows))
+            world.pause(world.life, number, what == "pause")
 
     # --- rest -----------------------------------------------------------------------------------
 
@@ -366,12 +424,12 @@ class Story:
         for old in list(world.old_lives):
             world.engine_died(old)
         life = world.life
-        if life is not None and any(
-            driven.run.state == TableState.FAILED for driven in life.engine.driven
-        ):
+        if life is not None and any(driven.run.failed for driven in life.engine.driven):
             world.stop(life)
         if world.life is None:
             world.start()
+        for number in range(len(world.plan.flows)):
+            world.pause(life_of(world), number, False)
         for number in range(MOST_ROUNDS):
             self._round()
             for one in list(world.lingering):

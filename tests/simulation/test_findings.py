@@ -16,13 +16,24 @@ from headrace.errors import Fenced, LostLog, StorageError, TargetError
 from headrace.storage.files import Files
 from headrace.storage.simulated import SimulatedDisk
 from headrace.testing.source import MemoryCopy, MemorySource
-from tests.simulation.hooks import staged
-from tests.simulation.plan import Flow
+from tests.simulation.hooks import played, staged
+from tests.simulation.lives import Life
+from tests.simulation.plan import BAD, PLENTY, Flow
 from tests.simulation.story import Story
 from tests.simulation.target import DurableDisk, DurableTarget
-from tests.simulation.world import Life, World
+from tests.simulation.world import World
 
-PLAIN = Flow("orders", durable=True, kind=None, filtered=False, drops=False, names=())
+PLAIN = Flow(
+    tables=("orders",),
+    target="database",
+    mode="baseline_then_changes",
+    kind=None,
+    filtered=False,
+    drops=False,
+    breaks=True,
+    on_error=PLENTY,
+    names=(),
+)
 
 
 @pytest.fixture
@@ -41,16 +52,27 @@ def disk() -> SimulatedDisk:
 @pytest.fixture
 def world() -> Iterator[World]:
     """A calm world with one durable target."""
-    made = World(0)
-    made.plan = replace(made.plan, flows=(PLAIN,), resumes=True)
-    made.durable_disks = [DurableDisk()]
-    made.database.set_supports_resume(True)
-    made.database.add_row("orders", {"id": 1, "kind": "a", "n": 1, "note": None})
-    made.database.begin()
     with staged():
+        made = calm(PLAIN)
         made.start()
         yield made
     made.connection.close()
+
+
+def calm(flow: Flow) -> World:
+    """Return a world in which nothing goes wrong by itself, with one pipeline and one row."""
+    made = World(0)
+    made.plan = replace(made.plan, flows=(flow,), resumes=True, batch_rows=400_000)
+    made.durable_disks = [DurableDisk()]
+    made.database.set_supports_resume(True)
+    made.database.chunk_rows = 100
+    made.database.add_row("orders", row(1))
+    made.database.begin()
+    return made
+
+
+def row(key: int, note: str | None = None) -> dict[str, object]:
+    return {"id": key, "kind": "a", "n": key, "note": note}
 
 
 def opened(disk: SimulatedDisk, term: int = 1) -> LogWriter:
@@ -146,7 +168,7 @@ def test_an_engine_that_was_taken_over_cannot_put_a_durable_target_back(world: W
     assert old.engine.driven[0].run.state == TableState.LOADING
     world.life = None
     world.start()
-    world.database.emit_insert("orders", {"id": 2, "kind": "a", "n": 2, "note": None})
+    world.database.emit_insert("orders", row(2))
     rounds(world, 20)
     new = life_of(world)
     assert new.engine.driven[0].run.state == TableState.LIVE
@@ -160,7 +182,7 @@ def test_an_engine_that_was_taken_over_cannot_put_a_durable_target_back(world: W
 
 def test_a_pipeline_is_not_live_before_its_target_has_shown_the_table(world: World) -> None:
     life = life_of(world)
-    target_of(life).fail("show", TargetError("Not now"))
+    target_of(life).fail("switch", TargetError("Not now"))
     rounds(world)
     run = life.engine.driven[0].run
     assert (run.state, run.ready, target_of(life).shown) == (TableState.CATCHING_UP, False, set())
@@ -178,7 +200,212 @@ def test_a_log_made_anew_is_noticed_by_an_epoch_it_never_had(world: World) -> No
     rounds(world)
     assert target_of(life_of(world)).position("orders").epoch == 2
     world.lose_log()
-    world.database.emit_insert("orders", {"id": 2, "kind": "a", "n": 2, "note": None})
+    world.database.emit_insert("orders", row(2))
     world.start()
     rounds(world)
     assert set(target_of(life_of(world)).rows("orders")) == {(1,), (2,)}
+
+
+@pytest.mark.meets("R30", "R31")
+def test_letters_of_an_engine_that_was_taken_over_do_not_stop_the_next_one(world: World) -> None:
+    rounds(world)
+    old = life_of(world)
+    world.life = None
+    world.start()
+    rounds(world)
+    new = life_of(world)
+    world.database.emit_insert("orders", row(2, BAD))
+    for _ in range(3):
+        world.now += 1.1
+        new.engine.step_recorder()
+    old.engine.log.refresh()
+    old.engine.drive(old.engine.driven[0])
+    assert isinstance(old.engine.driven[0].run.error, Fenced)
+    rounds(world, 20)
+    world.now += 60
+    rounds(world)
+    run = new.engine.driven[0].run
+    assert (run.ready, [letter.key for letter in run.delivery.letters.all()]) == (True, [(2,)])
+
+
+@pytest.mark.meets("R25", "R31")
+def test_an_engine_that_was_taken_over_does_not_repeat_a_batch_it_intended() -> None:
+    with staged():
+        world = calm(replace(PLAIN, target="queue"))
+        world.start()
+        rounds(world)
+        old = life_of(world)
+        target_of(old).fail_after_write(TargetError("Answer was lost"))
+        world.database.emit_insert("orders", row(2))
+        world.now += 1.1
+        rounds(world, 3)
+        assert old.engine.driven[0].run.error is not None
+        world.life = None
+        world.start()
+        world.database.emit_insert("orders", row(3))
+        world.now += 1.1
+        rounds(world, 20)
+        sent = len(target_of(life_of(world)).kept.sent)
+        world.now += 60
+        old.engine.drive(old.engine.driven[0])
+        assert isinstance(old.engine.driven[0].run.error, Fenced)
+        assert len(target_of(old).kept.sent) == sent
+        world.connection.close()
+
+
+@pytest.mark.meets("R11", "R30")
+def test_what_failed_before_a_baseline_began_holds_nothing_after_it(world: World) -> None:
+    database = world.database
+    # The log flushes late: all of this is one flush, and F lies in the middle of it.
+    life = life_of(world)
+    engine = life.engine
+    for _ in range(2):
+        engine.step_recorder()
+        engine.hear(99)
+        engine.drive(engine.driven[0])
+    database.emit_insert("orders", row(2, BAD))
+    database.emit_update("orders", row(2))
+    database.emit_insert("orders", row(3))
+    database.emit_update("orders", row(4, BAD), key=(3,))
+    assert engine.recorder is not None
+    engine.recorder.deliver(99)
+    engine.step_recorder()
+    database.emit_update("orders", {**row(2), "n": 22})
+    rounds(world, 20)
+    world.now += 60
+    rounds(world)
+    run = engine.driven[0].run
+    flush = world.watch.flushes[0]
+    began = target_of(life).began["orders"]
+    assert flush.first.commit <= began.commit < flush.last.commit, "F is not within a flush"
+    assert target_of(life).seen("orders") == {1: row(1), 2: {**row(2), "n": 22}}
+    assert [(each.key, each.op) for each in run.delivery.letters.all(superseded=True)] == [
+        ((4,), "baseline")
+    ]
+
+
+@pytest.mark.meets("R1", "R30")
+def test_letters_of_a_log_that_was_lost_hold_nothing_in_the_next_one(world: World) -> None:
+    world.database.emit_update("orders", row(1, BAD))
+    rounds(world)
+    world.database.emit_update("orders", row(1))
+    # The number of the first baseline comes again.
+    world.lose_log()
+    world.start()
+    rounds(world)
+    world.database.emit_update("orders", {**row(1), "n": 11})
+    world.now += 1.1
+    rounds(world)
+    life = life_of(world)
+    assert target_of(life).seen("orders") == {1: {**row(1), "n": 11}}
+    letters = life.engine.driven[0].run.delivery.letters
+    assert [each.superseded for each in letters.all(superseded=True)] == ["reload"]
+
+
+@pytest.mark.meets("R12")
+def test_a_reload_that_is_asked_for_while_one_is_loaded_takes_a_newer_baseline(
+    world: World,
+) -> None:
+    rounds(world)
+    life = life_of(world)
+    target_of(life).fail("switch", TargetError("Not now"))
+    world.reload(life, "orders")
+    rounds(world, 4)
+    assert life.engine.driven[0].run.state == TableState.RELOADING
+    assert life.engine.log.usable_baseline("orders") is not None
+    world.reload(life, "orders")
+    world.now += 60
+    rounds(world, 12)
+    assert life.engine.driven[0].run.state == TableState.LIVE
+    assert target_of(life).began["orders"].baseline == 3
+
+
+@pytest.mark.meets("R12", "R25")
+def test_a_reload_does_not_put_a_durable_target_back() -> None:
+    with staged(), played(lambda name: None, {"flush_rows": 1}):
+        world = calm(PLAIN)
+        world.start()
+        rounds(world)
+        life = life_of(world)
+        engine, run = life.engine, life.engine.driven[0].run
+        world.reload(life, "orders")
+        engine.drive(engine.driven[0])
+        assert engine.recorder is not None
+        engine.recorder.deliver(99)
+        engine.step_recorder()
+        # The copy is read to its end; a change is flushed before it is finished.
+        world.database.emit_insert("orders", row(2))
+        engine.hear(99)
+        engine.step_recorder()
+        target_of(life).fail_after_write(TargetError("Answer was lost"))
+        while run.error is None:
+            engine.hear(1)
+            engine.drive(engine.driven[0])
+        assert (run.state, target_of(life).at("orders").commit) == (TableState.RELOADING, 1)
+        world.now += 60
+        rounds(world)
+        assert (run.state, target_of(life).at("orders").commit) == (TableState.LIVE, 1)
+        world.connection.close()
+
+
+@pytest.mark.meets("R8")
+def test_a_pipeline_of_changes_keeps_the_source_from_forgetting_what_it_began_with() -> None:
+    with staged():
+        world = calm(replace(PLAIN, mode="changes"))
+        world.start()
+        life = life_of(world)
+        target_of(life).fail("switch", TargetError("Not now"))
+        rounds(world)
+        assert life.engine.driven[0].run.state == TableState.CATCHING_UP
+        world.database.emit_insert("orders", row(2))
+        world.power_cut()
+        world.start()
+        life = life_of(world)
+        for _ in range(4):
+            world.now += 1.1
+            life.engine.step_recorder()
+            life.engine.hear(99)
+        life.engine.settle()
+        upto = life.engine.recording.acknowledged
+        assert life.engine.log.end.commit == 1
+        assert upto is not None
+        assert upto.commit == 0
+        world.connection.close()
+
+
+@pytest.mark.meets("R12", "R23d", "R30")
+def test_letters_that_a_truncate_ended_do_not_come_back_with_a_reload() -> None:
+    with staged():
+        world = calm(replace(PLAIN, target="memory"))
+        world.plan = replace(world.plan, batch_rows=1)
+        world.start()
+        rounds(world)
+        life, database = life_of(world), world.database
+        driven, recorder = life.engine.driven[0], life.engine.recorder
+        assert recorder is not None
+        world.reload(life, "orders")
+        life.engine.drive(driven)
+        recorder.deliver(99)
+        recorder.step()
+        copying = recorder.recorder._copying
+        assert copying is not None
+        recorder.recorder._copying = None  # it takes its time
+        database.emit_insert("orders", row(2, BAD))
+        world.now += 1.1
+        rounds(world)
+        database.emit_truncate("orders")
+        world.now += 1.1
+        rounds(world)
+        recorder.recorder._copying = copying
+        life.engine.step_recorder()
+        database.emit_insert("orders", row(2))
+        for _ in range(3):
+            world.now += 1.1
+            life.engine.step_recorder()
+        life.engine.hear(99)
+        while driven.run.state == TableState.RELOADING:
+            life.engine.drive(driven)
+            world.watch.look(life)
+        assert life.seats[0].target.seen("orders") == {2: row(2)}
+        assert driven.run.delivery.letters.all() == ()
+        world.connection.close()

@@ -27,7 +27,9 @@ def stage() -> Iterator[None]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("share", range(SHARES))
-@pytest.mark.meets("R1", "R8", "R10", "R12", "R31", "R34", "R36")
+@pytest.mark.meets(
+    "R1", "R8", "R10", "R12", "R23d", "R25", "R26a", "R30", "R31", "R34", "R36", "H3", "S2"
+)
 def test_whatever_happens_the_target_ends_up_like_the_source(share: int) -> None:
     total: Counter[str] = Counter()
     for seed in range(share, SEEDS, SHARES):
@@ -38,6 +40,10 @@ def test_whatever_happens_the_target_ends_up_like_the_source(share: int) -> None
     assert total["power cut"] > 0
     assert total["recorder died"] > 0
     assert total["engine died"] > 0
+    assert total["reload done"] > 0
+    assert total["paused"] > 0
+    assert total["letters that hold"] > 0
+    assert total["letters superseded"] > 0
     assert {point for point in POINTS if not total[f"point {point}"]} == set()
 
 

@@ -7,34 +7,52 @@ It looks at the disk as a power cut would leave it, and at targets as a reader d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from headrace.changelog.entry import AnyEntry, Baseline, Flush, Gap, Heartbeat, decode
 from headrace.changelog.position import ORIGIN, Position
-from headrace.control.run import PipelineRun
-from headrace.control.states import TableState
+from headrace.changelog.schema import TableName
+from headrace.control.member import Member
+from headrace.errors import ChangesMissing, RowFailed, TooManyFailed
 from headrace.storage.simulated import SimulatedDisk
 from headrace.testing.source import MemoryPosition
 from tests.simulation.database import Database, Violation
-from tests.simulation.engine import ROOT, Driven, Engine
+from tests.simulation.engine import ROOT, Driven, Engine, Segments
+from tests.simulation.lives import Life, Seat
+from tests.simulation.model import Beginning, Replays
 from tests.simulation.target import DurableTarget
 
-if TYPE_CHECKING:
-    from tests.simulation.world import Life, Seat
+
+class Flushed(NamedTuple):
+    """A flush of a log, as far as this matters."""
+
+    log: int
+    first: Position
+    last: Position
+    tables: frozenset[TableName]
 
 
 class Watch:
     """Compares what was claimed with what is so."""
 
-    def __init__(self, disk: SimulatedDisk, database: Database) -> None:
+    def __init__(self, disk: SimulatedDisk, database: Database, segments: Segments) -> None:
         self._disk = disk
         self._database = database
+        self._segments_read = segments
         self._folder = f"{ROOT}/log/{database.name}"
         self._looked: dict[int, object] = {}
+        self.replays = Replays(database)
+        self.log = -1
+        """How many logs were lost."""
+        self.baselines: dict[tuple[int, TableName, int], Beginning] = {}
+        """Every baseline of every log, by table and number."""
+        self.flushes: list[Flushed] = []
+        """Every flush of every log."""
         self.begin_anew()
 
     def begin_anew(self) -> None:
         """Expect a log that has not begun."""
+        self.log += 1
         self.entries: list[AnyEntry] = []
         """The index as a power cut would leave it."""
         self.lives: dict[int, int] = {}
@@ -54,8 +72,13 @@ class Watch:
             entry = decode(file.durable)
             self.entries.append(entry)
             match entry:
-                case Flush() | Baseline():
+                case Flush():
                     self._segments(entry)
+                    tables = frozenset(each.table for each in entry.files)
+                    self.flushes.append(Flushed(self.log, *entry.span, tables))
+                case Baseline():
+                    self._segments(entry)
+                    self._baseline(entry)
                 case Gap():
                     self.lives[entry.epoch] = MemoryPosition.parse(entry.source).life
             if isinstance(entry, Flush | Gap | Heartbeat):
@@ -68,6 +91,25 @@ class Watch:
             # Invariant 5: what an entry names is there, whole, before the entry is.
             if file is None or len(file.durable) != named.bytes or file.durable != file.content:
                 raise Violation(f"entry {entry.entry} is durable before its segment {named.name}")
+
+    def _baseline(self, entry: Baseline) -> None:
+        first, _ = entry.window
+        rows = [
+            row["after"]
+            for file in entry.files
+            for row in self._segments_read.rows(
+                self._disk._names[f"{self._folder}/segments/{file.name}"].content
+            )
+        ]
+        self.baselines[self.log, entry.table, entry.baseline] = Beginning(
+            log=self.log,
+            epoch=first.epoch,
+            life=self.lives[first.epoch],
+            commit=first.commit,
+            ordinal=first.ordinal,
+            baseline=entry.baseline,
+            rows=tuple(rows),
+        )
 
     def seen(self, engine: Engine) -> None:
         """An engine has read its log: nothing in it may vanish again."""
@@ -91,99 +133,124 @@ class Watch:
         upto = engine.recording.acknowledged
         assert upto is not None
         for driven, seat in zip(engine.driven, seats, strict=True):
-            if isinstance(seat.target, DurableTarget):
-                self._settled(driven, seat.target.position(seat.flow.table), upto)
+            for member in driven.run.members:
+                if isinstance(seat.target, DurableTarget):
+                    self._settled(driven, member, seat.target.at(member.table), upto)
 
-    def _settled(self, driven: Driven, has: Position, upto: Position) -> None:
-        run = driven.run
-        if run.state == TableState.WAITING:
-            return  # a baseline is owed, and will hold all of it
-        if run.state == TableState.LOADING and run._window is not None:
-            has = run._window[0]
+    def _settled(self, driven: Driven, member: Member, has: Position, upto: Position) -> None:
+        if not member.following:
+            if member.load is None:
+                return  # a baseline is owed, and will hold all of it; or nothing more is wanted
+            has = member.load.first
+        elif member.load is not None:
+            has = min(has, member.load.first)
         if has >= upto:
             return
         # What a gap took away is nobody's any more: only what the log has can be waited for.
         missing = any(
-            isinstance(entry, Flush)
-            and entry.first <= str(upto)
-            and entry.last > str(has)
-            and any(file.table == run.table for file in entry.files)
-            for entry in self.entries
+            each.log == self.log
+            and each.first <= upto
+            and each.last > has
+            and member.table in each.tables
+            for each in self.flushes
         )
         if missing:
-            raise Violation(f"acknowledged {upto}, and the durable target of {run.name} has {has}")
+            name = driven.run.name
+            raise Violation(f"acknowledged {upto}, and the durable target of {name} has {has}")
 
     # --- targets ---------------------------------------------------------------------------------
 
     def look(self, life: Life) -> None:
-        """Look at every table as a reader does."""
+        """Look at every table as a reader does, and at what has stopped."""
         for driven, seat in zip(life.engine.driven, life.seats, strict=True):
             run = driven.run
-            if run.state == TableState.FAILED and not driven.stopped_by_us:
+            if run.failed and not driven.stopped_by_us and not may_fail(driven, seat):
                 raise Violation(f"pipeline {run.name} failed: {run.error}")
-            # A durable target may be ahead of the progress that was stored for it.
-            durable = isinstance(seat.target, DurableTarget)
-            position = _position(seat)
-            places = [position] if position != ORIGIN and not durable else []
+            self.look_at(seat)
             if life.engine.is_ready(driven):
-                places.append(max(run.reached, position))
-            looked = (run.state, *places)
-            if self._looked.get(id(seat)) != looked:
-                self._looked[id(seat)] = looked
-                for place in places:
-                    self._compare(seat, place, run)
+                self._reached(driven, seat)
 
-    def _compare(self, seat: Seat, at: Position, run: PipelineRun) -> None:
-        self.scan()
-        life = self.lives.get(at.epoch, 0)
-        if isinstance(seat.target, DurableTarget):
-            # It may hold rows of an epoch that only a lost log knew.
-            life = int((run._lineage or "").rpartition("/")[2])
-        wanted = seat.flow.expected(self._database.at(life, at.commit, seat.flow.table))
-        found = rows_of(seat)
-        if found != wanted:
-            raise Violation(
-                f"{run.name} is shown at {at} with {found}, and the source had {wanted}"
-            )
+    def look_at(self, seat: Seat) -> None:
+        """Compare what a target shows with what it must show there."""
+        target, flow = seat.target, seat.flow
+        places = {table: (target.at(table), target.began[table]) for table in target.began}
+        if self._looked.get(id(seat)) == places:
+            return
+        self._looked[id(seat)] = places
+        # Copies that do not follow the log stay where they are when one of them is renewed.
+        if not flow.durable and flow.mode != "baseline":
+            self._together(seat, {table: at for table, (at, _) in places.items()})
+        for table, (at, began) in places.items():
+            if at.epoch != began.epoch:
+                raise Violation(f"{table} of p{seat.number} is at {at}, and began with {began}")
+            replay = self.replays.at(seat.number, flow, table, began, at.commit)
+            found, wanted = target.seen(table), replay.shown()
+            if found != wanted:
+                raise Violation(
+                    f"p{seat.number} shows {table} at {at} as {found}, and it was {wanted}"
+                )
+
+    def _together(self, seat: Seat, places: dict[TableName, Position]) -> None:
+        """All tables are at one place, but for flushes that have nothing of theirs."""
+        furthest = max(places.values(), default=ORIGIN)
+        for table, at in places.items():
+            if at != furthest and any(
+                each.log == self.log and at < each.last <= furthest and table in each.tables
+                for each in self.flushes
+            ):
+                raise Violation(f"readers of p{seat.number} see several positions: {places}")
+
+    def _reached(self, driven: Driven, seat: Seat) -> None:
+        """A pipeline says that it is ready: every table is there, as far as it says."""
+        for member in driven.run.members:
+            began = seat.target.began.get(member.table)
+            if began is None:
+                raise Violation(f"{seat.number} is ready, and {member.table} was never shown")
+            missing = [
+                each
+                for each in self.flushes
+                if each.log == began.log
+                and seat.target.at(member.table) < each.last <= member.reached
+                and member.table in each.tables
+            ]
+            if missing:
+                raise Violation(f"p{seat.number} is at {member.reached}, and lacks {missing}")
 
     def ended(self, seats: Sequence[Seat]) -> None:
         """An engine has ended: what it told its readers must lead to what it showed them."""
         for seat in seats:
             self._looked.pop(id(seat), None)
-            if seat.reader is not None:
-                _replay(seat)
+            for table in seat.readers:
+                _replay(seat, table)
 
 
-def rows_of(seat: Seat) -> dict[object, dict[str, object]]:
-    """Return the target's rows as readers see them, by key."""
-    if isinstance(seat.target, DurableTarget):
-        return {key: row for (key,), row in seat.target.rows(seat.flow.table).items()}
-    return {row[seat.flow.key]: dict(row) for row in seat.target.all()}
+def may_fail(driven: Driven, seat: Seat) -> bool:
+    """Return whether a pipeline has stopped on what it was made to stop on."""
+    match driven.run.error:
+        case TooManyFailed() | RowFailed():
+            return seat.flow.breaks and seat.limited
+        case ChangesMissing():
+            return seat.flow.mode == "changes"
+        case _:
+            return False
 
 
-def _position(seat: Seat) -> Position:
-    if isinstance(seat.target, DurableTarget):
-        return seat.target.position(seat.flow.table)
-    return seat.target.position
-
-
-def _replay(seat: Seat) -> None:
-    assert seat.reader is not None
-    assert not isinstance(seat.target, DurableTarget)
-    seat.reader.end()
-    table: dict[object, dict[str, object]] = {}
-    for change in seat.reader:
+def _replay(seat: Seat, table: TableName) -> None:
+    reader = seat.readers[table]
+    reader.end()
+    rows: dict[object, dict[str, object]] = {}
+    for change in reader:
         if change.op == "truncate":
-            table.clear()
+            rows.clear()
             continue
         (key,) = change.key
         before = None if change.before is None else dict(change.before)
-        if table.get(key) != before:
-            raise Violation(f"{change.op} of {key} told {before}, and there was {table.get(key)}")
+        if rows.get(key) != before:
+            raise Violation(f"{change.op} of {key} told {before}, and there was {rows.get(key)}")
         if change.after is None:
-            del table[key]
+            del rows[key]
         else:
-            table[key] = dict(change.after)
-    shown = rows_of(seat) if seat.target.position != ORIGIN else {}
-    if table != shown:
-        raise Violation(f"changes lead to {table}, and readers see {shown}")
+            rows[key] = dict(change.after)
+    shown = seat.target.seen(table) if seat.target.at(table) != ORIGIN else {}
+    if rows != shown:
+        raise Violation(f"changes lead to {rows}, and readers see {shown}")

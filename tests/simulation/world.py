@@ -13,17 +13,20 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
+from headrace.changelog.schema import TableName
 from headrace.errors import Fenced, HeadraceError, StorageError
 from headrace.pipeline.definition import Pipeline
+from headrace.storage.points import TABLE_SWITCHED, TARGET_WRITTEN
 from headrace.storage.simulated import PowerCut, SimulatedDisk
-from headrace.targets.feed import ChangeReader
-from headrace.targets.memory import IndexedMemory, memory
 from tests.simulation.database import Database, Violation
-from tests.simulation.engine import ROOT, WALL, Engine, RecorderLife, Segments
-from tests.simulation.plan import Flow, Plan
-from tests.simulation.target import DurableDisk, DurableTarget
-from tests.simulation.watch import Watch
+from tests.simulation.engine import ROOT, WALL, Driven, Engine, RecorderLife, Segments
+from tests.simulation.lives import Life, Lingering, Seat, Wish
+from tests.simulation.model import Beginning
+from tests.simulation.plan import PLENTY, Flow, Plan
+from tests.simulation.target import DurableDisk, DurableTarget, WatchedMemory
+from tests.simulation.watch import Watch, may_fail
 
 
 class Killed(BaseException):
@@ -39,33 +42,6 @@ class Armed:
 
     point: str | None
     left: int
-
-
-@dataclass(slots=True)
-class Seat:
-    """A pipeline's target in one life of an engine."""
-
-    flow: Flow
-    target: DurableTarget | IndexedMemory
-    reader: ChangeReader | None
-
-
-@dataclass(slots=True)
-class Life:
-    """An engine that lives, or should not any more."""
-
-    engine: Engine
-    seats: list[Seat]
-    steps_left: int = 0
-    """For one that another has taken over from: how long it does not notice."""
-
-
-@dataclass(slots=True)
-class Lingering:
-    """A recorder whose engine is gone, and that has not noticed."""
-
-    recorder: RecorderLife
-    steps_left: int
 
 
 @dataclass(slots=True)
@@ -90,6 +66,11 @@ class World:
     old_lives: list[Life] = field(init=False, default_factory=list)
     lingering: list[Lingering] = field(init=False, default_factory=list)
     armed: list[Armed] = field(init=False, default_factory=list)
+    wishes: list[Wish] = field(init=False, default_factory=list)
+    paused: dict[str, bool] = field(init=False, default_factory=dict)
+    """Which pipelines a restart must find paused, or not, as far as that can be told."""
+    raised: bool = field(init=False, default=False)
+    """Whether pipelines may set aside as much as they like by now."""
     other: Callable[[], None] = field(init=False, default=lambda: None)
     """What another process does when it gets its turn in between."""
 
@@ -105,7 +86,7 @@ class World:
         self.database.chunk_rows = self.plan.chunk_rows
         self.database.set_supports_resume(self.plan.resumes)
         self.database.set_inserts_replace(self.plan.inserts_replace)
-        self.watch = Watch(self.disk, self.database)
+        self.watch = Watch(self.disk, self.database, self.segments)
         self.database.on_acknowledge = self.watch.acknowledged
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
         self.durable_disks = [DurableDisk() for _ in self.plan.flows]
@@ -128,14 +109,19 @@ class World:
 
     def _start(self) -> None:
         seats = [
-            self._seat(flow, disk)
-            for flow, disk in zip(self.plan.flows, self.durable_disks, strict=True)
+            self._seat(number, flow, disk)
+            for number, (flow, disk) in enumerate(
+                zip(self.plan.flows, self.durable_disks, strict=True)
+            )
         ]
         pipelines = [
             Pipeline(
                 self.database,
-                seat.flow.table,
-                seat.target,
+                tables=seat.flow.tables,
+                target=seat.target,
+                name=f"p{seat.number}",
+                mode=seat.flow.mode,
+                on_error=seat.flow.on_error if seat.limited else PLENTY,
                 filters=seat.flow.filters,
                 transforms=seat.flow.transforms,
             )
@@ -143,21 +129,61 @@ class World:
         ]
         try:
             engine = Engine(
-                self.database, self.disk, self.connection, pipelines, self.clock, self.segments
+                self.database,
+                self.disk,
+                self.connection,
+                pipelines,
+                self.clock,
+                self.segments,
+                self._fails,
+                self.plan.batch_rows,
             )
         except StorageError as error:
             self.counts["engine start refused"] += 1
             self.note(f"engine does not start: {error}")
             return
         self.life = Life(engine, seats)
+        for seat in seats:
+            if isinstance(seat.target, WatchedMemory) and not seat.readers:
+                views = {table: seat.target.table(table) for table in seat.flow.tables}
+                seat.readers = {table: view.changes() for table, view in views.items()}
+        for driven in engine.driven:
+            wanted = self.paused.get(driven.run.name, driven.run.paused)
+            if driven.run.paused != wanted:
+                raise Violation(f"{driven.run.name} is paused after a start: {not wanted}")
         self.watch.seen(engine)
         self.note(f"engine of term {engine.term} is up at entry {engine.log.last_entry}")
 
-    def _seat(self, flow: Flow, disk: DurableDisk) -> Seat:
+    def _seat(self, number: int, flow: Flow, disk: DurableDisk) -> Seat:
+        def begin(table: TableName, baseline: int) -> Beginning:
+            return self._beginning(number, table, baseline)
+
+        limited = flow.limited and not self.raised
         if flow.durable:
-            return Seat(flow, DurableTarget(disk), None)
-        target = memory()
-        return Seat(flow, target, target.changes())
+            durable = DurableTarget(disk, begin, transactional=flow.target == "database")
+            return Seat(number, flow, limited, durable)
+        target = WatchedMemory(begin)
+        seat = Seat(number, flow, limited, target)
+        if len(flow.tables) == 1:
+            # Who listens before the engine starts hears the first rows, too.
+            seat.readers = {flow.tables[0]: target.changes()}
+        return seat
+
+    def _beginning(self, number: int, table: TableName, baseline: int) -> Beginning:
+        self.watch.scan()
+        if baseline:
+            return self.watch.baselines[self.watch.log, table, baseline]
+        row = self.connection.execute(
+            'select epoch, "commit", ordinal from origins where pipeline = ? and "table" = ?',
+            (f"p{number}", table),
+        ).fetchone()
+        epoch, commit, ordinal = row
+        life = self.watch.lives.get(epoch, 0)
+        return Beginning(self.watch.log, epoch, life, commit, ordinal, 0, ())
+
+    def _fails(self, pipeline: Pipeline, image: dict[str, Any]) -> str | None:
+        flow = self.plan.flows[int((pipeline.name or "")[1:])]
+        return "BROKEN" if flow.breaks_on(image) else None
 
     def within(self, process: Life | RecorderLife | None, call: Callable[[], None]) -> None:
         """Let a process do something, and let it die where that was armed."""
@@ -202,6 +228,7 @@ class World:
         self.note(f"engine of term {life.engine.term} died")
         self.counts["engine died"] += 1
         self.watch.ended(life.seats)
+        self.forget_wishes()
         self._count_fenced(life)
         recorder = life.engine.recorder
         if recorder is not None and recorder.alive:
@@ -227,6 +254,7 @@ class World:
         self.counts["power cut"] += 1
         for life in self._lives():
             self.watch.ended(life.seats)
+        self.forget_wishes()
         self.life = None
         self.old_lives = []
         self.lingering = []
@@ -241,8 +269,6 @@ class World:
         for path in [path for path in self.disk._names if path.startswith(f"{ROOT}/log")]:
             del self.disk._names[path]
         self.watch.begin_anew()
-        for disk in self.durable_disks:
-            disk.log_lost = True
 
     def stop(self, life: Life) -> None:
         """Stop an engine in order."""
@@ -260,6 +286,7 @@ class World:
             self.within(recorder, lambda: life.engine.close_recorder(recorder))
         if self.life is life:
             self.watch.ended(life.seats)
+            self.forget_wishes()
             self.life = None
 
     def _lives(self) -> list[Life]:
@@ -288,16 +315,60 @@ class World:
             return
         driven = awake[number % len(awake)]
         before = engine.recording.acknowledged
-        state = driven.run.state
+        run = driven.run
+        state, paused = run.state, run.paused
+        (seat,) = (each for each in life.seats if each.target is run.target)
+        places = {table: seat.target.at(table) for table in seat.target.began}
 
         def drive() -> None:
             engine.drive(driven)
+            self._taken(life, driven)
 
         self.within(life, drive)
+        if paused and run.paused and places != {t: seat.target.at(t) for t in seat.target.began}:
+            raise Violation(f"{run.name} is paused, and went on")
         if driven.run.state != state:
             self.note(f"pipeline {driven.run.name} {state} -> {driven.run.state}")
         if life is self.life and engine.recording.acknowledged != before:
             self.watch.settled(engine, life.seats)
+
+    def _taken(self, life: Life, driven: Driven) -> None:
+        """Note the wishes that a pipeline has taken; from now on they are owed."""
+        if life is self.life and not driven.run._reloads:
+            for wish in self.wishes:
+                wish.taken |= driven.run.name == f"p{wish.pipeline}"
+
+    def forget_wishes(self) -> None:
+        """Let go of what nobody had noted when the engine ended."""
+        self.wishes = [wish for wish in self.wishes if wish.taken]
+
+    # --- what is asked for -----------------------------------------------------------------------
+
+    def pause(self, life: Life, number: int, pause: bool) -> None:
+        """Pause a pipeline, or let it go on; that may fail, and be done nevertheless."""
+        driven = life.engine.driven[number]
+        name = driven.run.name
+        self.paused.pop(name, None)
+        try:
+            if pause:
+                life.engine.pause(driven)
+            else:
+                driven.run.resume()
+        except StorageError:
+            return
+        if life is self.life:
+            self.counts["paused" if pause else "resumed"] += 1
+            self.paused[name] = pause
+
+    def reload(self, life: Life, table: TableName) -> None:
+        """Ask for a new baseline of a table."""
+        for driven in life.engine.reload(table):
+            self.counts["reload asked"] += 1
+            # As far as the engine knows: one that is finished, and not heard of, will do.
+            newest = life.engine.log.usable_baseline(table)
+            known = (self.watch.log, newest.baseline if newest else 0)
+            number = int(driven.run.name[1:])
+            self.wishes.append(Wish(number, table, known, self.database.position))
 
     def linger(self, one: Lingering) -> None:
         """Let a recorder without an engine take a step; nobody hears what it says."""
@@ -324,6 +395,11 @@ class World:
         if self.verbose:
             self.note(f"    point {name}")
         self._come_by(name)
+        life = self.life
+        if name in (TABLE_SWITCHED, TARGET_WRITTEN) and life is not None and life in self._running:
+            for seat in life.seats:
+                if isinstance(seat.target, WatchedMemory):
+                    self.watch.look_at(seat)
 
     def _on_step(self, step: str, path: str) -> None:
         if self._dying is not None:
@@ -356,6 +432,12 @@ class World:
         self.counts[f"{armed.what} at {where}"] += 1
         self._dying = Killed() if armed.what == "kill" else PowerCut()
         raise self._dying
+
+    def stopped(self) -> list[Driven]:
+        """Return the pipelines that stopped on what they were made to stop on."""
+        life = self.life
+        pairs = zip(life.engine.driven, life.seats, strict=True) if life else ()
+        return [driven for driven, seat in pairs if driven.run.failed and may_fail(driven, seat)]
 
     def heal(self) -> None:
         """Take every fault away; what has gone wrong stays so."""

@@ -1,0 +1,129 @@
+"""Breaks of what drives a pipeline: progress, baselines, intents, pauses."""
+
+from __future__ import annotations
+
+from tests.mutate.mutation import FINDINGS, GUARDS, Mutation
+
+INTENTS = "tests/control/test_intents.py"
+
+OF_CONTROL = (
+    Mutation(
+        "acknowledge at once what the log has, whatever targets have",
+        "control/member.py",
+        "    return Watermark(durable, settled, min(firsts, default=None))\n",
+        "    return Watermark(durable, log.end, None)\n",
+    ),
+    Mutation(
+        "progress before apply",
+        "control/delivery.py",
+        "            upto = self._target.write(self._as_batch(batch, computed))\n",
+        "            tables, lineage = list(batch.tables), around.log.lineage or ''\n"
+        "            around.store.advance(self.name, tables, lineage, batch.last)\n"
+        "            upto = self._target.write(self._as_batch(batch, computed))\n",
+    ),
+    Mutation(
+        "a table shown before it is exact",
+        "control/run.py",
+        "all(load and load.last <= end for load in loads)",
+        "all(load and load.first <= end for load in loads)",
+        also=(("control/member.py", " and goal >= self.last\n", "\n"),),
+    ),
+    Mutation(
+        "a reloaded table shown before it is exact",
+        "control/member.py",
+        " and goal >= self.last\n",
+        "\n",
+        test=GUARDS,
+    ),
+    Mutation(
+        "the engine reads beyond what was reported",
+        "control/recording.py",
+        "            self.log.refresh(self._reported)\n",
+        "            self.log.refresh()\n",
+    ),
+    Mutation(
+        "an error of reading ends the listening thread",
+        "control/recording.py",
+        "            self._unread = error\n",
+        "            raise\n",
+        test=FINDINGS,
+    ),
+    Mutation(
+        "a gap passed over",
+        "control/run.py",
+        "            if not member.behind_a_gap(log):\n",
+        "            if True:\n",
+    ),
+    Mutation(
+        "live before it is shown",
+        "control/run.py",
+        "        for _, load in arrived:\n            load.loading.switch(at)\n"
+        "        reach(TABLE_SWITCHED)\n",
+        "",
+        also=(
+            (
+                "control/run.py",
+                "            self._settle(member, at, load.baseline)\n\n",
+                "            self._settle(member, at, load.baseline)\n"
+                "        for _, load in arrived:\n            load.loading.switch(at)\n\n",
+            ),
+        ),
+    ),
+    Mutation(
+        "an epoch the log never had is passed over",
+        "control/member.py",
+        " or self.reached.epoch > log.epoch\n",
+        "\n",
+        test=FINDINGS,
+    ),
+    Mutation(
+        "an older engine puts a target back",
+        "control/run.py",
+        "        self._around.store.check()\n",
+        "",
+        test=GUARDS,
+    ),
+    Mutation(
+        "an older engine writes progress",
+        "control/store.py",
+        "        if term != self.term:\n",
+        "        if term < self.term:\n",
+        test="tests/control/test_store.py",
+    ),
+    Mutation(
+        "effect before intent",
+        "control/delivery.py",
+        "        if self.intends:\n            self._intend(start, batch)\n",
+        "",
+        also=(
+            (
+                "control/delivery.py",
+                "        if self.intends:\n            reach(EFFECT_DONE)\n",
+                "        if self.intends:\n            self._intend(start, batch)\n"
+                "            reach(EFFECT_DONE)\n",
+            ),
+        ),
+        test=INTENTS,
+    ),
+    Mutation(
+        "an intended batch cut anew",
+        "control/delivery.py",
+        "        if intent is not None and intent.after == str(start):\n            again",
+        "        if intent is not None and False:\n            again",
+        test=INTENTS,
+    ),
+    Mutation(
+        "pause not stored",
+        "control/run.py",
+        "        self._around.store.set_paused(self.name, True)\n",
+        "",
+        test="tests/control/test_pause.py::test_a_pause_outlives_the_engine",
+    ),
+    Mutation(
+        "a reload that is owed is forgotten at a restart",
+        "control/run.py",
+        "            member.newer_than = baseline\n        # A durable target",
+        "            pass\n        # A durable target",
+        test=GUARDS,
+    ),
+)

@@ -1,0 +1,107 @@
+"""Breaks of what makes a recorded change durable, and of what is acknowledged for it."""
+
+from __future__ import annotations
+
+from tests.mutate.mutation import FINDINGS, Mutation
+
+OF_LOG = (
+    Mutation(
+        "acknowledge before sync",
+        "capture/recorder.py",
+        "            log.append(changes)\n",
+        "            log.append(changes)\n"
+        "            self._source.acknowledge(str(changes.upto))\n",
+    ),
+    Mutation(
+        "no sort in the log",
+        "changelog/pending.py",
+        "    return rows.take(np.lexsort((ordinals, commits)))\n",
+        "    return rows\n",
+        test="tests/changelog/test_log_writer.py",
+    ),
+    Mutation(
+        "index before segment sync",
+        "changelog/writer.py",
+        '            self._segments.settle("")\n            reach(SEGMENT_WRITTEN)\n'
+        "            flush = self._flushed(pending, pending.upto)\n"
+        "            self._append(flush)\n",
+        "            reach(SEGMENT_WRITTEN)\n"
+        "            flush = self._flushed(pending, pending.upto)\n"
+        "            self._append(flush)\n"
+        '            self._segments.settle("")\n',
+    ),
+    Mutation(
+        "baseline's entry before its files",
+        "changelog/writer.py",
+        '            self._segments.settle("")\n            self._append(entry)\n',
+        '            self._append(entry)\n            self._segments.settle("")\n',
+    ),
+    Mutation(
+        "no fsync of files",
+        "storage/files.py",
+        "                self._disk.sync(temporary)\n",
+        "",
+    ),
+    Mutation(
+        "no fsync of folders",
+        "storage/files.py",
+        "            if settle:\n                self._disk.sync_folder(_folder(path))\n",
+        "",
+    ),
+    Mutation(
+        "a failed fsync tried again",
+        "storage/files.py",
+        "                self._disk.sync(temporary)\n",
+        "                try:\n"
+        "                    self._disk.sync(temporary)\n"
+        "                except OSError:\n"
+        "                    self._disk.sync(temporary)\n",
+    ),
+    Mutation(
+        "names that were seen are not made durable",
+        "changelog/index.py",
+        "        if end:\n",
+        "        if end < 0:\n",
+    ),
+    Mutation(
+        "no lineage check in the recorder",
+        "capture/recorder.py",
+        '    if at.lineage != log.lineage:\n        return "lineage"\n',
+        "    if at.lineage != log.lineage:\n        return None\n",
+    ),
+    Mutation(
+        "no lineage check in the log",
+        "changelog/writer.py",
+        'elif at.lineage != self.lineage or reason == "lineage" or at.commit < end.commit:',
+        "elif at.commit < end.commit:",
+    ),
+    Mutation(
+        "files of a baseline removed although its entry may exist",
+        "changelog/writer.py",
+        "        if self._broken is not None:\n            # An entry that names them",
+        "        if False:\n            # An entry that names them",
+    ),
+    Mutation(
+        "the broom before the claim",
+        "changelog/writer.py",
+        "        # R31: first the number, then the broom. See the top of this module.\n",
+        '        for name in sorted(set(self._segments.list("")) - named):\n'
+        "            with suppress(FileNotFoundError):\n"
+        "                self._segments.remove(name)\n",
+        seeds=4_000,
+    ),
+    Mutation(
+        "a heartbeat while changes wait",
+        "changelog/writer.py",
+        "        if self._pending.rows or not self._pending.complete:\n            return None\n",
+        "",
+        test="tests/changelog/test_log_writer.py",
+    ),
+    Mutation(
+        "a claim that was lost is the end",
+        "changelog/writer.py",
+        "            return False\n",
+        "            raise\n",
+        test=FINDINGS,
+    ),
+)

@@ -1,0 +1,172 @@
+"""
+What a target must hold, and which letters there must be: the source's history replayed.
+
+Plain dictionaries, one change after another, from the baseline that the target shows. It
+knows nothing of batches, of files or of positions that are held; only R30: a change that
+cannot be computed is a letter, and so is every later one of its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from headrace.changelog.change import Change, Op
+from headrace.changelog.schema import TableName
+from tests.simulation.database import Database
+from tests.simulation.plan import Flow
+
+Row = Mapping[str, Any]
+
+
+class Letter(NamedTuple):
+    """A change that the target is not given, or a baseline's row."""
+
+    commit: int
+    ordinal: int
+    baseline: int | None
+    op: str
+    key: object
+    before: tuple[tuple[str, object], ...] | None
+    after: tuple[tuple[str, object], ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a table at a target began with: a baseline, or nothing."""
+
+    log: int
+    """How many logs were lost before."""
+
+    epoch: int
+    life: int
+    commit: int
+    """F: the changes that follow are applied on top."""
+
+    ordinal: int
+    baseline: int
+    """Its number, 0 for none."""
+
+    rows: tuple[Row, ...] = field(compare=False)
+
+
+@dataclass(slots=True)
+class Replay:
+    """A table of a pipeline from its beginning on; goes forward only."""
+
+    flow: Flow
+    table: TableName
+    began: Beginning
+    database: Database
+    upto: int = 0
+    rows: dict[object, Row] = field(default_factory=dict)
+    """Of the source, as far as they were given to the target."""
+
+    letters: list[Letter] = field(default_factory=list)
+    ever: set[Letter] = field(default_factory=set)
+    """Also those that a truncate made history."""
+
+    truncated: int = 0
+    """The commit of the last truncate."""
+
+    held: set[object] = field(default_factory=set)
+    failed: set[Letter] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.upto = self.began.commit
+        for row in self.began.rows:
+            key = row["id"]
+            if self.flow.breaks_on(row):
+                began = self.began
+                letter = Letter(
+                    began.commit, began.ordinal, began.baseline, "baseline", key, None, image(row)
+                )
+                self.held.add(key)
+                self.failed.add(letter)
+                self._note(letter)
+            else:
+                self.rows[key] = row
+
+    def go(self, commit: int) -> Replay:
+        """Apply every change up to a commit."""
+        truth = self.database.truth[self.began.life]
+        while self.upto < commit:
+            self.upto += 1
+            for table, change in truth[self.upto]:
+                if table == self.table:
+                    self._apply(change)
+        return self
+
+    def shown(self) -> dict[object, dict[str, object]]:
+        """Return what readers must see."""
+        return self.flow.expected(self.rows)
+
+    def _apply(self, change: Change) -> None:
+        if change.op == Op.TRUNCATE:
+            self.rows.clear()
+            self.held.clear()
+            self.letters.clear()
+            self.truncated = self.upto
+            return
+        keys = {side["id"] for side in (change.before, change.after) if side is not None}
+        breaks = change.after is not None and self.flow.breaks_on(change.after)
+        if breaks or not keys.isdisjoint(self.held):
+            self.held |= keys
+            key = (change.after or change.before or {})["id"]
+            letter = Letter(
+                change.commit,
+                change.ordinal,
+                None,
+                change.op.name.lower(),
+                key,
+                image(change.before),
+                image(change.after),
+            )
+            if breaks:
+                self.failed.add(letter)
+            self._note(letter)
+            return
+        if change.before is not None:
+            self.rows.pop(change.before["id"], None)
+        if change.after is not None:
+            self.rows[change.after["id"]] = change.after
+
+    def _note(self, letter: Letter) -> None:
+        self.letters.append(letter)
+        self.ever.add(letter)
+
+
+class Replays:
+    """Replays of one pipeline's tables, kept to go on with."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._kept: dict[tuple[int, TableName, Beginning], Replay] = {}
+
+    def at(
+        self, number: int, flow: Flow, table: TableName, began: Beginning, commit: int
+    ) -> Replay:
+        """Return a pipeline's table as it must be at a commit."""
+        kept = self._kept.get((number, table, began))
+        if kept is None or kept.upto > commit:
+            kept = Replay(flow, table, began, self._database)
+            self._kept[number, table, began] = kept
+        return kept.go(commit)
+
+    def of(self, number: int, table: TableName) -> list[Replay]:
+        """Return every beginning that a table was looked at from."""
+        return [
+            replay
+            for (pipeline, name, _), replay in self._kept.items()
+            if (pipeline, name) == (number, table)
+        ]
+
+
+Begin = Callable[[TableName, int], Beginning]
+"""Tells what a baseline of a table holds."""
+
+
+def image(row: Row | None) -> tuple[tuple[str, object], ...] | None:
+    """Return an image that compares by value."""
+    return None if row is None else tuple(sorted(row.items()))

@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON_HERE := .venv/bin/python
 PYTEST := $(PYTHON_HERE) -m pytest
-NO_JVM := -m "not spark and not crash and not long"
+NO_JVM := -m "not spark and not crash and not long and not cluster"
 
 ARGS ?=
 SEEDS ?= 2000
@@ -16,15 +16,15 @@ MINUTES ?= 10
 QUICK ?=
 ONLY ?=
 
-.PHONY: help setup demo test check lint types format fresh bench simulate test-crash mutate lock \
-	reference clean
+.PHONY: help setup demo test check lint types format fresh bench simulate test-crash \
+	test-cluster mutate lock reference clean
 
 help: ## this list
 	@echo "Headrace: every committed change of a database, on Spark, to whoever needs it."
 	@echo
 	@while IFS= read -r line; do \
 		case $$line in \
-		[a-z]*:*'## '*) printf '  make %-11s %s\n' "$${line%%:*}" "$${line#*## }" ;; \
+		[a-z]*:*'## '*) printf '  make %-12s %s\n' "$${line%%:*}" "$${line#*## }" ;; \
 		esac; \
 	done <Makefile
 	@echo
@@ -45,9 +45,9 @@ else
 	@echo "Once more, those without a JVM, in a time zone 12:45 or 13:45 from Greenwich:"
 	@TZ=Pacific/Chatham $(PYTEST) -q $(NO_JVM) $(ARGS)
 endif
-	@echo "Not run, because they take long: make test-crash, make simulate SEEDS=50000, make mutate, make bench, make fresh."
+	@echo "Not run, because they take long: make test-cluster, make test-crash, make simulate SEEDS=50000, make soak, make mutate, make bench, make fresh."
 
-check: setup lint types test ## what CI runs: ruff, mypy, tests
+check: setup lint types test ## ruff, mypy, tests; CI runs it and test-cluster
 
 lint: setup
 	@.venv/bin/ruff check .
@@ -71,6 +71,12 @@ simulate: setup ## run the spine on a simulated disk and clock (SEEDS=2000)
 
 test-crash: setup ## kill real processes at named points (MINUTES=10, ROUNDS=, SEED=)
 	@$(PYTHON_HERE) -m tests.crash --minutes $(MINUTES) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
+
+test-cluster: setup ## a Spark master, two workers, pipelines on them, and a kill
+	@$(PYTEST) -m cluster $(or $(ARGS),tests/cluster)
+
+soak: setup ## a steady load for MINUTES, and whether anything grows (MINUTES=15)
+	@$(PYTHON_HERE) -m tests.soak --minutes $(MINUTES)
 
 mutate: setup ## break our own code on purpose; each break must turn a test red
 	@$(PYTHON_HERE) -m tests.mutate

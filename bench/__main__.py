@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from bench import demo, harness, memory, spine
+from bench import cluster, demo, harness, memory, spine
 
 
 def _quiet(run: Callable[..., list[harness.Result]]) -> Area:
@@ -19,6 +19,7 @@ AREAS: dict[str, Area] = {
     "memory": _quiet(memory.run),
     "spine": spine.run,
     "demo": _quiet(demo.run),
+    "cluster": _quiet(cluster.run),
 }
 
 

@@ -10,6 +10,7 @@ when a reader's callback has the row.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import sqlite3
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bench import memory as rows_of
+from bench import own_code, pipelines
 from bench.harness import (
     NOISY_FLOOR_MS,
     Result,
@@ -42,12 +44,14 @@ from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.change import Changes, TableChanges
 from headrace.changelog.log import LogReader, LogWriter
 from headrace.changelog.schema import TableSchema
+from headrace.control.delivery import Surroundings
 from headrace.control.engine import Engine
-from headrace.control.run import IDLE, PipelineRun, Surroundings
+from headrace.control.run import IDLE, MOST_ROWS, PipelineRun
 from headrace.control.store import Store
-from headrace.pipeline.definition import Pipeline, derive, drop, where
+from headrace.pipeline.definition import OnError, Pipeline
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.session import Spark, start_session
+from headrace.pipeline.steps import Transform, derive, drop, where
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.memory import IndexedMemory, memory
@@ -78,6 +82,8 @@ def run(*, quick: bool) -> tuple[list[Result], bool]:
         results = [_bulk(spark, folder, quick=quick)]
         results += _latency(spark, folder, floor, quick=quick)
         results.append(_restart(spark, folder, quick=quick))
+        results += pipelines.run(spark, folder / "ten", floor.one, quick=quick)
+        results += _own_code(spark, folder, quick=quick)
         one_job = statistics.median(floor.seen)
         results.insert(
             0, Result("floor.one_job_ms", one_job, "ms", note="one Spark job, one segment")
@@ -101,6 +107,10 @@ class OneJob:
         """Run jobs without counting them: a cold JVM takes three times as long."""
         for _ in range(jobs):
             self._frame().toArrow()
+
+    def one(self) -> None:
+        """Run one job."""
+        self._frame().toArrow()
 
     def milliseconds(self, jobs: int = 30) -> float:
         """Return the median of some jobs, now."""
@@ -177,35 +187,61 @@ def _bulk(spark: Spark, folder: Path, *, quick: bool) -> Result:
     return rounds.result("spine.bulk.rows_per_s", "rows/s", goal, "same scan to Arrow, no target")
 
 
-def _through(spark: Spark, log: BigLog, folder: Path) -> float:
-    """Take the whole log to memory; return the seconds it took."""
+def _own_code(spark: Spark, folder: Path, *, quick: bool) -> list[Result]:
+    through = functools.partial(_through, spark)
+    rows = 300_000 if quick else 1_000_000
+    # Fewer rows than a drain: a batch with failing rows takes many jobs, and so many batches.
+    some = rows // 5
+    letters = BigLog(folder / "letters", rows=some, flushes=some // own_code.BATCH)
+    functions = BigLog(folder / "functions", rows=rows, flushes=31)
+    return [
+        own_code.dead_letters(letters, folder, through, quick=quick),
+        *own_code.functions(functions, folder, through, quick=quick),
+    ]
+
+
+def _through(
+    spark: Spark,
+    log: BigLog,
+    folder: Path,
+    *,
+    transforms: Sequence[Transform] = (),
+    on_error: OnError | None = None,
+    most_rows: int = MOST_ROWS,
+    missing: int = 0,
+) -> float:
+    """Take the whole log to memory, but for what is `missing`; return the seconds it took."""
     folder.mkdir()
     store = Store.at(folder / "control.sqlite")
     store.take_over()
     target = memory()
+    source = MemorySource("bench")
     run_ = PipelineRun(
         "bench",
         "bench",
-        Pipeline(MemorySource("bench"), "bench", target),
+        Pipeline(source, "bench", target, transforms=transforms, on_error=on_error),
         SourceTraits("test"),
         Surroundings(
             log=log.reader,
             runner=SparkRunner(spark),
             store=store,
+            files=Files(RealDisk(), str(folder)),
             clock=time.monotonic,
             wall=time.time,
-            ask_baseline=lambda table: None,
+            ask_baseline=lambda table, newer_than: None,
             flush_times=lambda entry: None,
         ),
+        most_rows=most_rows,
     )
-    run_.prepare(log.schema)
+    run_.prepare({"bench": log.schema})
     run_.open()
     began = time.perf_counter()
     while run_.step() != IDLE:
         assert run_.error is None, run_.error
     took = time.perf_counter() - began
     assert run_.ready, run_.state
-    assert target.count() == log.rows
+    assert target.count() == log.rows - missing
+    assert run_.delivery.letters.count == missing
     run_.close()
     store.close()
     return took

@@ -21,6 +21,7 @@ _COSTS = {
     "spark": "they need a JVM",
     "crash": "they kill real processes",
     "long": "they take long",
+    "cluster": "they start a Spark cluster: make test-cluster",
 }
 _left_out: Counter[str] = Counter()
 

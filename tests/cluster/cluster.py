@@ -1,0 +1,268 @@
+"""
+A standalone Spark cluster of the installed PySpark, on loopback.
+
+The package has no scripts that start a master or a worker; `spark-class` with their classes
+does (S16). Every process has an environment of its own making, and executors run a Python
+that has every package of ours but Headrace itself, so that only what we ship can run (S12).
+
+Each JVM runs under a shell that reads a pipe of ours: when the pipe ends, because we stop
+or because we were killed, the shell kills the group, and executors are in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.pipeline.java import VECTOR_MODULE, find_java
+
+WORKERS = 2
+START_SECONDS = 60.0
+HERE = "127.0.0.1"
+
+_KEEPER = """
+exec 3<&0
+{ cat <&3 >/dev/null; kill -KILL 0; } &
+"$@" </dev/null 3<&-
+kill -KILL 0
+"""
+"""Lives as long as both the command and our end of the pipe; then ends the whole group."""
+
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_PAGES = re.compile(r"Bound MasterWebUI to \S+, and started at (http://\S+)")
+
+# Whatever proxy the environment names, it is not the way to our own machine.
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process of the cluster: the leader of its group."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    folder: Path
+    """Its working directory; a worker's executors run beneath it."""
+
+    log: Path
+
+    def kill(self) -> None:
+        """End it and everything it started by SIGKILL, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+class Cluster:
+    """A master and its workers; each worker has one core and takes one small executor."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._java = _java_home(folder / "java")
+        self.python = bare_python(folder / "python")
+        """The executors' Python: it has no Headrace."""
+
+        self.workers: list[Member] = []
+        self.url = ""
+        self._master: Member | None = None
+        self._pages = ""
+        self._started = 0
+
+    def start(self) -> None:
+        """Start the master and its workers; return when it knows them all."""
+        self._master = self._run("master", "org.apache.spark.deploy.master.Master")
+        self.url = self._told(self._master, _MASTER)
+        self._pages = self._told(self._master, _PAGES)
+        for _ in range(WORKERS):
+            self.start_worker()
+        self.await_workers(WORKERS)
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """The settings of an application on this cluster: what a user gives as `spark_conf`."""
+        return {
+            "spark.master": self.url,
+            "spark.cores.max": str(WORKERS),
+            "spark.executor.cores": "1",
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData",
+            "spark.pyspark.python": str(self.python),
+        }
+
+    def start_worker(self) -> Member:
+        """Start one worker more; `await_workers` tells when the master has it."""
+        self._started += 1
+        words = ["--cores", "1", "--memory", "1g", self.url]
+        name = f"worker-{self._started}"
+        worker = self._run(name, "org.apache.spark.deploy.worker.Worker", *words)
+        self.workers.append(worker)
+        return worker
+
+    def await_workers(self, count: int) -> None:
+        """Wait until the master counts so many living workers."""
+        self._await(f"{count} workers", lambda: self._state()["aliveworkers"] == count)
+
+    def worker_of(self, executor: str) -> Member:
+        """Return the living worker that an application's executor was started by."""
+        for worker in self.workers:
+            if any(worker.folder.glob(f"app-*/{executor}")):
+                return worker
+        raise LookupError(executor)
+
+    def kill(self, worker: Member) -> None:
+        """Kill a worker with its executors; the master is left to find out."""
+        self.workers.remove(worker)
+        worker.kill()
+
+    def stop(self) -> None:
+        """End every process."""
+        for member in self._members():
+            member.kill()
+        self.workers.clear()
+        self._master = None
+
+    def _members(self) -> list[Member]:
+        return [*self.workers, *([] if self._master is None else [self._master])]
+
+    def _state(self) -> dict[str, Any]:
+        with _direct.open(f"{self._pages}/json/", timeout=10) as answer:
+            state: dict[str, Any] = json.load(answer)
+        return state
+
+    def _told(self, master: Member, what: re.Pattern[str]) -> str:
+        """Return what the master says of itself in its log: it chose ports that were free."""
+        found: list[str] = []
+
+        def look() -> bool:
+            found[:] = what.findall(master.log.read_text(errors="replace"))
+            return bool(found)
+
+        self._await("the master", look)
+        return found[0]
+
+    def _await(self, what: str, seen: Callable[[], bool]) -> None:
+        until = time.monotonic() + START_SECONDS
+        pause = threading.Event()
+        while not seen():
+            for member in self._members():
+                if member.process.poll() is not None:
+                    raise RuntimeError(f"{member.name} ended: {member.log.read_text()[-2000:]}")
+            if time.monotonic() > until:
+                raise TimeoutError(f"{what} did not come within {START_SECONDS:.0f} s")
+            pause.wait(0.05)
+
+    def _run(self, name: str, kind: str, *words: str) -> Member:
+        folder, log = self._folder / name, self._folder / f"{name}.log"
+        folder.mkdir()
+        home = _spark_home()
+        environ = {
+            "PATH": "/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "HOME": str(folder),
+            "TMPDIR": str(folder),
+            "JAVA_HOME": str(self._java),
+            "SPARK_HOME": str(home),
+            # No settings of the machine's own.
+            "SPARK_CONF_DIR": str(folder),
+            # Without it every one of them listens on all interfaces.
+            "SPARK_LOCAL_IP": HERE,
+            "SPARK_LOCAL_DIRS": str(folder),
+            "SPARK_WORKER_DIR": str(folder),
+            "SPARK_DAEMON_MEMORY": "256m",
+            # The door for submitting programs has a fixed port, and nobody knocks at it here.
+            "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:-UsePerfData"
+            " -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        }
+        command = [str(home / "bin" / "spark-class"), kind, "--host", HERE]
+        command += ["--port", "0", "--webui-port", "0", *words]
+        with log.open("wb") as lines:
+            process = kept(command, cwd=folder, env=environ, stdout=lines, stderr=lines)
+        return Member(name, process, folder, log)
+
+
+@contextlib.contextmanager
+def running_cluster(folder: Path) -> Iterator[Cluster]:
+    """Run a cluster whose workers are there; it is gone afterwards, however we end."""
+    cluster = Cluster(folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def kept(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
+    """Start a command that ends with us, and with it all that it started."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _KEEPER, "keeper", *command],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+        **how,
+    )
+
+
+def bare_python(folder: Path) -> Path:
+    """Make an environment with links to every package that is installed here but Headrace."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = folder / "lib" / version / "site-packages"
+    packages.mkdir(parents=True)
+    for name in ("purelib", "platlib"):
+        for entry in Path(sysconfig.get_path(name)).iterdir():
+            # A path file would bring back what it names.
+            ours = "headrace" in entry.name or entry.suffix == ".pth"
+            link = packages / entry.name
+            if not ours and not link.exists():
+                link.symlink_to(entry)
+    base = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+    (folder / "pyvenv.cfg").write_text(
+        f"home = {base.parent}\ninclude-system-site-packages = false\n"
+    )
+    python = folder / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(base)
+    return python
+
+
+def _spark_home() -> Path:
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
+def _java_home(folder: Path) -> Path:
+    """
+    Return a home of the Java that runs Spark here, fit for a master and for executors.
+
+    A slim Java does not know one module that Spark names in all its commands; where it does
+    not, the home is a script that leaves the word out.
+    """
+    java = find_java(os.environ)
+    if java.has_vector:
+        return Path(java.home)
+    executable = folder / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(
+        "#!/bin/bash\n"
+        f"exec {shlex.quote(java.executable)}"
+        f' "${{@/#--add-modules={VECTOR_MODULE}/-XX:+IgnoreUnrecognizedVMOptions}}"\n'
+    )
+    executable.chmod(0o755)
+    return folder

@@ -164,15 +164,15 @@ def test_make_alone_lists_the_targets() -> None:
     )
     for target in (
         *("setup", "demo", "test", "check", "fresh", "bench", "simulate", "test-crash"),
-        *("mutate", "lock", "clean"),
+        *("test-cluster", "soak", "mutate", "lock", "clean"),
     ):
         assert re.search(rf"^  make {target} +\S", done.stdout, re.M), target
 
 
-def test_ci_runs_make_check() -> None:
+def test_ci_runs_the_checks_and_the_cluster() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert script.read_text().rstrip().endswith("make check")
+    assert script.read_text().rstrip().endswith("make check\nmake test-cluster")
 
 
 SHOWN = "lookup    customer 7\ntarget = source: yes, 1,204 rows compared\n"

@@ -11,6 +11,7 @@ NO_JVM := -m "not spark and not crash and not long and not cluster"
 ARGS ?=
 SEEDS ?= 2000
 SEED ?=
+JOBS ?= 1
 ROUNDS ?=
 MINUTES ?= 10
 QUICK ?=
@@ -66,8 +67,8 @@ fresh: setup ## clone HEAD, then demo and tests there, as on a new machine
 bench: setup ## measure against floors (QUICK=1, ONLY=spine)
 	@$(PYTHON_HERE) -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
-simulate: setup ## run the spine on a simulated disk and clock (SEEDS=2000)
-	@$(PYTHON_HERE) -m tests.simulation --seeds $(SEEDS)
+simulate: setup ## run the spine on a simulated disk and clock (SEEDS=2000, JOBS=1)
+	@$(PYTHON_HERE) -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS)
 
 test-crash: setup ## kill real processes at named points (MINUTES=10, ROUNDS=, SEED=)
 	@$(PYTHON_HERE) -m tests.crash --minutes $(MINUTES) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))

@@ -218,6 +218,37 @@ def test_more_failures_in_a_batch_than_allowed_stop_the_pipeline(market: Market)
         assert orders.count() == 10
 
 
+@pytest.mark.meets("R12", "R30")
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_reload_rescues_a_pipeline_that_stopped_on_rows_mended_at_the_source(
+    market: Market, durable: bool
+) -> None:
+    scripted, orders = ScriptedTarget(), memory()
+    pipeline = market.pipeline(
+        scripted if durable else orders, on_error=DeadLetters(max_per_batch=2)
+    )
+    with market.engine(pipeline, runner=ArrowRunner(fails=fails)) as engine:
+        assert engine.await_ready(PATIENCE)
+        with market.source.transaction():
+            for key in (1, 2, 3):
+                market.put("orders", key, status="bad")
+        assert await_that(engine, lambda: engine.pipeline_info("orders").state == "failed")
+        for key in (1, 2, 3):
+            market.put("orders", key, status="mended")
+        assert engine.reload(market.source.name, "orders", timeout=PATIENCE)
+        assert engine.await_ready(PATIENCE)
+        market.put("orders", 4, status="sent")
+
+        def shown() -> list[object]:
+            if durable:
+                rows = scripted.rows("orders")
+                return [rows[(key,)]["status"] for key in (1, 2, 3, 4)]
+            return [status(orders, key) for key in (1, 2, 3, 4)]
+
+        assert await_seen(lambda: shown() == ["mended", "mended", "mended", "sent"])
+        assert engine.dead_letters() == ()
+
+
 @pytest.mark.meets("R30")
 def test_more_held_rows_than_allowed_stop_the_pipeline(market: Market) -> None:
     target = ScriptedTarget()

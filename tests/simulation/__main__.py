@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tests.simulation.hooks import staged
 from tests.simulation.story import Outcome, play
@@ -34,12 +35,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first one")
     parser.add_argument("--seed", type=int, help="only this one")
     parser.add_argument("--trace", action="store_true", help="with every step")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, a core each")
     parser.add_argument("--failures", type=int, default=3, help="stop after so many")
     asked = parser.parse_args(arguments)
     with staged():
         if asked.seed is not None:
             return _one(asked.seed, asked.trace)
-        return _many(asked.first, asked.seeds, asked.failures)
+        return _many(asked.first, asked.seeds, asked.jobs, asked.failures)
 
 
 def _one(seed: int, trace: bool) -> int:
@@ -50,13 +52,23 @@ def _one(seed: int, trace: bool) -> int:
     return 1 if outcome.error else 0
 
 
-def _many(first: int, count: int, most_failures: int) -> int:
+def _played(first: int, count: int, jobs: int) -> Iterator[Outcome]:
+    """Yield the outcome of every seed, in their order."""
+    seeds = range(first, first + count)
+    if jobs <= 1:
+        yield from map(play, seeds)
+        return
+    # Forked within `staged()`, so each process has what it stages.
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap(play, seeds, chunksize=20)
+
+
+def _many(first: int, count: int, jobs: int, most_failures: int) -> int:
     total: Counter[str] = Counter()
     failures = 0
     began = told = time.monotonic()
     done = 0
-    for seed in range(first, first + count):
-        outcome = play(seed)
+    for outcome in _played(first, count, jobs):
         total.update(outcome.counts)
         done += 1
         if outcome.error is not None:

@@ -31,7 +31,7 @@ def pipeline_info(run: PipelineRun, log: LogReader) -> PipelineInfo:
         lag_seconds=_lag(run, log),
         dead_letters=delivery.letter_count,
         error=run.error,
-        hops=run.hops.quantiles(),
+        hops=delivery.hops.quantiles(),
     )
 
 

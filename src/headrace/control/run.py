@@ -24,7 +24,6 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.control.acknowledge import Watermark
 from headrace.control.delivery import Delivery, Surroundings
-from headrace.control.hops import Hops
 from headrace.control.member import Load, Member, watermark
 from headrace.control.retry import Again, decide
 from headrace.control.states import PipelineState, TableState, may_move, resumed
@@ -77,6 +76,8 @@ class PipelineRun:
         self._most_rows = most_rows
         self._durable = self.target.traits.durable
         self._attempts = 0
+        self._stuck = False
+        """Whether the last step ended on what time does not mend."""
         self._stored_at = -math.inf
         self._goal: Position | None = None
         self._reloads: deque[tuple[TableName, int]] = deque()
@@ -197,11 +198,6 @@ class PipelineRun:
         """The position that all tables at the target have reached."""
         return min((m.reached for m in self.members if m.shown), default=ORIGIN)
 
-    @property
-    def hops(self) -> Hops:
-        """How long changes took."""
-        return self.delivery.hops
-
     def watermark(self) -> Watermark:
         """Return what this pipeline still needs the source to keep (R8)."""
         log, only = self._around.log, self.pipeline.mode == "changes"
@@ -240,9 +236,9 @@ class PipelineRun:
             if isinstance(verdict, Again):
                 return verdict.after
             # Not stored: once a person has mended it, a start goes on where this one stood.
-            self.failed = True
+            self.failed = self._stuck = True
             return IDLE
-        self.error = None
+        self.error, self._stuck = None, False
         self._attempts = 0
         return pause
 
@@ -270,10 +266,14 @@ class PipelineRun:
         """Note that only a baseline beyond that number will do."""
         if member.state == TableState.RELOADING and number <= member.newer_than:
             return  # the baseline that is waited for will do for this wish, too
-        state = TableState.RELOADING if member.following else TableState.WAITING
+        # What cannot be kept up to date is loaded as if it were new; its rows are shown until then.
+        kept_up = member.following and not self._stuck
+        state = TableState.RELOADING if kept_up else TableState.WAITING
         self._drop_load(member)
         self._around.store.set_state(self.name, member.table, state, number)
         member.state, member.newer_than = state, number
+        if not any(other.following for other in self.members):
+            self.delivery.forget_intent()
 
     def _mind_gaps(self) -> None:
         """Put back what cannot go on: changes are missing, or history was replaced (R1)."""

@@ -90,8 +90,8 @@ def test_a_failing_row_among_ten_thousand_is_told_and_the_others_are_there(
     )
     commits = result.rows["_commit"].to_pylist()
     assert commits == [at for at in range(1, MANY + 1) if at not in (77, 9_999)]
-    # One that fails, one that finds, one for each, one without them; or a few dozen.
-    assert jobs[0] == 1 + 1 + 2 + 1 if way == "probe" else jobs[0] <= 2 + 2 * 2 * 14
+    # One that fails, one that finds, one without them; or a few dozen.
+    assert jobs[0] == 1 + 1 + 1 if way == "probe" else jobs[0] <= 2 + 2 * 2 * 14
     assert list((tmp_path / "scratch").iterdir()) == []
 
 

@@ -25,12 +25,19 @@ class Scripted:
         self._suspects = None if suspects is None else [(at, 0) for at in suspects]
         self.runs = 0
         self.asked: list[int] = []
+        self.cheap: set[Place] = set()
+        """Rows whose condition is told without a run."""
+        self.told: list[Place] = []
 
     def run(self, without: frozenset[Place]) -> list[Place]:
         kept = self.places(without)
         if (code := self.fails(kept)) is not None:
             raise RowFailed("A row", condition=code)
         return kept
+
+    def alone(self, places: Sequence[Place]) -> dict[Place, str]:
+        self.told += [place for place in places if place in self.cheap]
+        return {place: self.bad[place] for place in places if place in self.cheap}
 
     def suspects(self, without: frozenset[Place], most: int) -> list[Place] | None:
         self.asked.append(most)
@@ -96,6 +103,20 @@ def test_suspects_cost_one_run_each() -> None:
     assert len(found.failures) == 10
     assert job.runs == 1 + 10 + 1
     assert job.asked == [21]
+
+
+def test_a_suspect_whose_condition_is_told_cheaply_costs_no_run() -> None:
+    job = Scripted(100, {3: "A", 50: "B", 77: "C"}, suspects=[3, 50, 77])
+    job.cheap = {(3, 0), (77, 0)}
+    isolation = Isolation(job, 20, facts={})
+    isolation.settle(job.run)
+    assert [(each.place[0], each.code) for each in isolation.failures] == [
+        (3, "A"),
+        (50, "B"),
+        (77, "C"),
+    ]
+    assert job.told == [(3, 0), (77, 0)]
+    assert job.runs == 3, "the failed one, row 50 alone, and the last"
 
 
 @pytest.mark.meets("S2")

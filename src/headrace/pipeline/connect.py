@@ -157,6 +157,12 @@ class ConnectSpark(Spark):
     def tried(self, column: Column) -> Column | None:
         return None
 
+    def one_by_one(self, frame: DataFrame) -> Iterator[tuple[tuple[int, int], DataFrame]]:
+        return iter(())
+
+    def plan(self, frame: DataFrame) -> None:
+        self.analysed(frame)
+
     @contextlib.contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
         sessions = self._sessions()

@@ -37,6 +37,10 @@ class Tried(Protocol):
         """Run over these rows alone; as `Fails`."""
         ...
 
+    def alone(self, places: Sequence[Place]) -> Mapping[Place, str]:
+        """Return what each of these rows fails with by itself, where that can be told cheaply."""
+        ...
+
 
 class Isolation:
     """
@@ -120,8 +124,10 @@ class Isolation:
         enough = self._most + 1 - len(self._failures)
         suspects = self._job.suspects(without, enough + len(self._acquitted)) or ()
         found = {}
-        for place in sorted(set(suspects) - self._acquitted):
-            if (own := self._job.fails([place])) is None:
+        places = sorted(set(suspects) - self._acquitted)
+        told = self._job.alone(places[:enough]) if places else {}
+        for place in places:
+            if (own := told.get(place) or self._job.fails([place])) is None:
                 self._acquitted.add(place)
             else:
                 found[place] = own

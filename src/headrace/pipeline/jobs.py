@@ -179,6 +179,16 @@ class Job:
             return str(error.facts["condition"])
         return None
 
+    def alone(self, places: Sequence[Place]) -> Mapping[Place, str]:
+        found: dict[Place, str] = {}
+        session = self._spark.fit_for(len(places))
+        with self._scratch.copies() as copies:
+            for piece in self._with_places():
+                if paths := copies.only(piece.paths, places):
+                    with running(**self._facts):
+                        found |= piece.plan.conditions(session, paths, piece.shape)
+        return found
+
     # --- parts -------------------------------------------------------------------------------
 
     @property

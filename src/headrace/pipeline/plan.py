@@ -22,8 +22,9 @@ from pyspark.sql.types import BooleanType, DataType, StructType
 
 from headrace.capture.source import SourceTraits
 from headrace.changelog.schema import TableSchema
+from headrace.errors import RowFailed
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.failures import analysing
+from headrace.pipeline.failures import analysing, running
 from headrace.pipeline.framing import compared, made_by
 from headrace.pipeline.functions import must_load
 from headrace.pipeline.outputs import conditions, reads, transformed
@@ -155,6 +156,27 @@ class Plan:
             frame = self._spark.select(frame, self._spark.prepared(each))
         chosen = ["_place"] if baseline else ["_commit", "_ordinal"]
         return frame.where("bad").select(*chosen)
+
+    def conditions(
+        self, session: SparkSession, paths: Sequence[str], shape: Shape
+    ) -> dict[tuple[int, int], str]:
+        """
+        Return what rows fail with, each alone, by commit and ordinal; without a job a row.
+
+        Those that it cannot tell of are not in it: none are, where users' functions run.
+        """
+        found: dict[tuple[int, int], str] = {}
+        if self.framed or self.reports_failures:
+            return found
+        reader = session.read.schema(self._read_schema(shape))
+        stages, around = self._prepared(shape)
+        for place, row in self._spark.one_by_one(reader.parquet(*paths)):
+            try:
+                with running():
+                    self._spark.plan(self._follow(row, stages, around))
+            except RowFailed as error:
+                found[place] = str(error.facts["condition"])
+        return found
 
     def _tried(self, column: Column) -> Column:
         tried = self._spark.tried(column)

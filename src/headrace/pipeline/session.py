@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from py4j import protocol
 from py4j.protocol import Py4JError
 
 from headrace.errors import SparkFailed
@@ -196,6 +197,33 @@ class Spark:
         utils = getattr(getattr(jvm, "org.apache.spark.sql.classic.ExpressionUtils$"), "MODULE$")
         tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utils.expression(column._jc))
         return Classic(utils.column(tried))
+
+    def one_by_one(self, frame: DataFrame) -> Iterator[tuple[tuple[int, int], DataFrame]]:
+        """
+        Yield each row of segments as commit and ordinal, and as a frame of its own.
+
+        Planning such a frame computes it, on the driver and without a job. None of them where
+        Spark cannot do that.
+        """
+        from pyspark.sql.classic.dataframe import DataFrame as Classic
+
+        rows, schema = frame._jdf.collectAsList(), frame._jdf.schema()
+        session = frame.sparkSession
+        for at in range(rows.size()):
+            row, alone = rows.get(at), rows.subList(at, at + 1)
+            made = session._jsparkSession.createDataFrame(alone, schema)
+            yield (int(row.getLong(1)), int(row.getInt(2))), Classic(made, session)
+
+    def plan(self, frame: DataFrame) -> None:
+        """Plan a frame; what Java raises is raised as it is."""
+        # Not by the method itself: PySpark would turn the error into its own, which takes some
+        # three hundred calls of the JVM.
+        method = frame._jdf.queryExecution().executedPlan
+        client = method.gateway_client
+        answer = client.send_command(
+            f"{protocol.CALL_COMMAND_NAME}{method.command_header}{protocol.END_COMMAND_PART}"
+        )
+        protocol.get_return_value(answer, client, method.target_id, method.name)
 
     @contextlib.contextmanager
     def tagged(self, tag: str) -> Iterator[None]:

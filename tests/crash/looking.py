@@ -36,9 +36,7 @@ class Held:
 def look(place: Place, held: Held) -> Seen:
     """Gather what is true, what the target has and what the log says."""
     # The acknowledgement first: the log may go on, and only gets longer.
-    acknowledged = place.acknowledged()
-    captured = place.captured()
-    kept = place.kept(acknowledged)
+    captured, acknowledged, kept = place.account()
     log = place.log()
     changes = _changes(log, place.plan.tables)
     baselines = baseline_numbers(place)

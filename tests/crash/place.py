@@ -190,6 +190,20 @@ class Place:
         made = [(name, op, _image(before), _image(after)) for name, op, before, after in found]
         return made[::-1]
 
+    def account(self) -> tuple[int, int, int]:
+        """
+        Return the newest captured change, the acknowledged one, and how many above it are kept.
+
+        In one statement: the recorder may be at work, and moves the last two together.
+        """
+        acknowledged = f"(select min(cursor) from {READERS})"
+        (found,) = self._app.execute(
+            f"select (select max(seq) from {LOG}), {acknowledged},"
+            f" (select count(*) from {LOG} where seq > {acknowledged})"
+        )
+        captured, told, kept = (int(number or 0) for number in found)
+        return captured, told, kept
+
     def captured(self) -> int:
         """Return the number of the newest captured change; 0 before capture is set up."""
         return self._number(f"select max(seq) from {LOG}")
@@ -197,10 +211,6 @@ class Place:
     def acknowledged(self) -> int:
         """Return the number up to which the database may forget."""
         return self._number(f"select min(cursor) from {READERS}")
-
-    def kept(self, above: int) -> int:
-        """Return how many captured changes above a number are still in the database."""
-        return self._number(f"select count(*) from {LOG} where seq > {above}")
 
     def stored(self, sql: str) -> list[tuple[object, ...]]:
         """Return what the engine's own file of progress says."""

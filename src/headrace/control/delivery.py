@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from headrace.changelog.entry import Baseline, File
 from headrace.changelog.log import LogBatch, LogReader
 from headrace.changelog.position import ORIGIN, Position
 from headrace.control.aside import Aside, Segments, baseline_letters, keep, set_aside_in
+from headrace.control.giving import Giving
 from headrace.control.hops import Hops, Sample
 from headrace.control.member import Load, Member
 from headrace.control.states import TableState
@@ -31,7 +31,7 @@ from headrace.control.store import Intent, Store
 from headrace.errors import BadTransform
 from headrace.pipeline.batch import BatchFacts, GivesFrames, Part, Runner
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.foreach import FrameBatch, TakesFrames
+from headrace.pipeline.foreach import TakesFrames
 from headrace.pipeline.letter import NewLetter
 from headrace.pipeline.letters import Letters
 from headrace.pipeline.parking import beyond, without
@@ -46,9 +46,6 @@ from headrace.storage.points import (
     reach,
 )
 from headrace.targets.target import Batch, Loading
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _ALL = 1 << 40
 """No limit: a batch that was cut once is cut the same way again."""
@@ -107,15 +104,16 @@ class Delivery:
         """Whether an engine before this one wrote letters, not knowing that it is (R31)."""
         self._intent: Intent | None = None
         self._letters: Letters | None = None
-        self._frames = pipeline.target if isinstance(pipeline.target, TakesFrames) else None
-        self._gives = around.runner if isinstance(around.runner, GivesFrames) else None
-        if self._frames is not None and self._gives is None:
-            raise BadTransform("This runner has no frames for the target", pipeline=name)
+        self._giving: Giving | None = None
+        if isinstance(pipeline.target, TakesFrames):
+            if not isinstance(around.runner, GivesFrames):
+                raise BadTransform("This runner has no frames for the target", pipeline=name)
+            self._giving = Giving(name, pipeline, pipeline.target, around.runner)
 
     @property
     def takes_frames(self) -> bool:
         """Whether the target takes DataFrames instead of rows."""
-        return self._frames is not None
+        return self._giving is not None
 
     @property
     def letters(self) -> Letters:
@@ -159,26 +157,11 @@ class Delivery:
 
     def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
         """Give a baseline's rows to the user's function, in pieces."""
+        assert self._giving is not None
         self._disown(member)
-        frames, gives, number = self._frames, self._gives, baseline.baseline
-        assert frames is not None
-        assert gives is not None
-
-        given = before = 0
-
-        def take(frame: DataFrame, piece: int) -> None:
-            nonlocal given
-            given = before + piece  # those of each part are counted from 1
-            stem = f"{self.name}/{member.table}/baseline-{number}/{given}"
-            about = FrameBatch(stem, self.name, member.table, first, first, number, given)
-            frames.write_frame(frame, about)
-            reach(EFFECT_DONE)
-
-        failures: list[Failure] = []
-        for part in self._parts(baseline.files):
-            self.jobs += 1
-            failures += gives.give_baseline(self._pipeline, part, take)
-            before = given
+        parts = self._parts(baseline.files)
+        self.jobs += len(parts)
+        failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
         self._keep_of_baseline(baseline, failures, first)
 
     def _disown(self, member: Member) -> None:
@@ -232,8 +215,8 @@ class Delivery:
         taking = [member for member in taking if member.table in batch.tables]
         if self.intends:
             self._intend(start, batch)
-        if self._frames is not None:
-            upto = self._give(taking, batch)
+        if self._giving is not None:
+            upto = self._give(self._giving, taking, batch)
             computed_at = around.wall()
         else:
             computed = {
@@ -312,51 +295,17 @@ class Delivery:
             rows = without(rows, aside.places)
         return Computed(rows, result.truncate, aside.letters)
 
-    def _give(self, taking: Sequence[Member], batch: LogBatch) -> Position:
+    def _give(self, giving: Giving, taking: Sequence[Member], batch: LogBatch) -> Position:
         """Let the user's function have each table's share as a frame."""
-        frames, gives, around = self._frames, self._gives, self._around
-        assert frames is not None
-        assert gives is not None
-        lineage = around.log.lineage or ""
         for member in taking:
             files = batch.files_of(member.table)
             if not files:
                 continue
-            segments = Segments(around.log, batch.epoch, files)
+            segments = Segments(self._around.log, batch.epoch, files)
             held = self.letters.held(member.table)
-            seen: frozenset[Place] = frozenset()
-            if batch.first <= member.reached:
-                seen = segments.upto(member.reached)  # they are in the baseline it was given
-            kept = [set_aside_in(segments, held, (), lineage)] if held else [Aside()]
-
-            def behind(
-                failures: Sequence[Failure],
-                segments: Segments = segments,
-                held: dict[bytes, Position] = held,
-                seen: frozenset[Place] = seen,
-                kept: list[Aside] = kept,
-            ) -> frozenset[Place]:
-                kept[0] = set_aside_in(segments, held, failures, lineage)
-                # Before a truncate there are no letters, but the rows fail all the same.
-                return seen | kept[0].places | {failure.place for failure in failures}
-
-            facts = BatchFacts.of(files, batch.first, batch.last)
-            facts = replace(facts, without=seen | kept[0].places)
-            about = FrameBatch(
-                # By baseline: after a reload the same changes may come again, as others.
-                f"{self.name}/{member.table}/{member.baseline}/{batch.first}/{batch.last}",
-                self.name,
-                member.table,
-                batch.first,
-                batch.last,
-            )
-
-            def take(frame: DataFrame, about: FrameBatch = about) -> None:
-                frames.write_frame(frame, about)
-
-            gives.give(self._pipeline, self._parts(files), facts, behind, take)
+            aside = giving.changes(member, batch, self._parts(files), segments, held)
             self.jobs += 1
-            self._keep(kept[0].letters)
+            self._keep(aside.letters)
             if (emptied := segments.truncated_at()) is not None:
                 self.letters.clear(member.table, emptied, "truncate")
         return batch.last

@@ -79,6 +79,11 @@ def summary_lines(summary: Summary) -> list[str]:
         f"captured  {last.captured:,} changes in {last.flushes:,} flushes, {size(last.log_bytes)}",
         f"applied   {last.applied:,} changes{jobs}",
     ]
+    if last.applied < last.captured:
+        # Captured while Spark was starting, and then copied with the table.
+        lines.append(
+            f"          ({last.captured - last.applied:,} more came with the copy of the table)"
+        )
     if total := last.hop("total"):
         hops = [f"{hop.name} {_few(hop.p50_ms)}" for hop in last.hops if hop.name != "total"]
         lines += [

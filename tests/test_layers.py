@@ -72,6 +72,7 @@ SIMULATED = (
     "control/acknowledge",
     "control/hops",
     "control/retry",
+    "control/loading",
     "control/run",
     "control/states",
 )

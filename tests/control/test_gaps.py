@@ -32,16 +32,16 @@ def test_a_gap_in_the_middle_of_a_step_shows_nothing_that_misses_changes() -> No
     run = world.run(Pipeline(world.source, "orders", target))
     run.step()
     assert run.state == "catching_up"
-    load_one = run._load_one
+    load_one = run._loads.load_one
 
     def overtaken() -> bool:
         replace_history(world)
         return load_one()
 
-    run._load_one = overtaken  # type: ignore[method-assign]
+    run._loads.load_one = overtaken  # type: ignore[method-assign]
     run.step()
     assert target.row_count("orders") is None
-    run._load_one = load_one  # type: ignore[method-assign]
+    run._loads.load_one = load_one  # type: ignore[method-assign]
     world.settle(run)
     assert run.ready
     assert {row["id"] for row in target.all()} == {1, 77}

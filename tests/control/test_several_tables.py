@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.changelog.position import Position
 from headrace.control.run import IDLE
+from headrace.control.store import Store
+from headrace.errors import StorageFull
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from headrace.targets.target import BaselineId, Batch
@@ -87,6 +90,39 @@ def test_no_table_is_shown_before_all_can_be() -> None:
     assert run.ready
     assert len({member.reached for member in run.members}) == 1
     assert set(target.rows("orders")) == {(1,), (2,)}
+
+
+class FailsOnce(Store):
+    """Cannot note that the second of two tables is live, the first time."""
+
+    noted = 0
+
+    def settle(self, pipeline: str, table: str, *rest: Any) -> None:
+        FailsOnce.noted += 1
+        if FailsOnce.noted == 2:
+            raise StorageFull("No room left", file="control.sqlite")
+        super().settle(pipeline, table, *rest)
+
+
+@pytest.mark.meets("R12", "R26a")
+def test_no_table_goes_on_before_it_is_noted_that_all_are_shown() -> None:
+    world = Stepping(BOTH)
+    target = ScriptedTarget()
+    run = world.run(Pipeline(world.source, tables=BOTH, target=target), kind=FailsOnce)
+    for table in BOTH:
+        world.put(1, table=table)
+        world.take_baseline(table)
+    FailsOnce.noted = 0
+    while run.error is None:
+        assert run.step() != IDLE
+    assert FailsOnce.noted == 2
+    assert target.shown == set(BOTH)
+    world.put(2)
+    run.step()
+    assert [member.state for member in run.members] == ["live", "live"]
+    world.settle(run)
+    assert run.ready
+    assert target.position("orders") == target.position("items")
 
 
 def test_all_baselines_are_asked_for_before_the_first_is_loaded() -> None:

@@ -23,7 +23,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "a table shown before it is exact",
-        "control/run.py",
+        "control/loading.py",
         "all(load and load.last <= end for load in loads)",
         "all(load and load.first <= end for load in loads)",
         also=(("control/member.py", " and goal >= self.last\n", "\n"),),
@@ -56,18 +56,25 @@ OF_CONTROL = (
     ),
     Mutation(
         "live before it is shown",
-        "control/run.py",
+        "control/loading.py",
         "        for _, load in arrived:\n            load.loading.switch(at)\n"
         "        reach(TABLE_SWITCHED)\n",
         "",
         also=(
             (
-                "control/run.py",
-                "            self._settle(member, at, load.baseline)\n\n",
+                "control/loading.py",
+                "            self._settle(member, at, load.baseline)\n            self._switched",
                 "            self._settle(member, at, load.baseline)\n"
-                "        for _, load in arrived:\n            load.loading.switch(at)\n\n",
+                "            load.loading.switch(at)\n            self._switched",
             ),
         ),
+    ),
+    Mutation(
+        "what is shown is noted for one table of two",
+        "control/run.py",
+        "        self._loads.note_switched()\n",
+        "",
+        test="tests/control/test_several_tables.py",
     ),
     Mutation(
         "an epoch the log never had is passed over",
@@ -78,7 +85,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "an older engine puts a target back",
-        "control/run.py",
+        "control/loading.py",
         "        self._around.store.check()\n",
         "",
         test=GUARDS,

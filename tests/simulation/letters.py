@@ -72,6 +72,8 @@ def _check_history(world: World, seat: Seat, table: TableName, found: list[DeadL
         match letter.superseded:
             case "truncate":
                 good = any(commit >= letter.position.commit for commit in truncates[life])
+                # One of a later life as well: it comes after all that was before.
+                good |= any(commits for later, commits in truncates.items() if later > life)
             case "reload":
                 good = bool(began.baseline)
             case _:

@@ -149,7 +149,8 @@ class DurableTarget(ScriptedTarget):
             self.kept.applied[name] = max(self.at(name), batch.last)
         if self.superseded and self.traits.transactional:
             return
-        log = next(iter(self.kept.began.values())).log
+        # A table that was not loaded since may have gone on from a lost log into the next.
+        log = max(began.log for began in self.kept.began.values())
         self.kept.sent.append(Sent(batch.id, batch.first, batch.last, contents, log))
 
 

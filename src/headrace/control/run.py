@@ -16,20 +16,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from headrace.capture.source import SourceTraits
-from headrace.changelog.entry import Baseline
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.control.acknowledge import Watermark
 from headrace.control.delivery import Delivery, Surroundings
-from headrace.control.member import Load, Member, watermark
+from headrace.control.loading import Loads
+from headrace.control.member import Member, watermark
 from headrace.control.retry import Again, decide
-from headrace.control.states import PipelineState, TableState, may_move, resumed
-from headrace.errors import AlreadyStored, ChangesMissing, Fenced, HeadraceError, JobCancelled
+from headrace.control.states import PipelineState, TableState, resumed
+from headrace.errors import AlreadyStored, Fenced, HeadraceError, JobCancelled
 from headrace.pipeline.definition import Pipeline
-from headrace.storage.points import BASELINE_LOADED, TABLE_SWITCHED, reach
 from headrace.targets.target import Target
 
 MOST_ROWS = 400_000
@@ -71,6 +70,7 @@ class PipelineRun:
         self.wishes = 0
         """Grows with everything that is asked from outside: reason to take a step."""
         self.delivery = Delivery(name, pipeline, around)
+        self._loads = Loads(name, pipeline, self.delivery, around, most_rows)
         self._traits = traits
         self._around = around
         self._most_rows = most_rows
@@ -79,7 +79,6 @@ class PipelineRun:
         self._stuck = False
         """Whether the last step ended on what time does not mend."""
         self._stored_at = -math.inf
-        self._goal: Position | None = None
         self._reloads: deque[tuple[TableName, int]] = deque()
 
     # -- life ---------------------------------------------------------------------------
@@ -92,6 +91,7 @@ class PipelineRun:
         }
         self.target.check(outputs)
         self.members = tuple(Member(table, output) for table, output in outputs.items())
+        self._loads.members = self.members
 
     def open(self) -> None:
         """Open the target where its stored progress says; volatile ones begin anew."""
@@ -245,16 +245,18 @@ class PipelineRun:
     def _work(self) -> float | None:
         self.delivery.reopen_letters()
         self._mind_gaps()
-        if self._load_one():
+        if self._loads.load_one():
             return None
-        worked = self._catch_up()
+        worked = self._loads.catch_up()
         # Before the others go on: under steady load they would never be met.
-        worked |= self._join()
+        worked |= self._loads.join()
         worked |= self._follow()
         self._store_progress()
         return None if worked else IDLE
 
     def _take_wishes(self) -> None:
+        # First what is done already, so that a wish is not noted as fulfilled.
+        self._loads.note_switched()
         while self._reloads:
             table, newer_than = self._reloads[0]
             for member in self.members:
@@ -269,7 +271,7 @@ class PipelineRun:
         # What cannot be kept up to date is loaded as if it were new; its rows are shown until then.
         kept_up = member.following and not self._stuck
         state = TableState.RELOADING if kept_up else TableState.WAITING
-        self._drop_load(member)
+        self._loads.drop(member)
         self._around.store.set_state(self.name, member.table, state, number)
         member.state, member.newer_than = state, number
         if not any(other.following for other in self.members):
@@ -280,177 +282,16 @@ class PipelineRun:
         log = self._around.log
         for member in self.members:
             if member.loads_from_before_a_gap(log):
-                self._drop_load(member)
+                self._loads.drop(member)
                 if member.state == TableState.CATCHING_UP:
-                    self._move(member, TableState.WAITING)
+                    self._loads.move(member, TableState.WAITING)
             if not member.behind_a_gap(log):
                 continue
             if self.pipeline.mode == "changes":
-                raise self._missing(member)
-            self._drop_load(member)
+                raise self._loads.missing(member)
+            self._loads.drop(member)
             self.delivery.forget_intent()
-            self._move(member, TableState.WAITING)
-
-    def _missing(self, member: Member) -> ChangesMissing:
-        return ChangesMissing(
-            "The log lost changes that this pipeline had not taken",
-            pipeline=self.name,
-            table=member.table,
-        )
-
-    # -- loading --------------------------------------------------------------------------
-
-    def _load_one(self) -> bool:
-        """Load a table whose baseline is there; ask for those that are missing."""
-        log, changes = self._around.log, self.pipeline.mode == "changes"
-        if changes and log.gap is None:
-            return False  # the log has not begun: there is no place to begin at
-        found: tuple[Member, Baseline] | None = None
-        for member in self.members:
-            if not member.wants_load:
-                continue
-            if changes:
-                self._begin_without_baseline(member)
-                return True
-            baseline = log.usable_baseline(member.table)
-            # The newest there is. A lower number than was known is of a log made anew.
-            if baseline is None or baseline.baseline == member.newer_than:
-                self._around.ask_baseline(member.table, member.newer_than)
-            else:
-                found = found or (member, baseline)
-        if found is not None:
-            # After all are asked for: they are copied while this one is loaded.
-            self._load(*found)
-        return found is not None
-
-    def _load(self, member: Member, baseline: Baseline) -> None:
-        number = baseline.baseline
-        if member.state != TableState.RELOADING:
-            self._move(member, TableState.LOADING, number)
-        first, last = baseline.window
-        member.loads_from = first
-        if self.delivery.takes_frames:
-            # A stream of changes has no readers to hide from: it goes on from F at once.
-            self.delivery.give_baseline(member, baseline, first)
-            self.delivery.supersede_letters(member, first, number)
-            self._settle(member, first, number)
-            return
-        loading = self.target.load(member.table, number)
-        try:
-            self.delivery.load(member, baseline, first, loading)
-        except BaseException:
-            loading.discard()
-            raise
-        reach(BASELINE_LOADED)
-        member.load = Load(number, first, last, loading, first)
-        self._goal = None
-        if member.state == TableState.LOADING:
-            self._move(member, TableState.CATCHING_UP, number)
-
-    def _begin_without_baseline(self, member: Member) -> None:
-        """Begin with the changes that come from here on; or, rebuilt, that came since then."""
-        log = self._around.log
-        at = self._around.store.origin(self.name, member.table, log.end)
-        # It began in another log, or this one has a gap since: then it cannot be rebuilt (R1).
-        elsewhere = member.lineage not in (None, log.lineage) or at > log.end
-        if elsewhere or log.gap_after(at) is not None:
-            raise self._missing(member)
-        self._move(member, TableState.LOADING, 0)
-        if self.delivery.takes_frames:
-            self._settle(member, at, 0)
-            return
-        member.loads_from = at
-        member.load = Load(0, at, at, self.target.load(member.table, 0), at)
-        self._goal = None
-        self._move(member, TableState.CATCHING_UP, 0)
-
-    def _catch_up(self) -> bool:
-        """Bring what is loaded nearer to where it will be shown, a batch for each table."""
-        goal = self._meeting_point()
-        worked = False
-        for member in self.members:
-            load = member.load
-            if goal is None or load is None or load.reached >= goal:
-                continue
-            worked = True
-            batch = self._around.log.next_batch(
-                member.table, load.reached, self._most_rows, upto=goal
-            )
-            if batch is None:
-                load.reached = goal  # nothing of anybody lies between
-            else:
-                self.delivery.catch_up(member, load, batch)
-        return worked
-
-    def _meeting_point(self) -> Position | None:
-        """Return where loaded tables are to be shown; None while that cannot be said."""
-        following = [member.reached for member in self.members if member.following]
-        if following:
-            return min(following)
-        # None is shown yet: all will be together, from the largest H on (R11), and not before
-        # the log's end as it is now: after a restart the log goes on far beyond H, and a
-        # reader who has seen its end must not be shown the past.
-        loads = [member.load for member in self.members if not member.shown]
-        end = self._around.log.end
-        if self._goal is None and loads and all(load and load.last <= end for load in loads):
-            self._goal = end
-        return self._goal
-
-    def _join(self) -> bool:
-        """Show what has arrived at the meeting point."""
-        goal = self._meeting_point()
-        # Never behind where the target may be already: readers would be put back.
-        if goal is None or goal < self.delivery.tried:
-            return False
-        arrived = [
-            (member, member.load)
-            for member in self.members
-            if member.load is not None
-            and member.load.may_be_shown(goal)
-            # A gap that came since this step began lies before the goal.
-            and not member.loads_from_before_a_gap(self._around.log)
-        ]
-        alone = not any(member.following for member in self.members)
-        if alone and len(arrived) < sum(not member.shown for member in self.members):
-            return False
-        if arrived:
-            self._switch(arrived, goal)
-        return bool(arrived)
-
-    def _switch(self, arrived: Sequence[tuple[Member, Load]], at: Position) -> None:
-        # Positions keep an old engine's rows out of a target, but not its baseline, which
-        # would put the table back to where it was (invariant 4).
-        self._around.store.check()
-        # Whatever fails from here on, these tables are loaded again: nothing is half shown.
-        for member, _ in arrived:
-            member.load = None
-        # One right after another: readers of several tables see them at one position.
-        for _, load in arrived:
-            load.loading.switch(at)
-        reach(TABLE_SWITCHED)
-        for member, load in arrived:
-            # Not before: the rows that were there need the letters that speak of them.
-            self.delivery.supersede_letters(member, load.first, load.baseline)
-            self._settle(member, at, load.baseline)
-
-    def _settle(self, member: Member, at: Position, baseline: int) -> None:
-        """Note that the target's table is, or begins with, this baseline, at `at`."""
-        state = TableState.COMPLETE if self.pipeline.mode == "baseline" else TableState.LIVE
-        store, lineage = self._around.store, self._around.log.lineage
-        if self._durable:
-            store.settle(self.name, member.table, lineage or "", at, state, baseline)
-            member.stored = at
-        else:
-            store.set_state(self.name, member.table, state, baseline)
-        member.reached, member.lineage = at, lineage
-        member.baseline, member.state = baseline, state
-        member.loads_from = self._goal = None
-
-    def _drop_load(self, member: Member) -> None:
-        if member.load is not None:
-            member.load.loading.discard()
-            member.load = None
-        member.loads_from = self._goal = None
+            self._loads.move(member, TableState.WAITING)
 
     # -- following ------------------------------------------------------------------------
 
@@ -476,13 +317,6 @@ class PipelineRun:
                 member.reached = batch.last  # R34: nothing of ours in it: no job and no write
         self._store_progress(always=self._durable and bool(batch.files))
         return True
-
-    def _move(self, member: Member, new: TableState, baseline: int | None = None) -> None:
-        if new == member.state:
-            return
-        assert may_move(member.state, new), f"{member.state} → {new}"
-        self._around.store.set_state(self.name, member.table, new, baseline)
-        member.state = new
 
     def _store_progress(self, *, always: bool = False) -> None:
         around = self._around

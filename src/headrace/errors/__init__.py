@@ -1,0 +1,189 @@
+"""
+Everything this package raises on purpose.
+
+* HeadraceError
+  + StorageError             bytes could not be kept or read back
+    - StorageFull              no room left
+    - AlreadyStored            somebody else created the file first
+  + ChangeLogError           the log on disk, or a value on its way into it
+    - BadPosition, BadValue, BadSchema
+    - CorruptSegment, CorruptIndex, UnknownFormat
+    - LostLog                  another writer took the next number
+    - OtherSource              the log belongs to another source
+  + CaptureError             a source
+    - SourceUnreachable        may be there later: tried again
+    - SourceRefused            needs a person: missing file, read-only, not a database
+    - TableRefused             a table that cannot be captured exactly
+    - ServerRefused            a server's settings or version do not allow capturing
+    - NotPermitted             its user lacks a right
+    - NoRoom                   no slot or sender is left
+    - NoIdentity               publishing it would make the application's statements fail
+    - PublicationRefused, SlotRefused
+    - SlotBusy                 somebody reads from it: tried again
+    - SchemaChanged            a table has other columns than it was recorded with
+    - BadMessage               bytes that are no message
+    - OtherDatabase            the source is not the one the log was recorded from
+    - RecorderFailed           the recorder stopped on something it cannot mend
+  + TableError               rows of a table in memory
+    - NoKey, NullKey, UnknownIndex, NotUnique, UnknownTable, FellBehind
+  + PipelineError            a batch on Spark
+    - UnknownColumn, BadExpression, BadTransform
+    - BadFunction, BadFrame    the user's own code gives what it may not
+    - RowFailed                a row that cannot be computed
+    - TooManyFailed            more such rows in a batch, or more keys, than were allowed
+    - CorruptLetters           a file of dead letters is not as it was written
+    - JobFailed                Spark failed, and no row is to blame
+    - JobCancelled             somebody ended the job: pause, stop or a time limit
+    - SparkGone                the JVM is dead
+    - NoJava, SparkFailed
+  + TargetError              a target could not take a batch
+    - FunctionFailed           the user's function for a batch raised
+  + ControlError             the engine
+    - Locked                   another engine holds the data directory
+    - Fenced                   another engine took over
+    - BadDataDirectory, BadName, NotRunning
+    - ChangesMissing           the log has a gap, and this pipeline takes no baseline
+    - InvalidConfiguration     every error of a configuration, together
+
+Spark carries no exception out of a worker. Class and attributes are lost, and only
+the text arrives, inside an error of Spark's own. So the text of our errors begins
+with their code, and `code_in` finds it again.
+"""
+
+from __future__ import annotations
+
+from headrace.errors.base import (
+    HeadraceError,
+    all_errors,
+    code_in,
+)
+from headrace.errors.capture import (
+    BadMessage,
+    CaptureError,
+    NoIdentity,
+    NoRoom,
+    NotPermitted,
+    OtherDatabase,
+    PublicationRefused,
+    RecorderFailed,
+    SchemaChanged,
+    ServerRefused,
+    SlotBusy,
+    SlotRefused,
+    SourceRefused,
+    SourceUnreachable,
+    TableRefused,
+)
+from headrace.errors.control import (
+    BadDataDirectory,
+    BadName,
+    ChangesMissing,
+    ControlError,
+    Fenced,
+    InvalidConfiguration,
+    Locked,
+    NotRunning,
+)
+from headrace.errors.pipeline import (
+    BadExpression,
+    BadFrame,
+    BadFunction,
+    BadTransform,
+    CorruptLetters,
+    FellBehind,
+    FunctionFailed,
+    JobCancelled,
+    JobFailed,
+    NoJava,
+    NoKey,
+    NotUnique,
+    NullKey,
+    PipelineError,
+    RowFailed,
+    SparkFailed,
+    SparkGone,
+    TableError,
+    TargetError,
+    TooManyFailed,
+    UnknownColumn,
+    UnknownIndex,
+    UnknownTable,
+)
+from headrace.errors.stored import (
+    AlreadyStored,
+    BadPosition,
+    BadSchema,
+    BadValue,
+    ChangeLogError,
+    CorruptIndex,
+    CorruptSegment,
+    LostLog,
+    OtherSource,
+    StorageError,
+    StorageFull,
+    UnknownFormat,
+)
+
+__all__ = [
+    "AlreadyStored",
+    "BadDataDirectory",
+    "BadExpression",
+    "BadFrame",
+    "BadFunction",
+    "BadMessage",
+    "BadName",
+    "BadPosition",
+    "BadSchema",
+    "BadTransform",
+    "BadValue",
+    "CaptureError",
+    "ChangeLogError",
+    "ChangesMissing",
+    "ControlError",
+    "CorruptIndex",
+    "CorruptLetters",
+    "CorruptSegment",
+    "FellBehind",
+    "Fenced",
+    "FunctionFailed",
+    "HeadraceError",
+    "InvalidConfiguration",
+    "JobCancelled",
+    "JobFailed",
+    "Locked",
+    "LostLog",
+    "NoIdentity",
+    "NoJava",
+    "NoKey",
+    "NoRoom",
+    "NotPermitted",
+    "NotRunning",
+    "NotUnique",
+    "NullKey",
+    "OtherDatabase",
+    "OtherSource",
+    "PipelineError",
+    "PublicationRefused",
+    "RecorderFailed",
+    "RowFailed",
+    "SchemaChanged",
+    "ServerRefused",
+    "SlotBusy",
+    "SlotRefused",
+    "SourceRefused",
+    "SourceUnreachable",
+    "SparkFailed",
+    "SparkGone",
+    "StorageError",
+    "StorageFull",
+    "TableError",
+    "TableRefused",
+    "TargetError",
+    "TooManyFailed",
+    "UnknownColumn",
+    "UnknownFormat",
+    "UnknownIndex",
+    "UnknownTable",
+    "all_errors",
+    "code_in",
+]

@@ -1,0 +1,77 @@
+"""Errors of the engine and its configuration."""
+
+from __future__ import annotations
+
+from headrace.errors.base import HeadraceError
+
+
+class ControlError(HeadraceError):
+    """The engine."""
+
+    code = "control.failed"
+
+
+class Locked(ControlError):
+    """Another engine holds the data directory."""
+
+    code = "control.locked"
+    exit_code = 3
+    remedy = "Stop the other engine, or use another data directory."
+
+
+class Fenced(ControlError):
+    """Another engine took over this data directory; this one has stopped."""
+
+    code = "control.fenced"
+    exit_code = 3
+    remedy = "Only one engine may use a data directory: stop the other one."
+
+
+class BadDataDirectory(ControlError):
+    """A data directory that Spark could not read, or that cannot be used."""
+
+    code = "control.bad_data_directory"
+    exit_code = 2
+    remedy = "Choose a folder on a writable disk whose path holds none of * ? [ ] { }."
+
+
+class BadName(ControlError):
+    """An id that does not fit [a-z0-9][a-z0-9._-]{0,63}, or is taken."""
+
+    code = "control.bad_name"
+    exit_code = 2
+    remedy = (
+        "Give it with name=: lower-case letters, digits, dot, dash, underscore; 64 at most; unique."
+    )
+
+
+class ChangesMissing(ControlError):
+    """The log lost changes, and a pipeline of mode "changes" takes no baseline instead."""
+
+    code = "control.changes_missing"
+    remedy = "Give the pipeline another name= to begin anew, or the mode baseline_then_changes."
+
+
+class NotRunning(ControlError):
+    """The engine was asked for something that only a running one can do."""
+
+    code = "control.not_running"
+    exit_code = 3
+    remedy = "Start the engine first: with engine: …"
+
+
+class InvalidConfiguration(ControlError):
+    """Every error of a configuration, together."""
+
+    code = "config.invalid"
+    exit_code = 2
+    remedy = "Mend each of them; nothing was started."
+
+    @classmethod
+    def of(cls, errors: list[HeadraceError]) -> InvalidConfiguration:
+        """Gather `errors`, in the order they were found."""
+        gathered = cls("; ".join(error.message for error in errors))
+        gathered.errors = tuple(errors)
+        return gathered
+
+    errors: tuple[HeadraceError, ...] = ()

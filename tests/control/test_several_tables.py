@@ -220,3 +220,32 @@ def test_a_failing_row_of_one_table_holds_no_other_back(market: Market) -> None:
         (letter,) = engine.dead_letters()
         assert (letter.table, letter.key) == ("orders", (1,))
         assert dict(both.table("orders").get(1) or {})["status"] == "paid"
+
+
+@pytest.mark.meets("R12", "R26a")
+def test_a_reload_of_one_table_of_a_stopped_pipeline_loads_all_of_them() -> None:
+    world = Stepping(BOTH)
+    target = ScriptedTarget()
+    bad = ArrowRunner(world.disk, fails=lambda _, row: "BAD" if row["status"] == "bad" else None)
+    pipeline = Pipeline(world.source, tables=BOTH, target=target, on_error="stop")
+    run = world.run(pipeline, bad)
+    world.settle(run)
+    world.put(1, status="bad")
+    world.put(1, table="items")
+    world.settle(run)
+    assert run.state == "failed"
+    world.put(1, status="mended")
+    run.ask_reload("orders", 1)
+    run.step()
+    # Had the other one gone on, readers would see two positions.
+    assert not any(member.following for member in run.members)
+    assert world.asked == ["orders"]
+    before = target.position("items")
+    while run.step() != IDLE:
+        assert target.position("items") == before
+    world.settle(run)
+    assert run.ready
+    assert target.position("orders") == target.position("items") != before
+    assert {table: set(target.rows(table)) for table in BOTH} == {
+        table: set(world.source.rows(table)) for table in BOTH
+    }

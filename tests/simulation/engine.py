@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -80,9 +80,9 @@ class ShakyStore(Store):
         super().set_paused(pipeline, paused)
         self._lose(done)
 
-    def set_state(self, pipeline: str, table: str, state: str, baseline: int | None) -> None:
+    def set_states(self, pipeline: str, states: Mapping[str, tuple[str, int | None]]) -> None:
         done = self._fault()
-        super().set_state(pipeline, table, state, baseline)
+        super().set_states(pipeline, states)
         self._lose(done)
 
     def _fault(self) -> bool:

@@ -73,6 +73,9 @@ class SourceInfo:
     acknowledged: Position | None
     lag_changes: int | None
     lag_seconds: float | None
+    lag_bytes: int | None
+    """Bytes of the source's own log that were not read yet; None where it has none."""
+
     recorder_pid: int | None
     restarts: int
     error: HeadraceError | None

@@ -148,6 +148,7 @@ class Recording:
             acknowledged=self.acknowledged,
             lag_changes=self._lag.changes,
             lag_seconds=self._lag.seconds,
+            lag_bytes=self._lag.bytes,
             recorder_pid=recorder.pid if recorder else None,
             restarts=recorder.restarts if recorder else 0,
             error=self.error,

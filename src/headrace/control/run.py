@@ -268,12 +268,19 @@ class PipelineRun:
         """Note that only a baseline beyond that number will do."""
         if member.state == TableState.RELOADING and number <= member.newer_than:
             return  # the baseline that is waited for will do for this wish, too
-        # What cannot be kept up to date is loaded as if it were new; its rows are shown until then.
+        # What cannot be kept up to date is loaded as if it were new; its rows are shown until
+        # then. All tables are, or the others would go on and leave it behind.
         kept_up = member.following and not self._stuck
-        state = TableState.RELOADING if kept_up else TableState.WAITING
-        self._loads.drop(member)
-        self._around.store.set_state(self.name, member.table, state, number)
-        member.state, member.newer_than = state, number
+        moves = [(member, TableState.RELOADING if kept_up else TableState.WAITING, number)]
+        if self._stuck:
+            others = [each for each in self.members if each.following and each is not member]
+            moves += [(each, TableState.WAITING, _owed(each)) for each in others]
+        self._around.store.set_states(
+            self.name, {each.table: (state, newer) for each, state, newer in moves}
+        )
+        for each, state, newer in moves:
+            self._loads.drop(each)
+            each.state, each.newer_than = state, newer
         if not any(other.following for other in self.members):
             self.delivery.forget_intent()
 
@@ -331,3 +338,8 @@ class PipelineRun:
             for member in together:
                 member.stored = stored
         self._stored_at = around.clock()
+
+
+def _owed(member: Member) -> int:
+    """Return the number that a baseline to load the table from must be beyond."""
+    return member.newer_than if member.state == TableState.RELOADING else 0

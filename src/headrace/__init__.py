@@ -28,6 +28,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace.capture.postgres.source import postgres
     from headrace.capture.sqlite.source import sqlite
     from headrace.changelog.position import Position
     from headrace.control.engine import Engine
@@ -77,6 +78,7 @@ __all__ = [
     "function",
     "mask",
     "memory",
+    "postgres",
     "prefix",
     "record",
     "regex",
@@ -109,6 +111,7 @@ _HOMES = {
     "function": "headrace.pipeline.steps",
     "mask": "headrace.pipeline.steps",
     "memory": "headrace.targets.memory",
+    "postgres": "headrace.capture.postgres.source",
     "prefix": "headrace.pipeline.steps",
     "record": "headrace.control.record",
     "regex": "headrace.pipeline.steps",

@@ -15,13 +15,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
 from headrace.changelog.position import Position
 from headrace.control.hops import Hop
 from headrace.control.info import PipelineInfo, SourceInfo, TableInfo
 from headrace.errors import HeadraceError, StorageFull, UnknownTable
-from headrace.interfaces.cli.demo.compare import as_in_target, orders_in
+from headrace.interfaces.cli.demo.compare import as_in_target
+from headrace.interfaces.cli.demo.shop import Shop
 from headrace.pipeline.letter import DeadLetter
 
 Row = Mapping[str, object]
@@ -90,7 +90,7 @@ class FakeOrders:
 class FakeEngine:
     """Copies the shop's orders every 20 ms."""
 
-    shop: Path
+    shop: Shop
     on_step: Callable[[str], None]
     start_seconds: float = 0.2
     refuses: HeadraceError | None = None
@@ -122,7 +122,7 @@ class FakeEngine:
     def start(self) -> None:
         if self.refuses is not None:
             raise self.refuses
-        before = orders_in(self.shop)
+        before = self.shop.orders()
         self._start_recorder()
         self.state = "streaming"
         self.on_step("recording shop")
@@ -152,7 +152,7 @@ class FakeEngine:
         return (
             SourceInfo(
                 name="shop",
-                kind="sqlite",
+                kind=self.shop.kind,
                 state="failed" if full else self.state,
                 captured=self.captured,
                 flushes=self.captured // 2,
@@ -161,6 +161,7 @@ class FakeEngine:
                 acknowledged=None,
                 lag_changes=0,
                 lag_seconds=0.0,
+                lag_bytes=None,
                 recorder_pid=self.recorder.pid if self.recorder else None,
                 restarts=self.restarts,
                 error=StorageFull("No room left", path="log/shop") if full else None,
@@ -222,7 +223,7 @@ class FakeEngine:
                     self.orders.rows[key] = made
         while True:
             last = self.ended.is_set()
-            fresh = orders_in(self.shop)
+            fresh = self.shop.orders()
             for key in sorted(seen.keys() | fresh.keys()):
                 if seen.get(key) != fresh.get(key):
                     self._take(key, seen.get(key), fresh.get(key))
@@ -290,7 +291,7 @@ class FakeEngine:
 
 
 def fake_build(
-    shop: Path, data: Path, on_step: Callable[[str], None], *, spark_ui: bool = False
+    shop: Shop, on_step: Callable[[str], None], *, spark_ui: bool = False
 ) -> tuple[FakeEngine, FakeOrders]:
     engine = FakeEngine(shop, on_step, ui=spark_ui)
     return engine, engine.orders

@@ -19,13 +19,17 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from headrace.capture.copying import Copying
-from headrace.capture.source import Recordable
+from headrace.capture.sharing import Shared, Sharing
+from headrace.capture.source import Recordable, Shares
 from headrace.capture.wire import (
     Acknowledge,
     BaselineProgress,
     Command,
+    CopyDone,
+    CopyFailed,
     Failed,
     Flushed,
     FlushNow,
@@ -96,6 +100,10 @@ class Recorder:
         self._captured = 0
         self._wanted: deque[str] = deque()
         self._copying: Copying | None = None
+        self._sharing = Sharing()
+        self._to_share: set[str] = set()
+        """Of the tables wanted, those that the engine will copy."""
+
         self._synced: deque[tuple[Position, str]] = deque()
         self._asked: Position | None = None
         self._acknowledged = ""
@@ -139,8 +147,15 @@ class Recorder:
                 self._asked = Position.parse(position)
                 if self._connected and self._log is not None:
                     self._acknowledge(self._log)
-            case TakeBaseline(table):
-                self._want(table)
+            case TakeBaseline(table, shared):
+                self._want(table, shared=shared)
+            case CopyDone(table, number, files):
+                if (done := self._sharing.take(table, number)) and self._log is not None:
+                    self._finished(table, done.finish(files), done.planned.last, done.writer.rows)
+            case CopyFailed(table, number, shared):
+                if (failed := self._sharing.take(table, number)) is not None:
+                    failed.planned.close()
+                    self._want(table, shared=shared)
             case Stop():
                 if self._log is not None:
                     self._flush(self._log, told=False)
@@ -153,7 +168,7 @@ class Recorder:
         # The log is taken before the source (R31), and kept while the source is away.
         log = self._log = self._log or self._open_log()
         origin = self._source.origin
-        if log.origin and log.origin != origin and self._source.lineage() != log.lineage:
+        if log.origin and log.origin != origin and not _same_space(self._source, log.lineage):
             # Asked before anything is set up there: it may be somebody else's database.
             raise OtherDatabase("Not the database this log was recorded from", source=origin)
         if problems := self._source.check(self._tables):
@@ -161,7 +176,10 @@ class Recorder:
         self._source.describe(self._tables)
         at = self._source.open(log.source_position)
         self._moved = None
-        if reason := _break(log, at, self._source.traits.resumes):
+        reason = _break(log, at, self._source.traits.resumes)
+        if reason is None and any(map(log.has_baseline, self._source.unfollowed())):
+            reason = "gap"
+        if reason is not None:
             try:
                 log.begin(at, reason, origin)
             except LostLog:
@@ -288,37 +306,59 @@ class Recorder:
             self._source.acknowledge(text)
             self._acknowledged = text
 
-    def _want(self, table: str) -> None:
+    def _want(self, table: str, *, shared: bool) -> None:
         if table not in self._tables:
             error = UnknownTable("No such table is recorded here", table=table)
             self._reports.append(Failed.of(error, stops=False))
             return
         under_way = self._copying is not None and self._copying.table == table
-        if not under_way and table not in self._wanted:
+        if not under_way and table not in self._wanted and table not in self._sharing.copies:
             self._wanted.append(table)
+            (self._to_share.add if shared else self._to_share.discard)(table)
 
     def _copy(self, log: LogWriter) -> None:
         """Read one chunk of a baseline: changes go on between any two (R43)."""
+        for table in self._sharing.lost():
+            self._want(table, shared=True)
         if self._copying is None:
             if not self._wanted:
                 return
-            self._copying = Copying(self._wanted.popleft(), self._source, log)
+            table = self._wanted.popleft()
+            if self._share(log, table):
+                return
+            self._copying = Copying(table, self._source, log)
         copying = self._copying
         if (rows := copying.chunk()) is not None:
             points.reach(points.BASELINE_CHUNK)
             self._reports.append(BaselineProgress(copying.table, rows))
             return
         entry = copying.finish()
-        points.reach(points.BASELINE_FINISHED)
         self._copying = None
-        self._owed_end = copying.copy.last
+        self._finished(copying.table, entry, copying.copy.last, copying.rows)
+
+    def _share(self, log: LogWriter, table: str) -> bool:
+        """Let the engine copy a table, if it can and it is worth it."""
+        if table not in self._to_share or not self._source.traits.shares:
+            return False
+        self._to_share.discard(table)
+        planned = cast(Shares, self._source).plan(table)
+        if planned is None:
+            return False
+        shared = Shared(table, planned, log)
+        self._sharing.begin(shared)
+        self._reports.append(shared.report())
+        return True
+
+    def _finished(self, table: str, entry: int, last: int, rows: int) -> None:
+        points.reach(points.BASELINE_FINISHED)
+        self._owed_end = last
         self._reports.append(Flushed(entry))
-        self._reports.append(BaselineProgress(copying.table, copying.rows, done=True))
+        self._reports.append(BaselineProgress(table, rows, done=True))
 
     def _tell_lag(self) -> None:
         lag = self._source.lag()
         self._last_lag = self._clock()
-        self._reports.append(LagReport(lag.changes, lag.seconds, self._captured))
+        self._reports.append(LagReport(lag.changes, lag.seconds, self._captured, lag.bytes))
 
     def _lose(self, error: HeadraceError, state: str) -> None:
         """Let go of the source, and come back later."""
@@ -361,6 +401,9 @@ class Recorder:
             self._wanted.appendleft(self._copying.table)
             self._copying.discard()
             self._copying = None
+        # Their snapshots end with the source's connections.
+        for table in self._sharing.clear():
+            self._want(table, shared=True)
 
     def _end(self) -> None:
         self._stop_copying()
@@ -373,6 +416,13 @@ class Recorder:
         if state != self._state or reason:
             self._state = state
             self._reports.append(StateReport(state, reason))
+
+
+def _same_space(source: Recordable, known: str | None) -> bool:
+    """Whether a source at another address is the one that the log was recorded from."""
+    now = source.lineage()
+    # A lineage may have branched since: then it begins as the source's own does.
+    return now is not None and known is not None and f"{known}/".startswith(f"{now}/")
 
 
 def _break(log: LogWriter, at: SourcePosition, resumes: bool) -> str | None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+import importlib
 
 from headrace.capture.source import Recordable, SourceSpec
-from headrace.capture.sqlite.source import SQLiteSource
 from headrace.errors import SourceRefused
 
-Builder: TypeAlias = Callable[[SourceSpec, str], Recordable]
-"""Takes the source's description and the name of its reader."""
-
-KINDS: dict[str, Builder] = {"sqlite": SQLiteSource}
+KINDS = {
+    "postgres": "headrace.capture.postgres.source:PostgresSource",
+    "sqlite": "headrace.capture.sqlite.source:SQLiteSource",
+}
+"""Where the class of each kind lives: imported when asked for, with what it needs."""
 
 
 def build(spec: SourceSpec, reader: str) -> Recordable:
-    """Return the source that `spec` describes."""
-    if (builder := KINDS.get(spec.kind)) is None:
+    """Return the source that `spec` describes, for the reader of that name."""
+    if (home := KINDS.get(spec.kind)) is None:
         raise SourceRefused(
             "Unknown kind of source",
             kind=spec.kind,
             remedy=f"Use one of {', '.join(sorted(KINDS))}; test sources need recorder='thread'.",
         )
-    return builder(spec, reader)
+    module, _, name = home.partition(":")
+    source: Recordable = getattr(importlib.import_module(module), name)(spec, reader)
+    return source

@@ -7,7 +7,7 @@ flushed when. A source never writes to the log and never acknowledges by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -22,8 +22,10 @@ __all__ = [
     "Baselines",
     "Copy",
     "Lag",
+    "Planned",
     "Problem",
     "Recordable",
+    "Shares",
     "Source",
     "SourcePosition",
     "SourceSpec",
@@ -48,6 +50,9 @@ class SourceTraits:
     SQLite's INSERT OR REPLACE does: a filtered-out row is then deleted if present.
     """
 
+    shares: bool = False
+    """Whether it `Shares` its baselines: they can be read in parts, by other processes."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
@@ -70,6 +75,8 @@ class Lag:
     """Changes captured by the source and not yet read; None where it cannot be told."""
 
     seconds: float | None = None
+    bytes: int | None = None
+    """Bytes of the source's own log not yet read; None where it has none."""
 
 
 Problem = HeadraceError
@@ -136,6 +143,15 @@ class Source(Protocol):
         """
         ...
 
+    def unfollowed(self) -> Collection[TableName]:
+        """
+        Return the tables of which changes before `open` may be missing.
+
+        Of one that was captured before, left out for a while and is captured again, say: a
+        baseline from before is of no use. Known once the source is open.
+        """
+        ...
+
     def read(self, most: int, wait: float) -> Changes | None:
         """Return about `most` changes of whole commits, or None after `wait` seconds without."""
         ...
@@ -181,6 +197,45 @@ class Baselines(Protocol):
     """A source whose baselines the recorder reads itself, between its changes."""
 
     def baseline(self, table: TableName) -> Copy: ...
+
+
+class Planned(Protocol):
+    """
+    A baseline in parts that anybody can read, each on a connection of its own.
+
+    All are of one snapshot, which lives as long as this is not closed. `first` and `last`
+    are F and H as of a `Copy`.
+    """
+
+    schema: TableSchema
+    first: int
+    last: int
+    parts: Sequence[bytes]
+
+    @property
+    def alive(self) -> bool:
+        """Whether parts can still be read."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Shares(Protocol):
+    """A source whose baselines can be read in parts, by Spark's tasks say."""
+
+    def plan(self, table: TableName) -> Planned | None:
+        """Cut a baseline into parts; None where it is too small to be worth it."""
+        ...
+
+    def read_part(
+        self, part: bytes
+    ) -> Iterator[tuple[TableSchema, pa.RecordBatch, pa.Array | None]]:
+        """
+        Read a part, in any process: its rows count only if it comes to its end.
+
+        Each batch comes with the table's schema, and its marks as `Copy.exact` has them.
+        """
+        ...
 
 
 class Recordable(Source, Baselines, Protocol):

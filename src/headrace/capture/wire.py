@@ -17,6 +17,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from headrace.changelog.entry import File
 from headrace.errors import HeadraceError, RecorderFailed, all_errors
 
 _HEAD = struct.Struct(">I")
@@ -38,9 +39,26 @@ class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
 
 
 class TakeBaseline(msgspec.Struct, frozen=True, tag="baseline"):
-    """Copy this table."""
+    """Copy this table; where it is shared, plan it and let the engine copy it."""
 
     table: str
+    shared: bool = False
+
+
+class CopyDone(msgspec.Struct, frozen=True, tag="copied"):
+    """What was planned is copied: these segments hold its rows."""
+
+    table: str
+    baseline: int
+    files: tuple[File, ...]
+
+
+class CopyFailed(msgspec.Struct, frozen=True, tag="not_copied"):
+    """What was planned could not be copied; take the baseline yourself, or plan it anew."""
+
+    table: str
+    baseline: int
+    shared: bool
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -83,6 +101,7 @@ class LagReport(msgspec.Struct, frozen=True, tag="lag"):
     changes: int | None
     seconds: float | None
     captured: int
+    bytes: int | None = None
 
 
 class StateReport(msgspec.Struct, frozen=True, tag="state"):
@@ -98,6 +117,18 @@ class BaselineProgress(msgspec.Struct, frozen=True, tag="progress"):
     table: str
     rows: int
     done: bool = False
+
+
+class CopyPlanned(msgspec.Struct, frozen=True, tag="planned"):
+    """A baseline is ready to be copied, in parts that the source can read anywhere."""
+
+    table: str
+    baseline: int
+    stem: str
+    """How the names of its segments begin."""
+
+    schema: int
+    parts: tuple[bytes, ...]
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -121,8 +152,10 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
         return found(self.message, remedy=self.remedy, **self.facts)
 
 
-Command: TypeAlias = FlushNow | Acknowledge | TakeBaseline | Stop
-Report: TypeAlias = Started | Flushed | LagReport | StateReport | BaselineProgress | Failed
+Command: TypeAlias = FlushNow | Acknowledge | TakeBaseline | CopyDone | CopyFailed | Stop
+Report: TypeAlias = (
+    Started | Flushed | LagReport | StateReport | BaselineProgress | CopyPlanned | Failed
+)
 
 COMMANDS: msgspec.json.Decoder[Command | Setup] = msgspec.json.Decoder(Command | Setup)
 REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)

@@ -8,6 +8,7 @@ crash, without a trace but files that the next writer sweeps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pyarrow as pa
 from headrace.changelog.change import Op
 from headrace.changelog.entry import Baseline, File
 from headrace.changelog.schema import TableSchema
+from headrace.errors import ChangeLogError
 
 if TYPE_CHECKING:
     from headrace.changelog.writer import LogWriter
@@ -35,16 +37,18 @@ class BaselineWriter:
         stem: str,
         since: int,
     ) -> None:
+        self.number = number
+        self.stem = stem
+        """How the names of its segments begin."""
+
+        self.schema_id = schema_id
         self._log = log
         self._schema = schema
-        self._schema_id = schema_id
-        self._number = number
-        self._stem = stem
         self._since = since
         self._waiting: list[pa.Table] = []
         self._size = 0
         self._files: list[File] = []
-        self._rows = 0
+        self.rows = 0
 
     def write(self, batch: pa.RecordBatch | pa.Table, exact: pa.Array | None = None) -> int:
         """
@@ -56,10 +60,17 @@ class BaselineWriter:
         rows = as_baseline(self._schema, batch, exact)
         self._waiting.append(rows)
         self._size += rows.nbytes
-        self._rows += rows.num_rows
+        self.rows += rows.num_rows
         if self._size >= PART_BYTES:
             self._store()
-        return self._rows
+        return self.rows
+
+    def adopt(self, files: Sequence[File]) -> None:
+        """Take segments that somebody else wrote: synced, and under names of this baseline."""
+        if strangers := [file.name for file in files if not file.name.startswith(f"{self.stem}-")]:
+            raise ChangeLogError("Not a segment of this baseline", file=strangers[0])
+        self._files += files
+        self.rows += sum(file.rows for file in files)
 
     def finish(self, first: int, last: int) -> Baseline:
         """
@@ -71,7 +82,7 @@ class BaselineWriter:
         if self._waiting:
             self._store()
         return self._log.finish(
-            self._schema, self._number, (first, last), self._rows, self._files, self._since
+            self._schema, self.number, (first, last), self.rows, self._files, self._since
         )
 
     def discard(self) -> None:
@@ -83,8 +94,8 @@ class BaselineWriter:
         rows = pa.concat_tables(self._waiting)
         self._waiting, self._size = [], 0
         if rows.num_rows:
-            stem = f"{self._stem}-{len(self._files) + 1}-1"
-            self._files.append(self._log.store(stem, self._schema, self._schema_id, rows))
+            stem = f"{self.stem}-{len(self._files) + 1}-1"
+            self._files.append(self._log.store(stem, self._schema, self.schema_id, rows))
 
 
 def as_baseline(

@@ -44,6 +44,9 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     key_changes: int = 0
     """Updates whose key differs between the images: only these need an old key downstream."""
 
+    unsent: int = 0
+    """Changes with a column that the source did not send, named in `_unsent` (R21)."""
+
     marked: int = 0
     """Changes with a value its column could not hold, whose text stands in `_exact` (R23f)."""
 

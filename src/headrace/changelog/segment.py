@@ -77,6 +77,7 @@ def describe(
         deletes=int(counts[Op.DELETE]),
         truncates=int(counts[Op.TRUNCATE]),
         key_changes=_key_changes(schema, rows) if counts[Op.UPDATE] else 0,
+        unsent=rows.num_rows - rows.column("_unsent").null_count,
         marked=rows.num_rows - rows.column("_exact").null_count,
     )
 

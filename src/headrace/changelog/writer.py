@@ -176,6 +176,11 @@ class LogWriter:
         """Whether they end on a commit boundary, and may be flushed."""
         return self._pending.complete
 
+    def has_baseline(self, table: str) -> bool:
+        """Whether there is a baseline of the table that changes can be applied to."""
+        known = self._history.tables.get(table)
+        return known is not None and known.baseline is not None
+
     def begin(self, at: SourcePosition, reason: str, origin: str) -> Gap:
         """
         Record that history begins, or begins anew, at `at`; every table then needs a baseline.

@@ -25,6 +25,7 @@ from headrace.capture.supervisor import start_recorder
 from headrace.changelog.log import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.control.checks import checked_schemas
+from headrace.control.copies import share_copies
 from headrace.control.delivery import Surroundings
 from headrace.control.driving import Drivers
 from headrace.control.gathering import gathered
@@ -162,6 +163,8 @@ class Engine:
 
     def _start_pipelines(self, data: Path, store: Store, files: Files) -> None:
         runner = self._runner or self._start_spark(data)
+        for copies in share_copies(self._recordings, self._sources, runner, files):
+            self._undo.append(copies.stop)
         self._runs = [
             self._run(name, pipeline, runner, store, files)
             for name, pipeline in zip(self._names, self._pipelines, strict=True)

@@ -17,6 +17,8 @@ from headrace.capture.wire import (
     Acknowledge,
     BaselineProgress,
     Command,
+    CopyFailed,
+    CopyPlanned,
     Failed,
     Flushed,
     FlushNow,
@@ -28,6 +30,7 @@ from headrace.capture.wire import (
 from headrace.changelog.log import LogReader
 from headrace.changelog.position import Position
 from headrace.control.acknowledge import Watermark, acknowledged
+from headrace.control.copies import Copies
 from headrace.control.info import SourceInfo
 from headrace.errors import HeadraceError
 from headrace.observe.logs import logger
@@ -59,6 +62,9 @@ class Recording:
         self._reported = 0
         self.acknowledged: Position | None = None
         self.recorder: RunningRecorder | None = None
+        self.copies: Copies | None = None
+        """Who copies baselines in the recorder's place; None: it does so itself."""
+
         self._on_change = on_change
         self._wall = wall
         self._lock = threading.Lock()
@@ -108,7 +114,7 @@ class Recording:
             if self._owed.get(table, -1) >= newer_than:
                 return
             self._owed[table] = newer_than
-        self._send(TakeBaseline(table))
+        self._send(TakeBaseline(table, shared=self.copies is not None))
 
     def ask_flush(self) -> None:
         """Say that somebody is idle: what gathers is worth a flush (S14)."""
@@ -169,6 +175,11 @@ class Recording:
                     self.copying.pop(report.table, None)
                     with self._lock:
                         self._owed.pop(report.table, None)
+            case CopyPlanned():
+                if self.copies is not None:
+                    self.copies.take(report)
+                else:
+                    self._send(CopyFailed(report.table, report.baseline, shared=False))
             case Failed():
                 self._error = report.error()
                 self._state = "failed"
@@ -214,7 +225,7 @@ class Recording:
             }
             owed, credit, upto = sorted(self._owed), self._credit_given, self.acknowledged
         for table in owed:
-            self._send(TakeBaseline(table))
+            self._send(TakeBaseline(table, shared=self.copies is not None))
         if credit:
             self._send(FlushNow())
         if upto is not None:
@@ -223,6 +234,15 @@ class Recording:
     def _taken(self, table: str, newer_than: int) -> bool:
         baseline = self.log.usable_baseline(table)
         return baseline is not None and baseline.baseline > newer_than
+
+    def copied(self, table: str, rows: int, expected: int) -> None:
+        """Note how far a copy has come that is made outside the recorder."""
+        self.copying[table] = rows
+        self._on_change()
+
+    def send(self, command: Command) -> None:
+        """Tell the recorder something; forgotten where there is none."""
+        self._send(command)
 
     def _send(self, command: Command) -> None:
         if self.recorder is not None:

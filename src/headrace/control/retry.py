@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.errors import HeadraceError, JobFailed, StorageError, TargetError
+from headrace.errors import HeadraceError, JobFailed, StorageError, TargetError, UnknownValue
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 30.0
@@ -35,6 +35,6 @@ class Stop:
 
 def decide(error: HeadraceError, attempts: int) -> Again | Stop:
     """Return what to do after `attempts` failures in a row, the last being `error`."""
-    if isinstance(error, _TRIED_AGAIN):
+    if isinstance(error, _TRIED_AGAIN) and not isinstance(error, UnknownValue):
         return Again(min(FIRST_PAUSE * 2 ** min(attempts - 1, _MOST_DOUBLINGS), LONGEST_PAUSE))
     return Stop()

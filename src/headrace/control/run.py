@@ -191,6 +191,8 @@ class PipelineRun:
             and self.error is None
             and not (self.failed or self.paused or self.stopped)
             and all(member.shown for member in self.members)
+            # Found by the next step only; until then the rows are those of another history.
+            and not any(member.behind_a_gap(self._around.log) for member in self.members)
         )
 
     @property

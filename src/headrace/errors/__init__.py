@@ -38,6 +38,7 @@ Everything this package raises on purpose.
     - NoJava, SparkFailed
   + TargetError              a target could not take a batch
     - FunctionFailed           the user's function for a batch raised
+    - UnknownValue             a value that did not change was not sent, and is not known here
   + ControlError             the engine
     - Locked                   another engine holds the data directory
     - Fenced                   another engine took over
@@ -108,6 +109,7 @@ from headrace.errors.pipeline import (
     UnknownColumn,
     UnknownIndex,
     UnknownTable,
+    UnknownValue,
 )
 from headrace.errors.stored import (
     AlreadyStored,
@@ -184,6 +186,7 @@ __all__ = [
     "UnknownFormat",
     "UnknownIndex",
     "UnknownTable",
+    "UnknownValue",
     "all_errors",
     "code_in",
 ]

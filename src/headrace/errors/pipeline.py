@@ -188,3 +188,13 @@ class FunctionFailed(TargetError):
 
     code = "targets.function_failed"
     remedy = "Mend the function; the same batch, under the same id, is given to it again."
+
+
+class UnknownValue(TargetError):
+    """The source left out a value that did not change, and nothing here knows it."""
+
+    code = "targets.unknown_value"
+    remedy = (
+        "Run ALTER TABLE … REPLICA IDENTITY FULL for the table, and reload it: then the server"
+        " sends values that did not change, too."
+    )

@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from headrace.capture.parts import Order
 from headrace.capture.source import SourceTraits
+from headrace.changelog.entry import File
 from headrace.changelog.schema import TableSchema
-from headrace.errors import FunctionFailed, HeadraceError, JobFailed, RowFailed
+from headrace.errors import FunctionFailed, HeadraceError, JobFailed, RowFailed, SparkGone
 from headrace.pipeline.batch import BatchFacts, Behind, Loaded, Part, Runner
+from headrace.pipeline.copying import copy_parts
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.explain import Explanation
 from headrace.pipeline.failures import running
@@ -170,6 +173,15 @@ class SparkRunner:
                     work.isolation.settle(work.examined(pipeline.most_failures))
                 work.isolation.settle(attempt, otherwise=_of_function)
         return () if before is None else before.failures
+
+    def copy(self, order: Order, numbers: range) -> list[File]:
+        """Copy parts of a baseline by tasks of their own."""
+        spark = self._plans.spark
+        if not spark.alive:
+            raise SparkGone("Spark's JVM is dead", table=order.table)
+        with running(source=order.source, table=order.table):
+            spark.describe_job(f"headrace copy of {order.table} {numbers.start + 1}")
+            return copy_parts(spark, order, numbers)
 
     def cancel(self, pipeline: Pipeline) -> None:
         self._plans.cancel(pipeline)

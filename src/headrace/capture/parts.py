@@ -1,0 +1,73 @@
+"""
+Parts of a planned baseline, from the source into segments: in any process, one by one.
+
+A part's segments are written under names that no other attempt has, and synced. They
+count once the recorder names them in the index; those of an attempt that failed, or was
+made twice, are swept (R20, S4).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.capture.registry import build
+from headrace.capture.source import Shares, SourceSpec
+from headrace.changelog.baseline import PART_BYTES, as_baseline
+from headrace.changelog.entry import File
+from headrace.changelog.schema import TableSchema
+from headrace.changelog.segment import describe, segment_bytes
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to copy, and where to; goes to other processes as it is."""
+
+    source: str
+    kind: str
+    options: Mapping[str, object]
+    table: str
+    folder: str
+    """Where the log keeps its segments."""
+
+    stem: str
+    schema: int
+    """The number of the table's schema in the log."""
+
+    parts: Sequence[bytes]
+
+    def __repr__(self) -> str:
+        # The options hold the way into a database: they are printed nowhere.
+        return f"Order({self.source!r}, {self.table!r}, {self.stem!r}, {len(self.parts)} parts)"
+
+
+def copy_part(order: Order, number: int) -> Iterator[File]:
+    """Copy one part, and say of each segment what the index has to know."""
+    source: Shares = build(SourceSpec(order.kind, order.source, order.options), "")  # type: ignore[assignment]
+    files = Files(RealDisk(), order.folder)
+    attempt = uuid.uuid4().hex[:12]
+    for count, (schema, rows) in enumerate(_gathered(source, order.parts[number])):
+        data = segment_bytes(rows)
+        name = f"{order.stem}-{number + 1}-{attempt}-{count}.parquet"
+        files.create(name, data, settle=False)
+        yield describe(name, order.table, order.schema, schema, rows, data)
+
+
+def _gathered(source: Shares, part: bytes) -> Iterator[tuple[TableSchema, pa.Table]]:
+    """Yield a part's rows in the shape of segments, as many as make one."""
+    waiting: list[pa.Table] = []
+    size = 0
+    for schema, rows, exact in source.read_part(part):
+        if rows.num_rows:
+            waiting.append(as_baseline(schema, rows, exact))
+            size += waiting[-1].nbytes
+        if size >= PART_BYTES:
+            yield schema, pa.concat_tables(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield schema, pa.concat_tables(waiting)

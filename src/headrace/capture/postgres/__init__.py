@@ -1,0 +1,1 @@
+"""PostgreSQL as a source: its slot, its publication, its stream and its tables."""

@@ -1,0 +1,351 @@
+"""
+What the server's catalogue says of the tables that are wanted.
+
+Three queries, sent together and answered from one snapshot, bring everything for all
+tables. They lock nothing: a table that somebody is altering right now must not make us
+wait, nor anybody wait for us.
+
+The key of a table follows from its replica identity, because what a delete carries is
+all that we learn of a row that went (R23).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import namedtuple_row
+
+from headrace.capture.postgres.catalog_queries import COLUMNS, ELSEWHERE, INDEXES, RELATIONS
+from headrace.capture.postgres.names import parse_name, written
+from headrace.capture.postgres.types import value_type
+from headrace.changelog.schema import Column, TableSchema
+from headrace.errors import NoIdentity, SchemaChanged, TableRefused
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogColumn:
+    """A column of a table, by the number that is never given to another one."""
+
+    number: int
+    name: str
+    type: int
+    """The oid of its type; of the type below where that is a domain."""
+
+    modifier: int
+    """The type's modifier, of the innermost domain where it is one; -1: none."""
+
+    own_type: int
+    """The oid of its type as the stream names it: a domain's own."""
+
+    own_modifier: int
+    declared: str
+    """The type as it was declared, for people."""
+
+    nullable: bool
+    generated: bool
+    """Computed from other columns: not published before PostgreSQL 18."""
+
+    virtual: bool
+    """Computed when it is read: not published at all."""
+
+    identity_key: bool
+    """Whether old values of it are sent: it belongs to the replica identity."""
+
+    toastable: bool
+    """Whether an update may leave its value unsent (R21)."""
+
+    missing: str | None
+    """What rows have that are older than the column, as text; None: null (R23b)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index that rows can be known by: unique, over columns, checked at once, valid."""
+
+    name: str
+    columns: tuple[str, ...]
+    primary: bool
+    identity: bool
+    """Chosen by REPLICA IDENTITY USING INDEX."""
+
+    immediate: bool
+    """A deferrable constraint is none that the server takes as an identity."""
+
+    strict: bool
+    """None of its columns may be null."""
+
+
+class _Identified:
+    """What follows from a table's replica identity and its indexes."""
+
+    __slots__ = ()
+
+    identity: str
+    indexes: tuple[Index, ...]
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        return next((index.columns for index in self.indexes if index.primary), ())
+
+    @property
+    def identity_columns(self) -> tuple[str, ...] | None:
+        """The columns of which old values are sent; None: all of them, as under FULL."""
+        return _identity_columns(self.identity, self.indexes)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf(_Identified):
+    """A table that holds rows: a partition, or a table that has none by itself."""
+
+    oid: int
+    namespace: str
+    table: str
+    filenode: int | None
+    """Another one means that the table was rewritten (R16); None: it has no file of its own."""
+
+    pages: int
+    """As the last VACUUM or ANALYZE counted them: an estimate, 0 where there was none yet."""
+
+    kind: str
+    persistence: str
+    identity: str
+    indexes: tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable(_Identified):
+    """A table that is wanted, and the tables its rows are in."""
+
+    name: str
+    """As the user said it: what the log calls it."""
+
+    oid: int
+    namespace: str
+    table: str
+    kind: str
+    """`pg_class.relkind`: r a table, p a partitioned one; others are refused by the checks."""
+
+    persistence: str
+    identity: str
+    """`pg_class.relreplident`: d, n, f or i."""
+
+    columns: tuple[CatalogColumn, ...]
+    """In the order of their numbers."""
+
+    indexes: tuple[Index, ...]
+    leaves: tuple[Leaf, ...]
+    """The table itself where it is not partitioned; in the order of their oids."""
+
+    tree: frozenset[int]
+    """The oids of all tables below it: partitions of every level, or tables that inherit."""
+
+    partition: bool
+    """Whether it is a partition itself."""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What its rows are known by; empty where there is nothing (R23)."""
+        columns = self.identity_columns
+        return self.primary_key if columns is None else columns
+
+
+def look_up(connection: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, CatalogTable]:
+    """Return every table by the name given; raises `TableRefused` for one that is not there."""
+    tables, problems = find(connection, names)
+    if problems:
+        raise problems[0]
+    return tables
+
+
+def find(
+    connection: psycopg.Connection[Any], names: Sequence[str]
+) -> tuple[dict[str, CatalogTable], list[TableRefused]]:
+    """Return the tables that are there, and for each of the others why it is not."""
+    problems: list[TableRefused] = []
+    wanted: dict[tuple[str, str], str] = {}
+    for name in dict.fromkeys(names):
+        try:
+            place = parse_name(name)
+        except TableRefused as error:
+            problems.append(error)
+            continue
+        if (other := wanted.setdefault(place, name)) != name:
+            problems.append(
+                TableRefused(
+                    "Two names mean one table",
+                    table=name,
+                    other=other,
+                    remedy="Use one of the names everywhere.",
+                )
+            )
+    if not wanted:
+        return {}, problems
+    found = _read(connection, wanted)
+    missing = {place: name for place, name in wanted.items() if name not in found}
+    if missing:
+        problems += _missing(connection, missing)
+    return {name: found[name] for name in wanted.values() if name in found}, problems
+
+
+def schema_of(table: CatalogTable, published: Sequence[str] | None = None) -> TableSchema:
+    """
+    Return the table's schema in the log.
+
+    `published` names the columns that the server sends; without it, these are all that
+    are not generated. Raises `SchemaChanged` where one of them is not there (any more),
+    and `NoIdentity` where the key is not among them.
+    """
+    if published is None:
+        kept = [column for column in table.columns if not column.generated]
+    else:
+        kept = [column for column in table.columns if column.name in published]
+        if gone := set(published) - {column.name for column in kept}:
+            raise SchemaChanged(
+                "Published columns are not there", table=table.name, columns=sorted(gone)
+            )
+    if unsent := set(table.key) - {column.name for column in kept}:
+        raise NoIdentity(
+            "Columns of the key are not published", table=table.name, columns=sorted(unsent)
+        )
+    return TableSchema(
+        table.name,
+        tuple(
+            Column(
+                column.name,
+                value_type(column.type, column.modifier),
+                column.number,
+                column.nullable,
+                column.declared,
+            )
+            for column in kept
+        ),
+        table.key,
+    )
+
+
+def fingerprint(table: CatalogTable) -> str:
+    """Return a text that is another one as soon as a column is another one (R16)."""
+    facts = [(column.number, column.name, column.type, column.modifier) for column in table.columns]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def _read(
+    connection: psycopg.Connection[Any], wanted: dict[tuple[str, str], str]
+) -> dict[str, CatalogTable]:
+    values = {
+        "schemas": [schema for schema, _ in wanted],
+        "tables": [table for _, table in wanted],
+    }
+    idle = connection.info.transaction_status == TransactionStatus.IDLE
+    cursors: list[psycopg.Cursor[Any]] = [
+        connection.cursor(row_factory=namedtuple_row) for _ in range(3)
+    ]
+    with ExitStack() as stack:
+        stack.enter_context(connection.pipeline())
+        if idle:
+            # One snapshot for all three. A transaction that is open already has its own rules.
+            stack.enter_context(connection.transaction())
+            connection.execute("set transaction isolation level repeatable read, read only")
+        for cursor, query in zip(cursors, (RELATIONS, COLUMNS, INDEXES), strict=True):
+            cursor.execute(query, values)
+    relations, columns, indexes = (cursor.fetchall() for cursor in cursors)
+    by_relation: dict[int, list[Index]] = defaultdict(list)
+    for row in indexes:
+        by_relation[row.relation].append(
+            Index(
+                row.name, tuple(row.columns), row.primary, row.identity, row.immediate, row.strict
+            )
+        )
+    made = {}
+    for place, name in enumerate(wanted.values(), 1):
+        family = [row for row in relations if row.place == place]
+        own = [row for row in columns if row.place == place]
+        if family:
+            made[name] = _table(name, family, own, by_relation)
+    return made
+
+
+def _table(
+    name: str, family: list[Any], columns: list[Any], indexes: dict[int, list[Index]]
+) -> CatalogTable:
+    root = next(row for row in family if row.level == 0)
+    identity = _identity_columns(root.identity, indexes[root.oid])
+    return CatalogTable(
+        name=name,
+        oid=root.oid,
+        namespace=root.namespace,
+        table=root.table,
+        kind=root.kind,
+        persistence=root.persistence,
+        identity=root.identity,
+        columns=tuple(
+            CatalogColumn(
+                number=row.number,
+                name=row.name,
+                type=row.type,
+                modifier=row.modifier,
+                own_type=row.own_type,
+                own_modifier=row.own_modifier,
+                declared=row.declared,
+                nullable=row.nullable,
+                generated=row.generated != "",
+                virtual=row.generated == "v",
+                identity_key=identity is None or row.name in identity,
+                toastable=row.toastable,
+                missing=row.missing,
+            )
+            for row in columns
+        ),
+        indexes=tuple(indexes[root.oid]),
+        leaves=tuple(
+            Leaf(
+                oid=row.oid,
+                namespace=row.namespace,
+                table=row.table,
+                filenode=row.filenode,
+                pages=row.pages,
+                kind=row.kind,
+                persistence=row.persistence,
+                identity=row.identity,
+                indexes=tuple(indexes[row.oid]),
+            )
+            # Tables that inherit without being partitions are published under their own names.
+            for row in (family if root.kind == "p" else [root])
+            if row.kind != "p"
+        ),
+        tree=frozenset(row.oid for row in family if row.level),
+        partition=root.partition,
+    )
+
+
+def _identity_columns(identity: str, indexes: Iterable[Index]) -> tuple[str, ...] | None:
+    if identity == "f":
+        return None
+    for index in indexes:
+        chosen = {"d": index.primary, "i": index.identity}.get(identity, False)
+        if chosen and index.immediate:
+            return index.columns
+    return ()
+
+
+def _missing(
+    connection: psycopg.Connection[Any], places: dict[tuple[str, str], str]
+) -> list[TableRefused]:
+    """Say of each that it is not there, and where one of its name is."""
+    names = sorted({table.lower() for _, table in places})
+    others: dict[str, list[str]] = defaultdict(list)
+    for schema, table in connection.execute(ELSEWHERE, [names]).fetchall():
+        others[table.lower()].append(written(schema, table))
+    problems = []
+    for (_, table), name in places.items():
+        near = others[table.lower()]
+        remedy = f"Did you mean {' or '.join(near[:3])}?" if near else "Check the name."
+        problems.append(TableRefused("The database has no such table", table=name, remedy=remedy))
+    return problems

@@ -1,0 +1,288 @@
+"""
+Connections to a server, and what its errors mean to us.
+
+What PostgreSQL writes as text depends on settings of the session, so each of our sessions
+has the same ones from its first moment, whatever the server, the database or the role
+says: rows that were copied and rows that were streamed must not differ (R18). None of our
+sessions may be ended for being long or idle (R14).
+
+Errors are told apart by SQLSTATE, because a server may speak another language. Their text
+is left out, since it can hold values of rows. Only an attempt to connect has no SQLSTATE,
+libpq keeps it to itself; there the text decides, and what is not known is tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.secrets import ask_hook, read_password
+from headrace.errors import (
+    CaptureError,
+    HeadraceError,
+    NoRoom,
+    NotPermitted,
+    SchemaChanged,
+    ServerRefused,
+    SlotBusy,
+    SourceRefused,
+    SourceUnreachable,
+    TableRefused,
+)
+
+APPLICATION = "headrace"
+"""How the application_name of every session of ours begins: it is looked for (R31)."""
+
+SETTINGS = {
+    "client_encoding": "UTF8",
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "lc_monetary": "C",
+    "search_path": "pg_catalog",
+    # A policy on rows shall be an error and not silently fewer rows.
+    "row_security": "off",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+"""Given at start-up, where they win over what a database or a role sets."""
+
+LATER_SETTINGS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
+"""Time-outs that older servers do not know, and would refuse the connection for: since when."""
+
+DEFAULTS = {
+    "connect_timeout": "10",
+    "keepalives": "1",
+    "keepalives_idle": "15",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    # Keep-alives say nothing while something of ours is under way unanswered.
+    "tcp_user_timeout": "30000",
+}
+"""Used where the connection string says nothing else."""
+
+_LONGEST_NAME = 63
+
+_AGAIN = ("08", "40", "53", "57", "58", "25P03", "25P04", "55P03")
+"""Ended from outside, too busy or out of something: another time it may work."""
+
+_TEXTS: tuple[tuple[str, type[HeadraceError], str, str], ...] = (
+    (
+        "password authentication failed|no password supplied|authentication failed",
+        SourceRefused,
+        "The server did not accept user and password",
+        "Check user and password, and where password_ref or before_connect take it from.",
+    ),
+    (
+        "no pg_hba.conf entry|pg_hba.conf rejects",
+        NotPermitted,
+        "The server lets nobody in from here with this user, database and encryption",
+        "Add a line for user, database and address to pg_hba.conf and reload the server;"
+        " mind sslmode, which the line may ask for.",
+    ),
+    (
+        "permission denied to start WAL sender|must be superuser or replication role",
+        NotPermitted,
+        "The user may not replicate",
+        "Run ALTER ROLE with REPLICATION for this user.",
+    ),
+    (
+        "permission denied for database|is not permitted to log in",
+        NotPermitted,
+        "The user may not connect to the database",
+        "Run GRANT CONNECT ON DATABASE for this user, and ALTER ROLE with LOGIN.",
+    ),
+    (
+        'database ".*" does not exist',
+        SourceRefused,
+        "The server has no such database",
+        "Check dbname in the connection string.",
+    ),
+    (
+        'role ".*" does not exist',
+        SourceRefused,
+        "The server has no such user",
+        "Check user in the connection string.",
+    ),
+    (
+        "max_wal_senders",
+        NoRoom,
+        "All of the server's senders are in use",
+        "Raise max_wal_senders and restart the server, or stop another reader.",
+    ),
+    (
+        r"server does not support SSL|certificate|SSL error|sslmode value|root\.crt",
+        SourceRefused,
+        "No connection with the encryption asked for",
+        "Check sslmode, sslrootcert and sslcert in the connection string"
+        " against the server's certificate.",
+    ),
+    (
+        "unrecognized configuration parameter|invalid value for parameter",
+        ServerRefused,
+        "The server does not take the settings of our sessions",
+        "Connect to the server directly and not through a pooler; PostgreSQL 14 to 18.",
+    ),
+    (
+        "unsupported startup parameter",
+        ServerRefused,
+        "A pooler is in the way, and replication does not pass it",
+        "Connect to the server directly.",
+    ),
+)
+
+
+def connect(
+    options: Options,
+    *,
+    replication: bool = False,
+    autocommit: bool = True,
+    application: str = APPLICATION,
+    host: str | None = None,
+    port: int | None = None,
+) -> psycopg.Connection[Any]:
+    """
+    Return a new connection with the settings all our sessions share.
+
+    `replication` makes it one for the replication protocol; this knows only simple
+    queries, so parameters are put into statements by the client. `host` and `port` lead
+    to one server among those the connection string names. Raises `SourceUnreachable`
+    where a later attempt may succeed, otherwise `SourceRefused` or one of its kind.
+    """
+    parameters = _parameters(options, application)
+    if host is not None:
+        parameters.pop("hostaddr", None)
+        parameters.pop("load_balance_hosts", None)
+        parameters["host"] = host
+    if port is not None:
+        parameters["port"] = str(port)
+    if replication:
+        parameters["replication"] = "database"
+    try:
+        connection = psycopg.Connection.connect(
+            **parameters,  # type: ignore[arg-type]  # All of them are libpq's, none psycopg's.
+            autocommit=autocommit or replication,
+            prepare_threshold=None if replication else 5,
+            cursor_factory=psycopg.ClientCursor if replication else None,
+        )
+    except psycopg.Error as error:
+        # Without its cause: psycopg's text may show what stood in the connection string.
+        raise _refusal(error, options, parameters) from None
+    try:
+        with speaking(options):
+            _set_later(connection)
+    except HeadraceError:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def speaking(options: Options) -> Iterator[None]:
+    """Translate the server's errors; their text is left out, because it can hold values."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translated(error.sqlstate, source=options.name) from None
+
+
+def translated(sqlstate: str | None, **facts: str) -> HeadraceError:
+    """Return what an error of the server means; without a SQLSTATE the connection is lost."""
+    if sqlstate is None:
+        return SourceUnreachable("Connection to the server was lost", **facts)
+    facts["sqlstate"] = sqlstate
+    match sqlstate:
+        case "53400":
+            return NoRoom("All of the server's replication slots or senders are in use", **facts)
+        case code if code.startswith(_AGAIN):
+            return SourceUnreachable("The server ended what we asked for", **facts)
+        case "42P01" | "3F000":
+            return TableRefused(
+                "Table not found", **facts, remedy="Check the table's name and schema."
+            )
+        case "42703":
+            return SchemaChanged("A column is not there any more", **facts)
+        case "42501":
+            return NotPermitted(
+                "The user lacks a right",
+                **facts,
+                remedy="Grant this user SELECT on the tables captured, USAGE on their schemas,"
+                " and REPLICATION.",
+            )
+        case "55006":
+            return SlotBusy("Somebody is reading from the slot", **facts)
+        case "0A000" | "55000" | "42704":
+            return ServerRefused("The server cannot do what capturing needs", **facts)
+        case code if code.startswith("28") or code == "3D000":
+            return SourceRefused(
+                "The server does not let us in",
+                **facts,
+                remedy="Check user, password and database.",
+            )
+    return CaptureError("The server answered with an error", **facts)
+
+
+def _parameters(options: Options, application: str) -> dict[str, str]:
+    """Return libpq's parameters, complete with password and settings."""
+    try:
+        given = conninfo_to_dict(options.connection)
+    except psycopg.Error:
+        # libpq names the piece that it stumbled over, and that may be the password.
+        raise SourceRefused(
+            "The connection string cannot be read",
+            source=options.name,
+            remedy="Write it as host=… dbname=… user=…, or as postgresql://user@host/database.",
+        ) from None
+    parameters = {key: str(value) for key, value in given.items() if value is not None}
+    if (password := read_password(options)) is not None:
+        parameters["password"] = password
+    parameters = ask_hook(options, parameters)
+    if not application.startswith(APPLICATION):
+        application = f"{APPLICATION} {application}"
+    ours = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+    return {
+        **DEFAULTS,
+        **parameters,
+        "application_name": application[:_LONGEST_NAME],
+        "client_encoding": SETTINGS["client_encoding"],
+        # The last word counts, so ours are behind the user's.
+        "options": f"{parameters.get('options', '')} {ours}".strip(),
+    }
+
+
+def _set_later(connection: psycopg.Connection[Any]) -> None:
+    version = connection.info.server_version
+    statements = [
+        f"set {name} = 0".encode() for name, since in LATER_SETTINGS.items() if version >= since
+    ]
+    for statement in statements:
+        # By libpq itself: a cursor would begin a transaction where autocommit is off.
+        result = connection.pgconn.exec_(statement)
+        if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(result)
+
+
+def _refusal(
+    error: psycopg.Error, options: Options, parameters: Mapping[str, str]
+) -> HeadraceError:
+    text = str(error)
+    facts = {
+        "source": options.name,
+        "host": parameters.get("host", "local"),
+        "port": parameters.get("port", "5432"),
+        "database": parameters.get("dbname", parameters.get("user", "")),
+    }
+    for pattern, kind, message, remedy in _TEXTS:
+        if re.search(pattern, text, re.IGNORECASE):
+            return kind(message, **facts, remedy=remedy)
+    if isinstance(error, psycopg.errors.ConnectionTimeout):
+        return SourceUnreachable("The server did not answer in time", **facts)
+    return SourceUnreachable("The server cannot be reached", **facts)

@@ -1,0 +1,73 @@
+"""
+Where reading stands in a server's write-ahead log.
+
+A commit is numbered by the end of its commit record (R3). These numbers mean something
+only on one server and in one database, and even there they can come again: a server that
+was restored from a backup, or a standby that was promoted before it had everything, goes
+through them a second time. Each time that is noticed the branch counts up, and with it
+the lineage changes (R1, R2).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from headrace.errors import BadPosition
+
+_TEXT = re.compile(
+    r"([0-9]{1,20})/([0-9]{1,10})/([0-9]{1,9})/([0-9]{1,10})/([0-9A-F]+)/([0-9A-F]+)"
+)
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The end of a commit record, or of another record that a heartbeat named."""
+
+    system: str
+    """The server's system identifier."""
+
+    database: int
+    """The database's oid."""
+
+    branch: int
+    """How often this server's history was seen to be rewritten."""
+
+    timeline: int
+    lsn: int
+
+    @property
+    def lineage(self) -> str:
+        """The space these numbers live in."""
+        branch = f"/{self.branch}" if self.branch else ""
+        return f"pg/{self.system}/{self.database}{branch}"
+
+    @property
+    def commit(self) -> int:
+        """The position's number: an LSN is below 2^63 for longer than any server lives."""
+        return self.lsn
+
+    def __str__(self) -> str:
+        parts = (self.system, self.database, self.branch, self.timeline, lsn_text(self.lsn))
+        return "/".join(map(str, parts))
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Read back what `str()` wrote; anything else raises `BadPosition`."""
+        if (match := _TEXT.fullmatch(text)) is None:
+            raise BadPosition("Text is not a place in a PostgreSQL log", text=text)
+        system, database, branch, timeline, high, low = match.groups()
+        return cls(system, int(database), int(branch), int(timeline), parse_lsn(f"{high}/{low}"))
+
+
+def parse_lsn(text: str) -> int:
+    """Read an LSN as PostgreSQL prints it: two halves in hex."""
+    if (match := _LSN.fullmatch(text)) is None:
+        raise BadPosition("Text is not an LSN", text=text)
+    return int(match[1], 16) << 32 | int(match[2], 16)
+
+
+def lsn_text(lsn: int) -> str:
+    """Return an LSN as PostgreSQL prints it."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

@@ -1,0 +1,196 @@
+"""
+Messages of transactions that have not ended yet.
+
+What a transaction did may still be taken back, and its position is known only when it
+commits (R3), so its messages wait here as they came (R9). A few megabytes of them stay in
+memory; beyond that the largest transaction goes to a file of its own. The files are
+scratch: never synced, and gone with the connection, because the server sends everything
+again (R6). They hold values of rows, so only their owner may read them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import StorageError, StorageFull
+
+_SUFFIX = ".spill"
+_HEAD = struct.Struct("<QQ")
+PART_MESSAGES: Final = 16_384
+PART_BYTES: Final = 8 << 20
+"""About how much is given back at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Messages that came together, in the order they came."""
+
+    data: bytes | memoryview
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    subs: NDArray[np.int64]
+    """For each the (sub-)transaction it belongs to, as 32 bits."""
+
+    @property
+    def size(self) -> int:
+        """Its bytes, here or in a file."""
+        return len(self.data) + 24 * len(self.starts)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is kept of one transaction."""
+
+    path: Path | None
+    blocks: list[Block] = field(default_factory=list)
+    in_memory: int = 0
+    on_disk: int = 0
+
+
+class Spill:
+    """
+    Keeps messages by transaction, in the order they came.
+
+    *Durability*: none, on purpose. *Failure*: `StorageFull` or `StorageError` where a file
+    cannot be written or read; what is kept of that transaction is then lost. *Threads*: one.
+    """
+
+    def __init__(self, folder: Path | None, memory_limit: int = 16 << 20) -> None:
+        """Keep everything in memory without a `folder`; whatever was left in it is removed."""
+        self._folder = folder
+        self._limit = memory_limit
+        self._kept: dict[int, _Kept] = {}
+        if folder is not None:
+            with _translated(folder):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                for left in folder.glob(f"*{_SUFFIX}"):
+                    left.unlink(missing_ok=True)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What is kept in memory."""
+        return sum(kept.in_memory for kept in self._kept.values())
+
+    @property
+    def disk_bytes(self) -> int:
+        """What is kept in files."""
+        return sum(kept.on_disk for kept in self._kept.values())
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._kept
+
+    def open(self, key: int) -> None:
+        """Begin to keep messages under `key`."""
+        path = None if self._folder is None else self._folder / f"{key:x}{_SUFFIX}"
+        self._kept[key] = _Kept(path)
+
+    def append(self, key: int, block: Block) -> None:
+        """Keep more messages of a transaction; its bytes must be nobody else's."""
+        kept = self._kept[key]
+        kept.blocks.append(block)
+        kept.in_memory += block.size
+        while self._folder is not None and self.memory_bytes > self._limit:
+            self._store(max(self._kept.values(), key=lambda kept: kept.in_memory))
+
+    def blocks(self, key: int) -> Iterator[tuple[Block, bool]]:
+        """
+        Yield all messages of a transaction in parts, and with each whether it is the last.
+
+        At least one part is yielded, an empty one if there are no messages.
+        """
+        gathered: list[Block] = []
+        messages = size = 0
+        for block in self._all(self._kept[key]):
+            if gathered and (messages >= PART_MESSAGES or size >= PART_BYTES):
+                yield _joined(gathered), False
+                gathered, messages, size = [], 0, 0
+            gathered.append(block)
+            messages += len(block.starts)
+            size += block.size
+        yield _joined(gathered), True
+
+    def discard(self, key: int) -> None:
+        """Forget a transaction; nothing happens where it is not known."""
+        if (kept := self._kept.pop(key, None)) and kept.on_disk and kept.path is not None:
+            with suppress(OSError):
+                kept.path.unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Forget every transaction, as at the start of every stream (R6)."""
+        for key in list(self._kept):
+            self.discard(key)
+
+    # --- files -----------------------------------------------------------------------------
+
+    def _store(self, kept: _Kept) -> None:
+        assert kept.path is not None
+        flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if kept.on_disk else os.O_TRUNC)
+        with _translated(kept.path):
+            descriptor = os.open(kept.path, flags, 0o600)
+            with os.fdopen(descriptor, "ab") as file:
+                for block in kept.blocks:
+                    file.write(_HEAD.pack(len(block.starts), len(block.data)))
+                    for numbers in (block.starts, block.stops, block.subs):
+                        file.write(numbers.astype("<i8", copy=False).tobytes())
+                    file.write(block.data)
+        kept.on_disk += kept.in_memory
+        kept.blocks, kept.in_memory = [], 0
+
+    def _all(self, kept: _Kept) -> Iterator[Block]:
+        if kept.on_disk and kept.path is not None:
+            with _translated(kept.path), kept.path.open("rb") as file:
+                while head := file.read(_HEAD.size):
+                    yield _read(file, head, kept.path)
+        yield from kept.blocks
+
+
+def _read(file: BinaryIO, head: bytes, path: Path) -> Block:
+    try:
+        count, size = _HEAD.unpack(head)
+        numbers = [
+            np.frombuffer(file.read(8 * count), "<i8", count).astype(np.int64) for _ in range(3)
+        ]
+    except (struct.error, ValueError) as error:
+        raise StorageError("Scratch file was cut short", file=str(path)) from error
+    data = file.read(size)
+    if len(data) < size:
+        raise StorageError("Scratch file was cut short", file=str(path))
+    return Block(data, numbers[0], numbers[1], numbers[2])
+
+
+def _joined(blocks: list[Block]) -> Block:
+    if len(blocks) == 1:
+        return blocks[0]
+    bases = np.cumsum([0, *(len(block.data) for block in blocks)])
+    pairs = list(zip(blocks, bases.tolist(), strict=False))
+    return Block(
+        b"".join(block.data for block in blocks),
+        _chained([block.starts + base for block, base in pairs]),
+        _chained([block.stops + base for block, base in pairs]),
+        _chained([block.subs for block in blocks]),
+    )
+
+
+def _chained(parts: list[NDArray[Any]]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        kind = StorageFull if full else StorageError
+        reason = os.strerror(error.errno) if error.errno else "failed"
+        raise kind("Scratch file cannot be used", file=str(path), reason=reason) from error

@@ -1,0 +1,380 @@
+"""
+From messages to commits.
+
+The server sends a transaction when it has ended, from Begin to Commit in one piece, or,
+where it is large, in streams while it still goes on. Of the first kind thousands arrive
+together, and they are read together: their bounds are found by numpy, and so are the
+ordinals of their changes. The second kind waits in the spill until it commits, and so does
+a transaction that is larger than what is received at once: only its end has its position.
+
+What is rolled back never happened: ordinals count what survived, in the order received,
+and they count the changes of all tables, ours or not (R5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.capture.postgres import pgoutput
+from headrace.capture.postgres.committed import Committed, widened
+from headrace.capture.postgres.images import Stamps
+from headrace.capture.postgres.layout import Layouts
+from headrace.capture.postgres.open_streams import OpenStream, OpenStreams, block_of, flags, within
+from headrace.capture.postgres.pgoutput import Commit, bad
+from headrace.capture.postgres.relations import Decoder, Relations
+from headrace.capture.postgres.spill import PART_MESSAGES, Block, Spill
+from headrace.capture.postgres.tuples import Bytes, Flags, Ints, Messages
+from headrace.changelog.change import Changes, TableChanges
+from headrace.changelog.position import MAX_ORDINAL, SourcePosition
+from headrace.errors import CaptureError
+
+PIECE_MESSAGES: Final = 65_536
+"""About how many messages of whole commits become one `Changes`."""
+
+TAIL_BYTES: Final = 256 << 10
+"""Up to here the beginning of a transaction is put in front of what is received next."""
+
+_WHOLE: Final = -1
+"""Where the spill keeps the one transaction that is received and not streamed."""
+
+
+_CHANGES = flags("IUDT")
+_CONTROL = flags("SEcA")
+_KNOWN = flags("BCIUDTRYOMSEcA")
+
+
+class Transactions:
+    """
+    Makes commits of the messages of one connection.
+
+    *Order*: changes come in the order of their commits, none at or before `after`, however
+    often the server sends it (R2). *Failure*: `BadMessage` for bytes that are no such
+    messages; then, and after any other error, this object is of no more use: the stream
+    must be started anew, and with it everything here (R6). *Threads*: one.
+    """
+
+    def __init__(
+        self,
+        layouts: Layouts,
+        spill: Spill,
+        *,
+        after: int,
+        place: Callable[[int], SourcePosition],
+        around: int,
+    ) -> None:
+        """`around` is a transaction number of 64 bits near the present, for widening."""
+        spill.clear()
+        self._spill = spill
+        self._place = place
+        self._after = after
+        self._position = after
+        self._ended = 0
+        self._around = around
+        self._decoder = Decoder(layouts)
+        self._session = Relations()
+        self._streams = OpenStreams(spill)
+        self._tail: Block | None = None
+        self._whole: int | None = None
+        self._taking = False
+        self.committed = Committed()
+        self.dropped = 0
+        """Commits that came although the log has them."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no transaction is half received; streamed ones do not count (R4)."""
+        return self._tail is None and self._whole is None
+
+    @property
+    def position(self) -> int:
+        """The LSN up to which everything was given."""
+        return self._position
+
+    @property
+    def streams(self) -> int:
+        """How many transactions are open and streamed."""
+        return len(self._streams)
+
+    def take(
+        self, buffer: bytes | bytearray | memoryview, starts: Ints, stops: Ints
+    ) -> Iterator[Changes]:
+        """
+        Yield what ends in these messages; the rest is kept for later.
+
+        `starts` are the offsets of the messages' first bytes, `stops` those behind their last.
+        Small commits come many at a time. A commit too large for that comes in parts (R9):
+        all but the last say `ends=False` and that reading would go on where it did before.
+        Must be read to its end before the next call; the buffer is free again then.
+        """
+        if self._taking:
+            raise CaptureError("Messages were not taken to their end before")
+        self._taking = True
+        return self._take(buffer, starts, stops)
+
+    def _take(
+        self, buffer: bytes | bytearray | memoryview, starts: Ints, stops: Ints
+    ) -> Iterator[Changes]:
+        run = self._received(buffer, starts, stops)
+        at = 0
+        for control in np.flatnonzero(_CONTROL[run.kinds]).tolist():
+            if self._streams.inside:
+                self._streams.keep(run.at(slice(at, control)), self._decoder.count)
+                self._streams.stop(run.one(control), int(run.kinds[control]))
+            else:
+                yield from self._outside(run.at(slice(at, control)))
+                if not self.idle:
+                    bad("Transaction has not ended", int(run.kinds[control]), 0)
+                yield from self._control(run, control)
+            at = control + 1
+        rest = run.at(slice(at, None))
+        if self._streams.inside:
+            self._streams.keep(rest, self._decoder.count)
+        else:
+            yield from self._outside(rest)
+        self._taking = False
+
+    def _received(
+        self, buffer: bytes | bytearray | memoryview, starts: Ints, stops: Ints
+    ) -> Messages:
+        """Return what is there to read, with what was left over in front."""
+        starts, stops = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
+        if len(starts) and (starts[0] < 0 or stops[-1] > len(buffer)):
+            bad("Message is not within what was received", 0, 0)
+        if (starts >= stops).any() or (starts[1:] < stops[:-1]).any():
+            bad("Messages overlap, or one is empty", 0, 0)
+        if (tail := self._tail) is not None:
+            self._tail = None
+            buffer = b"".join((tail.data, buffer))
+            starts = np.concatenate((tail.starts, starts + len(tail.data)))
+            stops = np.concatenate((tail.stops, stops + len(tail.data)))
+        source = Bytes(buffer)
+        run = Messages(source, source.each[starts], starts, stops)
+        if (wrong := ~_KNOWN[run.kinds]).any():
+            run.wrong("Message is of no known kind", wrong)
+        return run
+
+    # --- transactions in one piece ---------------------------------------------------------
+
+    def _outside(self, run: Messages) -> Iterator[Changes]:
+        """Read messages that do not stand in a stream."""
+        if self._whole is not None:
+            ends = np.flatnonzero(run.kinds == pgoutput.COMMIT)
+            end = int(ends[0]) if len(ends) else len(run.kinds)
+            self._spill.append(_WHOLE, block_of(within(run.at(slice(0, end))), self._whole))
+            if not len(ends):
+                return
+            _, commits, times = self._bounds(run.at(slice(end, end + 1)))
+            commit = Commit(self._whole, int(commits[0]), int(times[0]))
+            yield from self._finish(_WHOLE, commit, self._session, None)
+            self._whole = None
+            run = run.at(slice(end + 1, None))
+        ends = np.flatnonzero(run.kinds == pgoutput.COMMIT)
+        last = int(ends[-1]) + 1 if len(ends) else 0
+        begins = np.flatnonzero(run.kinds[last:] == pgoutput.BEGIN)
+        complete = last + int(begins[0]) if len(begins) else len(run.kinds)
+        at = 0
+        for until in _cuts(run.kinds[:complete], ends):
+            yield from self._piece(run.at(slice(at, until)))
+            at = until
+        if complete < len(run.kinds):
+            self._hold(run.at(slice(complete, None)))
+
+    def _hold(self, run: Messages) -> None:
+        """Keep the beginning of a transaction until more of it is there."""
+        xids, _, _ = self._bounds(run.at(slice(0, 1)))
+        xid = int(xids[0])
+        rest = within(run.at(slice(1, None)))
+        block = block_of(run, xid)
+        if block.size <= TAIL_BYTES:
+            self._tail = block
+            return
+        self._whole = xid
+        self._spill.open(_WHOLE)
+        self._spill.append(_WHOLE, block_of(rest, xid))
+
+    def _bounds(self, run: Messages) -> tuple[Ints, Ints, Ints]:
+        """Return the numbers of the transactions that begin here; ends and times of commits."""
+        begins, commits = run.kinds == pgoutput.BEGIN, run.kinds == pgoutput.COMMIT
+        sizes = run.sizes()
+        wrong = (begins & (sizes != pgoutput.BEGIN_SIZE)) | (
+            commits & (sizes != pgoutput.COMMIT_SIZE)
+        )
+        if wrong.any():
+            run.wrong("Message has another length than its kind", wrong)
+        xids = run.bytes.numbers(run.starts[begins] + 17, ">u4")
+        places = run.starts[commits]
+        ends = run.bytes.numbers(places + 10, ">i8")
+        times = run.bytes.numbers(places + 18, ">i8")
+        if (wrong := np.diff(ends, prepend=self._ended) <= 0).any():
+            # Also an end beyond 63 bits, which reads as a negative one.
+            run.at(commits).wrong("Commit is not beyond the one before it", wrong, places + 10)
+        if (wrong := (times > pgoutput.LAST_TIME) | (times < -pgoutput.LAST_TIME)).any():
+            run.at(commits).wrong("No such time", wrong, places + 18)
+        if len(ends):
+            self._end(int(ends[ends > self._after][0]) if ends[-1] > self._after else None)
+            self._ended = int(ends[-1])
+        return xids, ends, times + pgoutput.EPOCH
+
+    def _end(self, first: int | None) -> None:
+        """Check that the first commit that the log does not have is beyond all it has."""
+        if first is not None and first <= self._position:
+            bad("Commit is not beyond what was read", pgoutput.COMMIT, 10)
+
+    def _piece(self, run: Messages) -> Iterator[Changes]:
+        """Read whole commits, and what stands between them."""
+        kinds = run.kinds
+        begins, commits = kinds == pgoutput.BEGIN, kinds == pgoutput.COMMIT
+        number = np.cumsum(begins)
+        depth = number - (np.cumsum(commits) - commits)
+        free = (depth == 0) & (kinds == pgoutput.MESSAGE)
+        if (wrong := (depth != 1) & ~free).any():
+            run.wrong("Message stands in no transaction, or a second one begins", wrong)
+        if np.count_nonzero(begins) != np.count_nonzero(commits):
+            # A second one begins, and with a relation, so that it was cut off as a piece.
+            bad("Transaction has not ended", pgoutput.BEGIN, 0)
+        moved = self._others(run, free)
+        xids, ends, times = self._bounds(run)
+        wide = self._widened(xids)
+        self.committed.add(ends, wide)
+        tables: list[TableChanges] = []
+        if len(ends):
+            kept = ends > self._after
+            self.dropped += len(ends) - int(np.count_nonzero(kept))
+            which = number - 1
+            changes = _CHANGES[kinds]
+            counted = np.cumsum(changes)
+            ordinal = counted - 1 - counted[begins][which]
+            stamps = Stamps(ends[which], ordinal, wide[which], times[which])
+            tables = self._decoder.decode(run, changes & kept[which], stamps, self._session)
+        upto = max(moved, self._ended, self._position)
+        if upto > self._position:
+            self._position = upto
+            yield Changes(tables, self._place(upto))
+
+    def _others(self, run: Messages, free: Flags) -> int:
+        """Read the messages that change nothing; return how far the position moved by them."""
+        moved = 0
+        streamed = run.lead > 1
+        rare = (
+            (run.kinds == pgoutput.MESSAGE)
+            | (run.kinds == pgoutput.ORIGIN)
+            | (run.kinds == pgoutput.TYPE)
+        )
+        for index in np.flatnonzero(rare).tolist():
+            kind = run.kinds[index]
+            if kind == pgoutput.MESSAGE:
+                lsn = pgoutput.read_message(run.one(index), streamed=streamed)
+                if free[index] and lsn is None:
+                    bad("Message of a transaction stands in none", int(kind), 0)
+                if free[index] and lsn is not None:
+                    moved = max(moved, lsn)
+            elif kind == pgoutput.TYPE:
+                pgoutput.check_type(run.one(index), streamed=streamed)
+            else:
+                pgoutput.check_origin(run.one(index))
+        return moved
+
+    def _widened(self, xids: Ints) -> Ints:
+        wide = widened(xids, self._around)
+        # A connection may live for more than half of what 32 bits can count.
+        self._around = int(wide.max(initial=self._around))
+        return wide
+
+    # --- transactions in streams -----------------------------------------------------------
+
+    def _control(self, run: Messages, index: int) -> Iterator[Changes]:
+        message, kind = run.one(index), int(run.kinds[index])
+        if kind == pgoutput.STREAM_START:
+            self._streams.start(message)
+        elif kind == pgoutput.STREAM_ABORT:
+            self._streams.abort(message)
+        elif kind == pgoutput.STREAM_COMMIT:
+            yield from self._commit(pgoutput.read_stream_commit(message))
+        else:
+            bad("Stream has not started", kind, 0)
+
+    def _commit(self, commit: Commit) -> Iterator[Changes]:
+        stream = self._streams.ended(commit.xid)
+        if commit.end <= self._ended:
+            bad("Commit is not beyond the one before it", pgoutput.STREAM_COMMIT, 14)
+        self._end(commit.end if commit.end > self._after else None)
+        self._ended = commit.end
+        # Relations of a stream are its own until it commits; then they are everybody's,
+        # because the server does not send them again.
+        own = Relations()
+        yield from self._finish(commit.xid, commit, own, stream)
+        self._session.merge(own)
+
+    def _finish(
+        self, key: int, commit: Commit, known: Relations, stream: OpenStream | None
+    ) -> Iterator[Changes]:
+        """Read what the spill has of a transaction that has just ended."""
+        announced = None if stream is None else stream.announced()
+        xid = int(self._widened(np.array([commit.xid], np.int64))[0])
+        self.committed.add(np.array([commit.end]), np.array([xid]))
+        kept = commit.end > self._after
+        self.dropped += not kept
+        ordinal = 0
+        for run, last in self._parts(key, stream):
+            free = np.zeros(len(run.kinds), np.bool_)
+            self._others(run, free)
+            changes = _CHANGES[run.kinds]
+            ordinals = np.cumsum(changes) + (ordinal - 1)
+            ordinal += int(np.count_nonzero(changes))
+            if ordinal > MAX_ORDINAL:
+                bad("Transaction has more changes than can be counted", pgoutput.COMMIT, 0)
+            count = len(run.kinds)
+            stamps = Stamps(
+                np.full(count, commit.end),
+                ordinals,
+                np.full(count, xid),
+                np.full(count, commit.time),
+            )
+            tables = self._decoder.decode(run, changes & kept, stamps, known, announced)
+            if tables and not last:
+                yield Changes(tables, self._place(self._position), ends=False)
+        self._spill.discard(key)
+        if kept:
+            self._position = commit.end
+            yield Changes(tables, self._place(commit.end))
+
+    def _parts(self, key: int, stream: OpenStream | None) -> Iterator[tuple[Messages, bool]]:
+        """Yield a transaction's surviving messages, and with each part whether it is the last."""
+        aborted = np.array(sorted(stream.aborted) if stream else [], np.int64)
+        for block, last in self._spill.blocks(key):
+            source = Bytes(block.data)
+            kinds = source.each[block.starts]
+            lead = 1 if stream is None else 5
+            run = Messages(source, kinds, block.starts, block.stops, lead)
+            if len(aborted):
+                run = run.at(~np.isin(block.subs, aborted))
+            count = len(run.kinds)
+            for at in range(0, max(count, 1), PART_MESSAGES):
+                part = run.at(slice(at, at + PART_MESSAGES))
+                yield part, last and at + PART_MESSAGES >= count
+
+
+def _cuts(kinds: NDArray[np.uint8], ends: Ints) -> Iterator[int]:
+    """
+    Yield where to cut whole commits, which end behind `ends`, into pieces.
+
+    A transaction with a Relation message begins a piece: it may be that its table cannot be
+    captured any more, and what was committed before must not be lost with it.
+    """
+    begins = np.flatnonzero(kinds == pgoutput.BEGIN)
+    described = np.searchsorted(begins, np.flatnonzero(kinds == pgoutput.RELATION)) - 1
+    special = begins[np.unique(described[described >= 0])]
+    at = 0
+    while at < len(kinds):
+        index = int(np.searchsorted(ends, at + PIECE_MESSAGES))
+        # What follows the last commit goes with it.
+        until = int(ends[index]) + 1 if index < len(ends) - 1 else len(kinds)
+        following = int(np.searchsorted(special, at, "right"))
+        if following < len(special):
+            until = min(until, int(special[following]))
+        yield until
+        at = until

@@ -1,0 +1,1 @@
+"""Servers of our own, for the demo and for tests: no installation, no root, loopback only."""

@@ -1,0 +1,39 @@
+"""
+A baseline copied by Spark's tasks.
+
+Each task reads a part of the table on a connection of its own and writes segments itself;
+what comes back to the driver is a receipt for each (S4). Rows pass neither through the JVM
+nor through the driver. Executors need Headrace installed, as they do on one machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+from headrace.capture.parts import Order, copy_part
+from headrace.changelog.entry import File
+from headrace.pipeline.session import Spark
+
+_RECEIPT = "receipt string"
+_FILES = msgspec.json.Decoder(File)
+
+
+def copy_parts(spark: Spark, order: Order, numbers: range) -> list[File]:
+    """Copy these parts of a baseline, a task for each, and return what was written."""
+    frame = spark.bulk.range(numbers.start, numbers.stop, 1, len(numbers))
+    receipts = spark.collect(frame.mapInArrow(partial(_copy, order), _RECEIPT))
+    return [_FILES.decode(text) for text in receipts.column("receipt").to_pylist()]
+
+
+def _copy(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run in a task: numbers of parts come, receipts go."""
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            receipts = [msgspec.json.encode(file).decode() for file in copy_part(order, number)]
+            yield pa.RecordBatch.from_pydict(
+                {"receipt": receipts}, schema=pa.schema([("receipt", pa.string())])
+            )

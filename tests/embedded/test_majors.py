@@ -1,0 +1,43 @@
+"""The table that closes a run over every major, and what makes it red."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools import test_postgres as majors
+
+REPORT = """<?xml version="1.0"?><testsuites>
+<testsuite name="pytest" tests="7" failures="1" errors="1" skipped="2"></testsuite>
+</testsuites>"""
+
+
+def test_a_report_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "report.xml").write_text(REPORT)
+    run = majors.counted(14, tmp_path / "report.xml", 1.5)
+    assert (run.passed, run.failed, run.skipped, run.good) == (3, 2, 2, False)
+
+
+def test_the_table_has_a_line_for_every_major() -> None:
+    runs = [
+        majors.Run(14, passed=10, seconds=3.21),
+        majors.Run(15, passed=9, failed=1, skipped=2, seconds=4),
+        majors.Run(16, problem="no server"),
+    ]
+    assert majors.table(runs).splitlines() == [
+        "PostgreSQL    passed  failed  skipped  seconds",
+        "14                10       0        0      3.2",
+        "15                 9       1        2      4.0  FAILED",
+        "16                 0       0        0      0.0  no server",
+    ]
+
+
+def test_a_major_that_cannot_be_had_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert majors.main(["--versions", "9"]) == 1
+    assert "Ask for one of 14, 15, 16, 17, 18" in capsys.readouterr().out
+
+
+def test_no_test_at_all_is_no_success() -> None:
+    assert not majors.Run(14).good
+    assert majors.main(["--versions", ""]) == 1

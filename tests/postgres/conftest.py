@@ -1,0 +1,36 @@
+"""A PostgreSQL server for all tests here, a database for each, or a server of a test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.embedded.postgres import PostgresServer
+from tests.postgres.servers import Database, fresh_database, make_server
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgresServer]:
+    """The server that tests share: not to be stopped, and not to be set up differently."""
+    with make_server() as running:
+        yield running
+
+
+@pytest.fixture
+def database(server: PostgresServer) -> Iterator[Database]:
+    """A new, empty database."""
+    with fresh_database(server) as made:
+        yield made
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    """
+    A running server for one test alone, which may stop, kill and reload it.
+
+    `@pytest.mark.parametrize("own_server", [{"wal_level": "replica"}], indirect=True)` gives it
+    settings; a database on it is made by `fresh_database`.
+    """
+    with make_server(getattr(request, "param", None)) as running:
+        yield running

@@ -1,0 +1,125 @@
+"""What the server is told, and when: without a server, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.capture.postgres.status import ACKNOWLEDGE_BYTES, Status
+from headrace.errors import BadPosition
+
+
+def told(status: Status, now: float = 0.0, *, sent: bool = True) -> tuple[int, int, int]:
+    """Send an update; return what it says."""
+    update, acknowledged = status.update()
+    kind, write, flush, apply, _, reply = struct.unpack(">cQQQqB", update)
+    assert (kind, reply) == (b"r", 0)
+    status.told(acknowledged, now, sent=sent)
+    return write, flush, apply
+
+
+def test_before_the_first_acknowledgement_nothing_is_said_about_it() -> None:
+    status = Status(100, 60.0, 0.0)
+    status.moved(150, 160)
+    assert told(status) == (150, 0, 0)
+
+
+def test_an_update_tells_what_was_received_and_what_was_acknowledged() -> None:
+    status = Status(100, 60.0, 0.0)
+    status.moved(150, 160)
+    status.acknowledge(120)
+    assert told(status) == (150, 120, 120)
+    assert status.confirmed == 120
+
+
+@pytest.mark.meets("R2")
+def test_nothing_is_acknowledged_that_was_not_received() -> None:
+    status = Status(100, 60.0, 0.0)
+    status.moved(150, 900)
+    with pytest.raises(BadPosition):
+        status.acknowledge(151)
+    assert status.acknowledged == 0
+
+
+@pytest.mark.meets("R8")
+def test_what_was_not_sent_is_not_confirmed() -> None:
+    status = Status(100, 60.0, 0.0)
+    status.acknowledge(100)
+    told(status, sent=False)
+    assert status.confirmed == 0
+
+
+@pytest.mark.meets("R7")
+@pytest.mark.parametrize(("timeout", "seconds"), [(60.0, 10.0), (0.0, 10.0), (6.0, 2.0)])
+def test_a_silence_is_a_third_of_what_the_server_takes(timeout: float, seconds: float) -> None:
+    assert Status(100, timeout, 5.0).due == 5.0 + seconds
+
+
+def test_an_acknowledgement_is_told_within_a_second_and_a_long_one_at_once() -> None:
+    status = Status(100, 60.0, 5.0)
+    status.moved(100 + 2 * ACKNOWLEDGE_BYTES, 0)
+    status.acknowledge(101)
+    told(status, 5.0)
+    status.acknowledge(102)
+    assert status.due == 6.0
+    status.acknowledge(102 + ACKNOWLEDGE_BYTES)
+    assert status.due <= 5.0
+
+
+@pytest.mark.meets("R7")
+def test_a_server_that_asks_without_news_is_leaving_and_gets_no_statement() -> None:
+    status = Status(100, 60.0, 0.0)
+    status.moved(150, 150)
+    status.acknowledge(120)
+    for number in range(3):
+        status.asked(number / 10)
+        assert status.due <= number / 10
+        assert told(status, number / 10) == (150, 120, 120)
+    status.asked(0.3)
+    assert told(status) == (150, 0, 0)
+    assert status.confirmed == 120
+    status.moved(151, 151)  # it goes on after all
+    assert told(status) == (151, 120, 120)
+
+
+@pytest.mark.meets("R7")
+def test_a_server_that_asks_now_and_then_or_has_news_is_not_leaving() -> None:
+    slow = Status(100, 60.0, 0.0)
+    for second in range(10):
+        slow.asked(second / 2)
+    assert not slow.leaving
+    busy = Status(100, 60.0, 0.0)
+    for step in range(10):
+        busy.moved(0, 101 + step)
+        busy.asked(step / 100)
+    assert not busy.leaving
+
+
+@pytest.mark.meets("R4")
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["moved", "asked", "acknowledge", "tell"]), st.integers(0, 40))
+    )
+)
+def test_the_slot_is_never_moved_but_by_what_was_acknowledged(
+    steps: list[tuple[str, int]],
+) -> None:
+    status = Status(10, 60.0, 0.0)
+    acknowledged = received = 0
+    for number, (step, lsn) in enumerate(steps):
+        if step == "moved":
+            status.moved(lsn, lsn)
+            received = max(received, lsn)
+        elif step == "asked":
+            status.asked(number / 20)
+        elif step == "acknowledge" and lsn <= max(received, 10):
+            status.acknowledge(lsn)
+            acknowledged = max(acknowledged, lsn)
+        elif step == "tell":
+            write, flush, apply = told(status)
+            assert flush == apply
+            assert flush in (0, acknowledged)
+            assert flush <= write

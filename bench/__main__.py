@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from bench import cluster, demo, harness, memory, spine
+from bench import cluster, demo, harness, memory, postgres, spine
 
 
 def _quiet(run: Callable[..., list[harness.Result]]) -> Area:
@@ -18,6 +18,7 @@ Area = Callable[..., tuple[list[harness.Result], bool]]
 AREAS: dict[str, Area] = {
     "memory": _quiet(memory.run),
     "spine": spine.run,
+    "pg": postgres.run,
     "demo": _quiet(demo.run),
     "cluster": _quiet(cluster.run),
 }

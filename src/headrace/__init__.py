@@ -28,7 +28,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.capture.postgres.source import postgres
+    from headrace.capture.postgres.definition import postgres
     from headrace.capture.sqlite.source import sqlite
     from headrace.changelog.position import Position
     from headrace.control.engine import Engine
@@ -111,7 +111,7 @@ _HOMES = {
     "function": "headrace.pipeline.steps",
     "mask": "headrace.pipeline.steps",
     "memory": "headrace.targets.memory",
-    "postgres": "headrace.capture.postgres.source",
+    "postgres": "headrace.capture.postgres.definition",
     "prefix": "headrace.pipeline.steps",
     "record": "headrace.control.record",
     "regex": "headrace.pipeline.steps",

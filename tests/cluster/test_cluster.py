@@ -14,7 +14,8 @@ import pytest
 
 import headrace as hr
 from headrace.errors import HeadraceError
-from headrace.interfaces.cli.demo import shop as demo
+from headrace.interfaces.cli.demo import goods
+from headrace.interfaces.cli.demo import sqlite_shop as demo
 from headrace.pipeline.foreach import FrameBatch, foreach_batch
 from headrace.pipeline.session import Spark
 from headrace.pipeline.steps import Filter, Transform, derive, drop, function, where
@@ -66,8 +67,8 @@ class Shop:
     def change(self, count: int = CHANGES) -> None:
         with demo.connected(self.path) as database:
             for _ in range(count):
-                with database:
-                    demo.change(database, self._chance)
+                with database.transaction():
+                    goods.change(database, self._chance)
 
     def truth(self) -> Rows:
         total = "qty * price_cents as total_cents"

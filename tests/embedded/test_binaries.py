@@ -22,7 +22,7 @@ PASSWORD = "s3cret"
 MVN = f"""#!/bin/sh
 # Stands in for Maven: notes what it is asked for, and gives the file that is ready.
 printf '%s\\n' "$*" >>"$NOTES"
-echo "Could not transfer from https://me:{PASSWORD}@mirror/" >&2
+echo "Could not transfer from an address with me:{PASSWORD} in it" >&2
 for word in "$@"; do
     case $word in
     -DoutputDirectory=*) [ -z "$JAR" ] || cp "$JAR" "${{word#*=}}/artifact.jar" ;;

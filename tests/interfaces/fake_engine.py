@@ -139,7 +139,7 @@ class FakeEngine:
             self.copier.join()
         if self.recorder is not None:
             self.recorder.kill()
-            self.recorder.wait()
+            self.recorder.communicate()
         self.orders.queue.put(None)
 
     def await_ready(self, timeout: float | None = None) -> bool:
@@ -210,7 +210,12 @@ class FakeEngine:
         return tuple(self.letters)
 
     def _start_recorder(self) -> None:
-        self.recorder = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        if self.recorder is not None:
+            self.recorder.communicate()
+        # Ends with its input, which ends with us, however we end.
+        self.recorder = subprocess.Popen(
+            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+        )
 
     def _copy(self, seen: dict[int, dict[str, object]]) -> None:
         for key, order in seen.items():

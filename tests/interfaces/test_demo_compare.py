@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.interfaces.cli.demo import shop
 from headrace.interfaces.cli.demo.compare import (
     MOST_SHOWN,
     Expected,
     as_in_target,
     compare,
     expect,
-    orders_in,
 )
+from headrace.interfaces.cli.demo.goods import BARCODE
 from headrace.interfaces.cli.demo.snapshot import Difference
+from headrace.interfaces.cli.demo.sqlite_shop import SqliteShop, make
 
 Rows = dict[int, dict[str, object]]
 
@@ -108,11 +108,11 @@ def test_rows_are_called_equal_exactly_when_they_are(
 
 
 def test_what_is_expected_is_filtered_derived_and_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "shop.db"
-    shop.make(path, orders=200)
-    expected = expect(orders_in(path), []).rows
-    with shop.connected(path) as connection:
-        counted = connection.execute(
+    shop = SqliteShop(tmp_path)
+    make(shop.path, orders=200)
+    expected = expect(shop.orders(), []).rows
+    with shop.connected() as till:
+        counted = till.execute(
             "select count(*), sum(qty * price_cents) from orders where status <> 'cancelled'"
         ).fetchone()
     assert counted == (len(expected), sum(int(str(r["total_cents"])) for r in expected.values()))
@@ -127,7 +127,7 @@ def order(number: int, *, qty: int = 2, status: str = "new") -> dict[str, object
     return {"id": number, "qty": qty, "price_cents": 100, "status": status, "card_number": "0"}
 
 
-SPOILT = order(3, qty=shop.BARCODE)
+SPOILT = order(3, qty=BARCODE)
 
 
 def target(*orders: Mapping[str, object]) -> list[Mapping[str, object]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.interfaces.cli.demo.shop import BARCODE
+from headrace.interfaces.cli.demo.goods import BARCODE
 from tests.interfaces.terminal import Terminal
 from tests.support import mounting
 

@@ -16,11 +16,13 @@ from types import TracebackType
 import pytest
 
 from headrace.errors import BadDataDirectory, HeadraceError, Locked, StorageFull
-from headrace.interfaces.cli.demo import shop
+from headrace.interfaces.cli.demo import goods
 from headrace.interfaces.cli.demo.next_steps import flushes_of, next_steps
 from headrace.interfaces.cli.demo.parts import Build
 from headrace.interfaces.cli.demo.session import Session, Settings
+from headrace.interfaces.cli.demo.shop import Shop
 from headrace.interfaces.cli.demo.snapshot import Difference, Snapshot, Step, Summary
+from headrace.interfaces.cli.demo.sqlite_shop import SqliteShop, make
 from tests.interfaces.fake_engine import FakeEngine, FakeOrders, Row
 
 ROOT = Path(__file__).parent.parent.parent
@@ -84,7 +86,7 @@ class Case:
 
     def __init__(
         self,
-        data: Path,
+        shop: Path | Shop,
         seconds: float,
         view: Recorded,
         *,
@@ -96,14 +98,13 @@ class Case:
         self.view = view
         self.ending = Asked()
         self._engine = engine
-        settings = Settings(data, seconds, rate=200, kill=kill, explain=explain)
-        self.session = Session(settings, self._builder(), view, self.ending)
+        settings = Settings(seconds, rate=200, kill=kill, explain=explain)
+        self.shop = SqliteShop(shop) if isinstance(shop, Path) else shop
+        self.session = Session(settings, self.shop, self._builder(), view, self.ending)
 
     def _builder(self) -> Build:
-        def build(
-            path: Path, data: Path, on_step: Callable[[str], None]
-        ) -> tuple[FakeEngine, FakeOrders]:
-            engine = FakeEngine(path, on_step, **self._engine)  # type: ignore[arg-type]
+        def build(shop: Shop, on_step: Callable[[str], None]) -> tuple[FakeEngine, FakeOrders]:
+            engine = FakeEngine(shop, on_step, **self._engine)  # type: ignore[arg-type]
             self.engines.append(engine)
             return engine, engine.orders
 
@@ -138,7 +139,7 @@ def test_the_spoilt_order_becomes_a_dead_letter_with_a_change_behind_it(tmp_path
 
     case = Case(tmp_path, 30, Recorded(end))
     summary = case.run()
-    order = shop.spoilt_order(tmp_path / "shop.db")
+    order = case.shop.spoilt_order()
     (letter,) = summary.last.letters
     assert (letter.key, letter.code, letter.behind) == (str(order), "ARITHMETIC_OVERFLOW", 1)
     assert summary.comparison is not None
@@ -172,10 +173,9 @@ def test_a_letter_without_a_cause_makes_the_comparison_fail(tmp_path: Path) -> N
 
 
 def test_what_was_written_counts_the_orders_of_the_demo_itself(tmp_path: Path) -> None:
-    summary = Case(tmp_path, 1.0, Recorded()).run()
-    with shop.connected(tmp_path / "shop.db") as connection:
-        (highest,) = connection.execute("select max(id) from orders").fetchone()
-    assert summary.written > highest - shop.SEED_ORDERS > 2
+    case = Case(tmp_path, 1.0, Recorded())
+    summary = case.run()
+    assert summary.written > max(case.shop.orders()) - goods.SEED_ORDERS > 2
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -260,7 +260,7 @@ def test_the_lookup_and_the_changes_move_as_one_watches(tmp_path: Path) -> None:
     shown = [s for s in case.view.snapshots if s.phase == "running" and s.lookup is not None]
     assert len({s.lookup.orders for s in shown if s.lookup}) > 1
     assert {change.op for s in shown for change in s.changes} == {"insert", "update", "delete"}
-    assert all(s.lookup.customer == shop.FAVOURITE for s in shown[-1:] if s.lookup)
+    assert all(s.lookup.customer == goods.FAVOURITE for s in shown[-1:] if s.lookup)
 
 
 def _wrong_status(rows: dict[int, Row]) -> None:
@@ -342,8 +342,8 @@ def test_commands_can_be_pasted_where_the_demo_was_called(
     monkeypatch.chdir(tmp_path)
     data = tmp_path / "it's a demo"
     data.mkdir()
-    shop.make(data / "shop.db", orders=50)
-    read_log, again, ask = next_steps(data, "shop")
+    make(data / "shop.db", orders=50)
+    read_log, again, ask = next_steps(SqliteShop(data), "shop")
     assert str(tmp_path) not in ask.line
     done = subprocess.run(
         ["/bin/sh", "-c", ask.line], capture_output=True, text=True, check=False, cwd=tmp_path

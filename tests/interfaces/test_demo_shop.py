@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -11,17 +10,29 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import StorageError, StorageFull
-from headrace.interfaces.cli.demo import shop
-from headrace.interfaces.cli.demo.writer import Writer, shop_errors
+from headrace.interfaces.cli.demo import goods
+from headrace.interfaces.cli.demo.sqlite_shop import (
+    SqliteShop,
+    connected,
+    file_errors,
+    is_shop,
+    make,
+)
+from headrace.interfaces.cli.demo.writer import Writer
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    made = tmp_path / "shop.db"
-    shop.make(made, orders=300)
+def shop(tmp_path: Path) -> SqliteShop:
+    made = SqliteShop(tmp_path)
+    make(made.path, orders=300)
     return made
+
+
+@pytest.fixture
+def path(shop: SqliteShop) -> Path:
+    return shop.path
 
 
 @pytest.fixture(autouse=True)
@@ -29,41 +40,41 @@ def _findable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
 
 
-def test_a_shop_has_customers_orders_and_a_write_ahead_log(path: Path) -> None:
-    with shop.connected(path) as connection:
+def test_a_shop_has_customers_orders_and_a_write_ahead_log(shop: SqliteShop, path: Path) -> None:
+    with connected(path) as connection:
         assert connection.execute("pragma journal_mode").fetchone() == ("wal",)
-        assert connection.execute("select count(*) from customers").fetchone() == (shop.CUSTOMERS,)
-    assert shop.count(path) == 300
-    assert shop.is_shop(path)
+        assert connection.execute("select count(*) from customers").fetchone() == (goods.CUSTOMERS,)
+    assert shop.count() == 300
+    assert is_shop(path)
 
 
-def test_nothing_but_the_shop_is_left_in_the_folder(path: Path) -> None:
+def test_nothing_but_the_shop_is_left_in_the_folder(shop: SqliteShop, path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["shop.db"]
 
 
-def test_a_shop_that_is_there_is_left_alone(path: Path) -> None:
-    shop.make(path, orders=5)
-    assert shop.count(path) == 300
+def test_a_shop_that_is_there_is_left_alone(shop: SqliteShop, path: Path) -> None:
+    make(path, orders=5)
+    assert shop.count() == 300
     assert [file.name for file in path.parent.iterdir()] == ["shop.db"]
 
 
 def test_another_database_or_file_is_no_shop(tmp_path: Path) -> None:
     other = tmp_path / "other.db"
-    with shop.connected(other) as connection:
+    with connected(other) as connection:
         connection.execute("create table orders (id integer primary key)")
     text = tmp_path / "text"
     text.write_text("hello")
-    assert not shop.is_shop(other)
-    assert not shop.is_shop(text)
+    assert not is_shop(other)
+    assert not is_shop(text)
 
 
 def test_changes_are_inserts_updates_and_deletes(path: Path) -> None:
     chance = random.Random(3)
-    with shop.connected(path) as connection:
+    with connected(path) as connection:
         before = dict(connection.execute("select id, status from orders"))
-        with connection:
+        with connection.transaction():
             for _ in range(300):
-                shop.change(connection, chance)
+                goods.change(connection, chance)
         after = dict(connection.execute("select id, status from orders"))
     assert after.keys() - before.keys()
     assert before.keys() - after.keys()
@@ -75,18 +86,18 @@ def test_changes_are_inserts_updates_and_deletes(path: Path) -> None:
 
 
 def test_an_empty_shop_gets_orders(tmp_path: Path) -> None:
-    path = tmp_path / "shop.db"
-    shop.make(path, orders=0)
-    with shop.connected(path) as connection, connection:
+    shop = SqliteShop(tmp_path)
+    make(shop.path, orders=0)
+    with shop.connected() as connection, connection.transaction():
         for seed in range(20):
-            shop.change(connection, random.Random(seed))
-    assert shop.count(path) > 0
+            goods.change(connection, random.Random(seed))
+    assert shop.count() > 0
 
 
-def test_the_writer_changes_the_shop_until_it_is_stopped(path: Path) -> None:
-    with shop.connected(path) as connection:
+def test_the_writer_changes_the_shop_until_it_is_stopped(shop: SqliteShop, path: Path) -> None:
+    with connected(path) as connection:
         before = connection.execute("pragma data_version").fetchone()
-        writer = Writer(path, 500)
+        writer = Writer(shop, 500)
         while connection.execute("pragma data_version").fetchone() == before:
             writer.check()
         written = writer.stop()
@@ -94,12 +105,13 @@ def test_the_writer_changes_the_shop_until_it_is_stopped(path: Path) -> None:
     assert writer.stop() == written
 
 
-def test_the_writer_ends_with_the_process_that_started_it(path: Path) -> None:
+def test_the_writer_ends_with_the_process_that_started_it(shop: SqliteShop) -> None:
     program = f"""
 import os, signal
 from pathlib import Path
 from headrace.interfaces.cli.demo.writer import Writer
-print(Writer(Path({str(path)!r}), 50).pid, flush=True)
+from headrace.interfaces.cli.demo.sqlite_shop import SqliteShop
+print(Writer(SqliteShop(Path({str(shop.folder)!r})), 50).pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
@@ -117,10 +129,10 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert ended, "the writer outlived its demo"
 
 
-def test_ctrl_c_does_not_end_the_writer(path: Path) -> None:
-    with shop.connected(path) as connection:
+def test_ctrl_c_does_not_end_the_writer(shop: SqliteShop, path: Path) -> None:
+    with connected(path) as connection:
         before = connection.execute("pragma data_version").fetchone()
-        writer = Writer(path, 500)
+        writer = Writer(shop, 500)
         # Its first change tells that it is past its start.
         while connection.execute("pragma data_version").fetchone() == before:
             writer.check()
@@ -129,8 +141,8 @@ def test_ctrl_c_does_not_end_the_writer(path: Path) -> None:
 
 
 def test_a_writer_that_fails_says_why(tmp_path: Path) -> None:
-    missing = tmp_path / "shop.db"
-    with shop.connected(missing) as connection:
+    missing = SqliteShop(tmp_path)
+    with missing.connected() as connection:
         connection.execute("create table customers (id integer primary key)")
     writer = Writer(missing, 50)
     with pytest.raises(StorageError) as caught:
@@ -141,44 +153,43 @@ def test_a_writer_that_fails_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.meets("P7")
 def test_a_full_disk_is_told_as_such(path: Path) -> None:
-    with pytest.raises(StorageFull) as caught, shop_errors(path), shop.connected(path) as small:
+    with pytest.raises(StorageFull) as caught, file_errors(path), connected(path) as small:
         small.execute("pragma max_page_count = 1")
-        with small:
+        with small.transaction():
             chance = random.Random(1)
             for _ in range(10_000):
-                shop.change(small, chance)
+                goods.change(small, chance)
     assert caught.value.facts == {"path": str(path)}
 
 
 @pytest.mark.meets("P7")
 def test_a_disk_without_room_at_all_is_told_as_such(path: Path) -> None:
-    with pytest.raises(StorageFull), shop_errors(path):
+    with pytest.raises(StorageFull), file_errors(path):
         raise OSError(28, "No space left on device")
-    with pytest.raises(StorageError) as caught, shop_errors(path):
+    with pytest.raises(StorageError) as caught, file_errors(path):
         raise PermissionError(13, "Permission denied")
     assert caught.value.facts["why"] == "Permission denied"
 
 
-def test_there_is_one_spoilt_order_and_nobody_else_touches_it(path: Path) -> None:
-    assert shop.spoilt_order(path) is None
-    order = shop.place_spoilt_order(path)
-    assert shop.spoilt_order(path) == order
+def test_there_is_one_spoilt_order_and_nobody_else_touches_it(shop: SqliteShop, path: Path) -> None:
+    assert shop.spoilt_order() is None
+    order = shop.place_spoilt_order()
+    assert shop.spoilt_order() == order
     chance = random.Random(5)
-    with shop.connected(path) as connection, connection:
+    with connected(path) as connection, connection.transaction():
         for _ in range(500):
-            shop.change(connection, chance)
+            goods.change(connection, chance)
         found = connection.execute("select qty, status from orders where id = ?", (order,))
-        assert found.fetchone() == (shop.BARCODE, "new")
+        assert found.fetchone() == (goods.BARCODE, "new")
 
 
-def test_the_spoilt_order_is_paid_then_shipped_then_left(path: Path) -> None:
-    order = shop.place_spoilt_order(path)
-    assert [shop.move_on(path, order) for _ in range(3)] == ["paid", "shipped", None]
+def test_the_spoilt_order_is_paid_then_shipped_then_left(shop: SqliteShop) -> None:
+    order = shop.place_spoilt_order()
+    assert [shop.move_on(order) for _ in range(3)] == ["paid", "shipped", None]
 
 
-def test_the_last_order_has_the_highest_number(path: Path) -> None:
-    last = shop.place_last_order(path)
-    with shop.connected(path) as connection:
+def test_the_last_order_has_the_highest_number(shop: SqliteShop, path: Path) -> None:
+    last = shop.place_last_order()
+    with connected(path) as connection:
         row = connection.execute("select max(id), status from orders").fetchone()
     assert row == (last, "paid")
-    assert isinstance(sqlite3.sqlite_version, str)

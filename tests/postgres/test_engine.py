@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.postgres.source import PostgresSource, postgres
+from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.source import PostgresSource
 from headrace.control.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import IndexedMemory, memory

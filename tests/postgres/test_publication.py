@@ -41,6 +41,7 @@ def asking(
     return Options(
         name="shop",
         connection=database.dsn,
+        slot="headrace_shop_1",
         publication=NAME,
         create_publication=create,
         tables=details or {},
@@ -78,7 +79,7 @@ def test_a_publication_is_made_marked_and_then_left_as_it_is(shop: Database) -> 
         "select pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot from pg_publication"
     ) == [(True,) * 5]
     comment = shop.value("select obj_description(oid, 'pg_publication') from pg_publication")
-    assert comment.startswith("headrace: shop;")
+    assert comment.startswith("headrace: shop, slot headrace_shop_1;")
 
     before = shop.value("select pg_current_xact_id()::text::int8")
     assert ensure(shop, "orders", "stock.items") == Ensured()
@@ -223,7 +224,15 @@ def test_nothing_to_publish_is_refused(shop: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    "comment", [None, "made by hand", "headrace: other; kept", "headrace: shopping"]
+    "comment",
+    [
+        None,
+        "made by hand",
+        "headrace: other, slot headrace_shop_1; kept",
+        "headrace: shop, slot headrace_shop_2; kept",
+        "headrace: shop, slot headrace_shop_10",
+        "headrace: shopping",
+    ],
 )
 def test_a_publication_that_is_not_ours_is_never_altered(
     shop: Database, comment: str | None
@@ -303,7 +312,7 @@ def test_one_that_shall_be_there_and_is_not_is_refused_with_its_statement(shop: 
     run(shop, caught.value)
     assert ensure(shop, "orders", "clients", create=False) == Ensured()
     # Ours or not: who does not want it made does not want it altered either.
-    shop.execute(f"comment on publication {NAME} is 'headrace: shop'")
+    shop.execute(f"comment on publication {NAME} is 'headrace: shop, slot headrace_shop_1'")
     with pytest.raises(PublicationRefused):
         ensure(shop, "stock.items", create=False)
     assert set(sent(shop)) == {"clients", "orders"}
@@ -318,7 +327,7 @@ def test_a_user_without_the_right_is_told_what_to_run(shop: Database) -> None:
     shop.execute(statement)
     assert ensure(shop, "orders") == Ensured()
 
-    shop.execute(f"comment on publication {NAME} is 'headrace: shop'")
+    shop.execute(f"comment on publication {NAME} is 'headrace: shop, slot headrace_shop_1'")
     with pytest.raises(NotPermitted) as caught:
         publication.ensure(connection, asking(shop), tables_of(shop, "orders", "clients"))
     shop.execute(caught.value.remedy.removeprefix("Run as the owner of the tables: "))

@@ -61,7 +61,8 @@ def test_the_largest_transaction_goes_to_disk_first(tmp_path: Path) -> None:
     spill.open(2)
     spill.append(1, block(b"small"))
     spill.append(2, block(b"l" * 990))
-    assert [path.name for path in tmp_path.iterdir()] == ["2.spill"]
+    [path] = tmp_path.iterdir()
+    assert path.name.endswith("-2.spill")
     assert spill.memory_bytes == block(b"small").size
 
 
@@ -126,6 +127,6 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     spill = Spill(tmp_path, 0)
     spill.open(1)
-    (tmp_path / "1.spill").mkdir()
+    tmp_path.rmdir()
     with pytest.raises(StorageError):
         spill.append(1, block(b"nowhere"))

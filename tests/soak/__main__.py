@@ -39,6 +39,9 @@ RATE = 4.0
 
 LEAST_JOBS = 200
 LOOK_SECONDS = 5.0
+PATIENCE_SECONDS = 180.0
+"""For the last changes to arrive: a machine that does other things as well may take long."""
+
 MEGABYTE = 1 << 20
 LIMITS = {"MB": 1.0, "files": 1.0, "threads": 1.0}
 """Growth a minute that is allowed, by unit."""
@@ -173,10 +176,11 @@ class Soak:
         """Wait until all is through, and hold the target against the source."""
         with contextlib.closing(sqlite3.connect(self._path)) as database:
             truth = {row[0]: row[3] for row in database.execute("select * from orders")}
-        held = {letter.key[0] for letter in self._engine.dead_letters("sums")}
-        wanted = {key: qty for key, qty in truth.items() if key not in held}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
+            # Each time: the last changes may bring a letter that was not there yet.
+            held = {letter.key[0] for letter in self._engine.dead_letters("sums")}
+            wanted = {key: qty for key, qty in truth.items() if key not in held}
             sums = {row["id"]: row["qty"] for row in self._sums.all() if row["id"] not in held}
             doubles = {row["id"]: row["double"] for row in self._doubles.all()}
             equal = sums == wanted and doubles == {key: 2 * qty for key, qty in truth.items()}
@@ -184,6 +188,16 @@ class Soak:
                 break
             time.sleep(0.5)
         words = "yes" if equal else "NO"
+        if not equal:
+            twice = {key: 2 * qty for key, qty in truth.items()}
+            for name, want, found in (("sums", wanted, sums), ("doubles", twice, doubles)):
+                lag = self._engine.pipeline_info(name).lag_seconds
+                console.print(
+                    f"{name}: {len(want.keys() - found.keys())} missing,"
+                    f" {len(found.keys() - want.keys())} too many,"
+                    f" {sum(found[key] != want[key] for key in want.keys() & found.keys())} other,"
+                    f" {lag} s behind"
+                )
         console.print(
             f"target = source: {words}, {len(wanted):,} rows compared, {len(held)} held by dead"
             f" letters, {self._given:,} rows given to the function"

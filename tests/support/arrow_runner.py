@@ -110,6 +110,8 @@ class ArrowRunner:
     def _told(self, pipeline: Pipeline, schema: TableSchema, change: Row) -> list[Row]:
         before, after = change["before"], change["after"]
         was, is_ = _kept(pipeline, before), _kept(pipeline, after)
+        if not schema.whole_before:
+            was = before is not None
         meta = {name: change[name] for name in ("_commit", "_ordinal", "_time")}
 
         def deleted(image: Row) -> Row:

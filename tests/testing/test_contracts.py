@@ -47,6 +47,9 @@ class MemoryHarness:
                 else:
                     self.source.emit_delete(TABLE, key)
 
+    def all_read(self, upto: int) -> bool:
+        return True
+
     def truth(self) -> State:
         return {
             int(str(row["id"])): None if row["name"] is None else str(row["name"])

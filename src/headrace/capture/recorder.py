@@ -42,6 +42,7 @@ from headrace.capture.wire import (
 from headrace.changelog.change import Changes
 from headrace.changelog.log import LIMIT_BYTES, LIMIT_ROWS, LogWriter
 from headrace.changelog.position import Position, SourcePosition
+from headrace.changelog.schema import TableSchema
 from headrace.errors import (
     HeadraceError,
     LostLog,
@@ -100,6 +101,9 @@ class Recorder:
         self._captured = 0
         self._wanted: deque[str] = deque()
         self._copying: Copying | None = None
+        self._waits = False
+        """Whether a baseline is copied, and the log still has to come to its end."""
+
         self._sharing = Sharing()
         self._to_share: set[str] = set()
         """Of the tables wanted, those that the engine will copy."""
@@ -149,11 +153,10 @@ class Recorder:
                     self._acknowledge(self._log)
             case TakeBaseline(table, shared):
                 self._want(table, shared=shared)
-            case CopyDone(table, number, files):
-                if (done := self._sharing.take(table, number)) and self._log is not None:
-                    self._finished(table, done.finish(files), done.planned.last, done.writer.rows)
-            case CopyFailed(table, number, shared):
-                if (failed := self._sharing.take(table, number)) is not None:
+            case CopyDone(table, stem, files):
+                self._sharing.copied(table, stem, files)
+            case CopyFailed(table, stem, shared):
+                if (failed := self._sharing.take(table, stem)) is not None:
                     failed.planned.close()
                     self._want(table, shared=shared)
             case Stop():
@@ -173,13 +176,16 @@ class Recorder:
             raise OtherDatabase("Not the database this log was recorded from", source=origin)
         if problems := self._source.check(self._tables):
             raise problems[0]
-        self._source.describe(self._tables)
+        described = self._source.describe(self._tables)
         at = self._source.open(log.source_position)
         self._moved = None
         reason = _break(log, at, self._source.traits.resumes)
         if reason is None and any(map(log.has_baseline, self._source.unfollowed())):
             reason = "gap"
+        if reason is None and any(_outgrown(log, schema) for schema in described.values()):
+            reason = "gap"
         if reason is not None:
+            self._owed_end = 0
             try:
                 log.begin(at, reason, origin)
             except LostLog:
@@ -188,6 +194,7 @@ class Recorder:
                 self._log = None
                 self._source.close()
                 return
+            points.reach(points.LOG_BEGUN)
         # Also what a recorder before this one made durable and did not live to tell.
         self._reports.append(Flushed(log.last_entry))
         self._connected = True
@@ -214,7 +221,8 @@ class Recorder:
 
     def _patience(self, wait: float) -> float:
         """How long reading may wait: until the next thing that is due."""
-        if self._wanted or self._copying is not None or self._reports:
+        copies = self._wanted or self._copying is not None
+        if (copies and not self._waits) or self._reports:
             # What there is to tell is told before anything is waited for.
             return 0.0
         now = self._clock()
@@ -268,7 +276,7 @@ class Recorder:
         """Let the log's end follow a source in which nothing of ours changes (R34)."""
         if self._moved is None or self._first_pending is not None:
             return
-        # A table is shown once the log has passed its baseline's end: nobody waits for that.
+        # A baseline counts once the log has passed its end: nobody waits for that.
         owed = log.end.commit < self._owed_end <= self._moved.commit
         if not owed and self._clock() - self._last_heartbeat < HEARTBEAT_SECONDS:
             return
@@ -320,6 +328,10 @@ class Recorder:
         """Read one chunk of a baseline: changes go on between any two (R43)."""
         for table in self._sharing.lost():
             self._want(table, shared=True)
+        for done in self._sharing.done():
+            if self._passed(log, done.planned.last):
+                points.reach(points.BASELINE_COPIED)
+                self._finished(done.table, self._sharing.finish(done), done.writer.rows)
         if self._copying is None:
             if not self._wanted:
                 return
@@ -329,12 +341,30 @@ class Recorder:
             self._copying = Copying(table, self._source, log)
         copying = self._copying
         if (rows := copying.chunk()) is not None:
+            self._waits = False
             points.reach(points.BASELINE_CHUNK)
             self._reports.append(BaselineProgress(copying.table, rows))
             return
+        if not self._passed(log, copying.copy.last):
+            return
+        points.reach(points.BASELINE_COPIED)
         entry = copying.finish()
         self._copying = None
-        self._finished(copying.table, entry, copying.copy.last, copying.rows)
+        self._finished(copying.table, entry, copying.rows)
+
+    def _passed(self, log: LogWriter, last: int) -> bool:
+        """
+        Whether the log has come to the end of a baseline that is copied.
+
+        Before, its rows may hold commits that a standby, once promoted, never had; once the log
+        has come so far, that is noticed (R2).
+        """
+        if log.end.commit < last:
+            self._flush(log)
+        self._waits = log.end.commit < last
+        if self._waits:
+            self._owed_end = max(self._owed_end, last)
+        return not self._waits
 
     def _share(self, log: LogWriter, table: str) -> bool:
         """Let the engine copy a table, if it can and it is worth it."""
@@ -346,12 +376,12 @@ class Recorder:
             return False
         shared = Shared(table, planned, log)
         self._sharing.begin(shared)
+        points.reach(points.COPY_PLANNED)
         self._reports.append(shared.report())
         return True
 
-    def _finished(self, table: str, entry: int, last: int, rows: int) -> None:
+    def _finished(self, table: str, entry: int, rows: int) -> None:
         points.reach(points.BASELINE_FINISHED)
-        self._owed_end = last
         self._reports.append(Flushed(entry))
         self._reports.append(BaselineProgress(table, rows, done=True))
 
@@ -396,6 +426,7 @@ class Recorder:
         self._end()
 
     def _stop_copying(self) -> None:
+        self._waits = False
         if self._copying is not None:
             # A copy belongs to one connection: it is taken again from its beginning.
             self._wanted.appendleft(self._copying.table)
@@ -423,6 +454,22 @@ def _same_space(source: Recordable, known: str | None) -> bool:
     now = source.lineage()
     # A lineage may have branched since: then it begins as the source's own does.
     return now is not None and known is not None and f"{known}/".startswith(f"{now}/")
+
+
+def _outgrown(log: LogWriter, schema: TableSchema) -> bool:
+    """
+    Whether a table's baseline lacks something that its rows have now.
+
+    A column that was added may have got a value in every row, and one of another type was
+    rewritten: neither is a change that anybody is told of (R23b).
+    """
+    known = log.schema(schema.table) if log.has_baseline(schema.table) else None
+    if known is None:
+        return False
+    types = {column.field: column.type for column in known.columns}
+    return known.key != schema.key or any(
+        types.get(column.field) != column.type for column in schema.columns
+    )
 
 
 def _break(log: LogWriter, at: SourcePosition, resumes: bool) -> str | None:

@@ -23,25 +23,31 @@ class Shared:
         self.table = table
         self.planned = planned
         self.writer: BaselineWriter = log.baseline(planned.schema)
+        self.files: Sequence[File] | None = None
+        """The segments that hold its rows, once it is copied."""
 
     @property
-    def number(self) -> int:
-        """The baseline's number: an answer that speaks of another one is of no use."""
-        return self.writer.number
+    def stem(self) -> str:
+        """
+        How its segments' names begin: an answer that speaks of another copy is of no use.
+
+        Not the baseline's number, which a recorder that died before it was used gives again.
+        """
+        return self.writer.stem
 
     def report(self) -> CopyPlanned:
         """Return what those who copy need to know."""
         return CopyPlanned(
             table=self.table,
-            baseline=self.number,
-            stem=self.writer.stem,
+            baseline=self.writer.number,
+            stem=self.stem,
             schema=self.writer.schema_id,
             parts=tuple(self.planned.parts),
         )
 
-    def finish(self, files: Sequence[File]) -> int:
+    def finish(self) -> int:
         """Make what was copied the baseline, and return its entry."""
-        self.writer.adopt(files)
+        self.writer.adopt(self.files or ())
         entry = self.writer.finish(self.planned.first, self.planned.last).entry
         self.planned.close()
         return entry
@@ -63,16 +69,36 @@ class Sharing:
         self.drop(shared.table)
         self._copies[shared.table] = shared
 
-    def take(self, table: str, number: int) -> Shared | None:
+    def take(self, table: str, stem: str) -> Shared | None:
         """Return the copy that an answer speaks of, once; None where there is none any more."""
         shared = self._copies.get(table)
-        if shared is None or shared.number != number:
+        if shared is None or shared.stem != stem:
             return None
         return self._copies.pop(table)
 
+    def copied(self, table: str, stem: str, files: Sequence[File]) -> None:
+        """Note what a copy that is still wanted consists of."""
+        shared = self._copies.get(table)
+        if shared is not None and shared.stem == stem:
+            shared.files = files
+
+    def done(self) -> list[Shared]:
+        """Return those that are copied."""
+        return [shared for shared in self._copies.values() if shared.files is not None]
+
+    def finish(self, shared: Shared) -> int:
+        """Make one that is copied the baseline, and return its entry."""
+        entry = shared.finish()
+        del self._copies[shared.table]
+        return entry
+
     def lost(self) -> list[str]:
-        """Give up those whose snapshot is gone, and return their tables."""
-        gone = [table for table, shared in self._copies.items() if not shared.planned.alive]
+        """Give up those whose snapshot is gone before they are copied, and return their tables."""
+        gone = [
+            table
+            for table, shared in self._copies.items()
+            if shared.files is None and not shared.planned.alive
+        ]
         for table in gone:
             self.drop(table)
         return gone

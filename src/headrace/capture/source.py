@@ -7,8 +7,10 @@ flushed when. A source never writes to the log and never acknowledges by itself.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol
 
 import pyarrow as pa
@@ -64,7 +66,13 @@ class SourceSpec:
     name: str
     """The source's id, and the folder of its log."""
 
-    options: Mapping[str, object]
+    options: Mapping[str, object] = field(repr=False)
+    """Printed nowhere: they may hold the way into a database, with its password."""
+
+
+def reader_of(source: str, data: str | os.PathLike[str]) -> str:
+    """Return what tells apart those who read one source: its name and their data directory."""
+    return f"{source}@{Path(data).resolve()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +181,8 @@ class Copy(Protocol):
     """
     A baseline under way (R43).
 
-    Iterate its batches, each in the shape of `TableSchema.arrow`; `first` is known at
-    once, `last` after the iteration has ended. Rows hold what the table had somewhere
+    Iterate its batches, each in the shape of `TableSchema.arrow`; `first` is known with the
+    first rows, `last` after the iteration has ended. Rows hold what the table had somewhere
     between the two; applying every change after `first` makes them exact from `last` on.
     """
 

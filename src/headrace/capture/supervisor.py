@@ -26,7 +26,7 @@ from headrace.capture.child import log_opener
 from headrace.capture.loop import Inbox, run
 from headrace.capture.recorder import Recorder
 from headrace.capture.registry import KINDS, build
-from headrace.capture.source import Recordable, SourceSpec
+from headrace.capture.source import Recordable, SourceSpec, reader_of
 from headrace.capture.wire import (
     REPORTS,
     Channel,
@@ -277,7 +277,7 @@ def start_recorder(
         data=where,
         writer=writer,
         term=term,
-        reader=reader or f"{spec.name}@{where}",
+        reader=reader or reader_of(spec.name, where),
     )
     recorder: RunningRecorder
     if how == "thread":

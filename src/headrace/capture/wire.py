@@ -21,7 +21,7 @@ from headrace.changelog.entry import File
 from headrace.errors import HeadraceError, RecorderFailed, all_errors
 
 _HEAD = struct.Struct(">I")
-LONGEST = 16 << 20
+LONGEST = 256 << 20
 """More than this is not a frame of ours."""
 
 SEND_SECONDS = 10
@@ -49,7 +49,9 @@ class CopyDone(msgspec.Struct, frozen=True, tag="copied"):
     """What was planned is copied: these segments hold its rows."""
 
     table: str
-    baseline: int
+    stem: str
+    """Of the plan: there may be a newer one."""
+
     files: tuple[File, ...]
 
 
@@ -57,7 +59,7 @@ class CopyFailed(msgspec.Struct, frozen=True, tag="not_copied"):
     """What was planned could not be copied; take the baseline yourself, or plan it anew."""
 
     table: str
-    baseline: int
+    stem: str
     shared: bool
 
 

@@ -148,6 +148,7 @@ class Schema(Entry, frozen=True, tag="schema", omit_defaults=True, kw_only=True)
     schema_id: int
     columns: tuple[SchemaColumn, ...]
     key: tuple[str, ...] = ()
+    whole_before: bool = True
 
 
 AnyEntry: TypeAlias = Flush | Baseline | Gap | Heartbeat | Schema

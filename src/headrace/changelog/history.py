@@ -195,7 +195,7 @@ def as_schema(entry: Schema) -> TableSchema:
         )
         for column in entry.columns
     )
-    return TableSchema(entry.table, columns, entry.key)
+    return TableSchema(entry.table, columns, entry.key, entry.whole_before)
 
 
 def as_columns(schema: TableSchema) -> tuple[SchemaColumn, ...]:

@@ -45,6 +45,12 @@ class TableSchema:
     key: tuple[str, ...] = ()
     """The key's columns, in the key's order; empty where the table has none."""
 
+    whole_before: bool = True
+    """
+    Whether a before image, where there is one, holds the whole row. Otherwise it holds the key
+    at most, and nobody can tell from it whether a filter was true of the row (R22).
+    """
+
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):

@@ -181,6 +181,11 @@ class LogWriter:
         known = self._history.tables.get(table)
         return known is not None and known.baseline is not None
 
+    def schema(self, table: str) -> TableSchema | None:
+        """Return the newest schema that is known of the table; None where there is none."""
+        known = self._history.tables.get(table)
+        return None if known is None else known.schemas.get(known.latest)
+
     def begin(self, at: SourcePosition, reason: str, origin: str) -> Gap:
         """
         Record that history begins, or begins anew, at `at`; every table then needs a baseline.
@@ -381,6 +386,7 @@ class LogWriter:
                     schema_id=known.latest + 1,
                     columns=as_columns(schema),
                     key=schema.key,
+                    whole_before=schema.whole_before,
                 )
             )
         return known.latest

@@ -17,7 +17,7 @@ from headrace.capture.parts import Order
 from headrace.capture.source import Recordable, SourceSpec
 from headrace.capture.wire import Command, CopyDone, CopyFailed, CopyPlanned
 from headrace.changelog.entry import File
-from headrace.errors import HeadraceError
+from headrace.errors import CaptureError, HeadraceError
 from headrace.observe.logs import logger
 from headrace.storage.files import Files
 
@@ -61,7 +61,9 @@ class Copies:
         """Hears of progress: table, rows so far, and rows there may be in all."""
 
         self._waiting: queue.SimpleQueue[CopyPlanned | None] = queue.SimpleQueue()
-        self._newest: dict[str, int] = {}
+        self._newest: dict[str, str] = {}
+        """The newest plan of each table, by the stem of its segments."""
+
         self._failures: dict[str, int] = {}
         self._over = False
         self._thread = threading.Thread(
@@ -71,7 +73,7 @@ class Copies:
 
     def take(self, planned: CopyPlanned) -> None:
         """Copy this one next; what was planned of the same table before is given up."""
-        self._newest[planned.table] = planned.baseline
+        self._newest[planned.table] = planned.stem
         self._waiting.put(planned)
 
     def stop(self, timeout: float = 10.0) -> None:
@@ -87,9 +89,13 @@ class Copies:
             except HeadraceError as error:
                 self._failed(planned, error)
                 continue
+            except Exception as error:  # noqa: BLE001  # Nobody else would ever copy again.
+                kind = type(error).__name__
+                self._failed(planned, CaptureError("Copying broke off", error=kind))
+                continue
             if files is not None:
                 self._failures.pop(planned.table, None)
-                self._send(CopyDone(planned.table, planned.baseline, tuple(files)))
+                self._send(CopyDone(planned.table, planned.stem, tuple(files)))
 
     def _copied(self, planned: CopyPlanned) -> list[File] | None:
         """Return the segments written; None where nobody wants them any more."""
@@ -105,7 +111,7 @@ class Copies:
         )
         files: list[File] = []
         for start in range(0, len(order.parts), WAVE):
-            if self._over or self._newest.get(planned.table) != planned.baseline:
+            if self._over or self._newest.get(planned.table) != planned.stem:
                 return None
             numbers = range(start, min(start + WAVE, len(order.parts)))
             files += self._runner.copy(order, numbers)
@@ -118,7 +124,7 @@ class Copies:
         _log.warning(
             "copy failed", source=self._spec.name, table=planned.table, code=error.code, count=count
         )
-        self._send(CopyFailed(planned.table, planned.baseline, shared=count < TRIES))
+        self._send(CopyFailed(planned.table, planned.stem, shared=count < TRIES))
 
 
 def share_copies(

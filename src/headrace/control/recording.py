@@ -179,7 +179,7 @@ class Recording:
                 if self.copies is not None:
                     self.copies.take(report)
                 else:
-                    self._send(CopyFailed(report.table, report.baseline, shared=False))
+                    self._send(CopyFailed(report.table, report.stem, shared=False))
             case Failed():
                 self._error = report.error()
                 self._state = "failed"

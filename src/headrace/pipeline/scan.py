@@ -195,7 +195,11 @@ class Scan:
     def bound(self, shape: Shape) -> Projection:
         """Return the one projection over segments; the result's columns are `0`, `1`, …"""
         ka = self._passes("after")
-        kb = self._passes("before") if shape.reads_before else "false"
+        kb = "false"
+        if shape.reads_before:
+            # R22: of a key alone no filter can be asked; the target may hold the row.
+            whole = self.schema.whole_before
+            kb = self._passes("before") if whole else "(before is not null)"
         columns = []
         for each in self.outputs:
             if each.source is not None:

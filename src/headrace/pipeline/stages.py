@@ -93,6 +93,8 @@ class Stages:
 
     def _rows(self) -> Iterator[Projection | Framed]:
         names, scan, before = self._names, self._scan, self._shape.reads_before
+        # R22: of a key alone no filter can be asked; the target may hold the row.
+        before = before and scan.schema.whole_before
         yield self._first("before" if before else "after")
         if before:
             yield from self._filtered(names.kb)

@@ -63,6 +63,24 @@ EFFECT_DONE = "effect_done"
 TABLE_SWITCHED = "table_switched"
 """A loaded table took the place of the old one, and its state is not stored."""
 
+PUBLICATION_ENSURED = "publication_ensured"
+"""What a server is to send is settled, and nothing begins there."""
+
+SLOT_CREATED = "slot_created"
+"""A slot is made, and the log has no entry that begins with it."""
+
+LOG_BEGUN = "log_begun"
+"""The entry that history begins with is durable, and nothing is read or copied."""
+
+SNAPSHOT_TAKEN = "snapshot_taken"
+"""A snapshot for a copy beside the running stream is held, and no row is read under it."""
+
+COPY_PLANNED = "copy_planned"
+"""A baseline is planned for others to copy, and they have not been told."""
+
+BASELINE_COPIED = "baseline_copied"
+"""All rows of a baseline are copied, and its entry does not exist."""
+
 POINTS = (
     SEGMENT_WRITTEN,
     ENTRY_LINKED,
@@ -80,7 +98,17 @@ POINTS = (
     EFFECT_DONE,
     TABLE_SWITCHED,
 )
-"""Every name there is; a crash run counts how often it hit each."""
+"""Those that every source comes by; a crash run counts how often it hit each."""
+
+POSTGRES_POINTS = (
+    PUBLICATION_ENSURED,
+    SLOT_CREATED,
+    LOG_BEGUN,
+    SNAPSHOT_TAKEN,
+    COPY_PLANNED,
+    BASELINE_COPIED,
+)
+"""The steps of a hand-over between copy and stream; its own rounds count them (H1 to H3)."""
 
 _armed, _, _nth = os.environ.get("HEADRACE_KILL_POINT", "").partition(":")
 _left = int(_nth or 1)

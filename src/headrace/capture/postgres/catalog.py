@@ -227,6 +227,7 @@ def schema_of(table: CatalogTable, published: Sequence[str] | None = None) -> Ta
             for column in kept
         ),
         table.key,
+        whole_before=table.identity == "f",
     )
 
 

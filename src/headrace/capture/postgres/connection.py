@@ -179,10 +179,25 @@ def connect(
     try:
         with speaking(options):
             _set_later(connection)
+            if replication and (statement := as_bytes(connection)):
+                _run(connection, statement)
     except HeadraceError:
         connection.close()
         raise
     return connection
+
+
+def as_bytes(connection: psycopg.Connection[Any]) -> bytes:
+    """
+    Return the statement without which rows of this database might not come; empty: none.
+
+    A database without an encoding (SQL_ASCII) holds bytes of any kind, and the server refuses
+    to send what is not UTF-8 to whoever asked for that: one such row would end the stream, for
+    ever. Only where rows come: psycopg takes texts of such a session for bytes.
+    """
+    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+        return b"set client_encoding = 'SQL_ASCII'"
+    return b""
 
 
 @contextmanager
@@ -264,10 +279,14 @@ def _set_later(connection: psycopg.Connection[Any]) -> None:
         f"set {name} = 0".encode() for name, since in LATER_SETTINGS.items() if version >= since
     ]
     for statement in statements:
-        # By libpq itself: a cursor would begin a transaction where autocommit is off.
-        result = connection.pgconn.exec_(statement)
-        if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(result)
+        _run(connection, statement)
+
+
+def _run(connection: psycopg.Connection[Any], statement: bytes) -> None:
+    # By libpq itself: a cursor would begin a transaction where autocommit is off.
+    result = connection.pgconn.exec_(statement)
+    if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
+        raise psycopg.errors.error_from_result(result)
 
 
 def _refusal(

@@ -28,6 +28,7 @@ from headrace.capture.postgres.asking import (
     talking,
 )
 from headrace.capture.postgres.catalog import CatalogTable
+from headrace.capture.postgres.connection import as_bytes
 from headrace.capture.postgres.holder import Holder
 from headrace.capture.postgres.ranges import Range, planned, rewritten, shape_of
 from headrace.capture.postgres.rows import TRAILER, batch_of, empty, without_header
@@ -129,6 +130,8 @@ def _read(
     """Give the rows of a range and verify its plan; None while the server is waited for."""
     binary = [column.binary for column in range.columns]
     with talking(table=range.table):
+        if statement := as_bytes(connection):
+            yield from asked(connection, statement.decode())
         yield from asked(
             connection,
             f"{importing(range.snapshot)}; set local row_security = off;"

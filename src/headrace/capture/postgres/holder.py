@@ -30,6 +30,7 @@ from headrace.capture.postgres.visibility import (
     check_sight,
     sessions_of,
     visible,
+    writing,
 )
 from headrace.errors import SourceUnreachable
 
@@ -161,6 +162,7 @@ def take_snapshot(
     first: int,
     committed: Iterable[tuple[int, int]],
     *,
+    unsure: float = 0.0,
     on_wait: Callable[[tuple[Awaited, ...]], object] = lambda _: None,
     pause: Callable[[float], object] = time.sleep,
     timeout: float | None = None,
@@ -173,16 +175,23 @@ def take_snapshot(
     commit is streamed before it is visible, and long before where the server waits for a
     standby: one that the log has and the snapshot has not would be lost. Then another
     snapshot is taken after a pause, and `on_wait` is told for whom each time; it is also the
-    caller's chance to keep its other connections alive. After `timeout` seconds in vain it is
-    `SourceUnreachable`.
+    caller's chance to keep its other connections alive, and to give up by raising. After
+    `timeout` seconds in vain it is `SourceUnreachable`.
+
+    For `unsure` more seconds the log may have commits, not visible yet, that `committed` does
+    not know of, because somebody else read them. Until then whoever is writing now may be one.
     """
     xids = {xid for lsn, xid in committed if lsn <= first}
     until = None if timeout is None else clock() + timeout
+    sure_at = clock() + unsure if unsure > 0 else None
+    perhaps: frozenset[int] = frozenset()
     rest = FIRST_PAUSE
     with closing(connect()) as other:
         host, port = other.info.host, other.info.port
         check_sight(other)
         look = sessions_of(other)
+        if sure_at is not None:
+            perhaps = writing(other)
         pending: Pending | None = None
         while True:
             holder = Holder(connect(host=host, port=port), connect)
@@ -191,7 +200,9 @@ def take_snapshot(
                     # Looked up twice: before, a commit may not have begun to wait.
                     look += sessions_of(other)
                     pending = Pending(xids, look)
-                awaited = pending.unseen(holder.snapshot, look)
+                if sure_at is not None and clock() >= sure_at:
+                    perhaps = frozenset()
+                awaited = pending.unseen(holder.snapshot, look, perhaps)
                 if not awaited:
                     holder.first = first
                     holder.last = holder.end_of_log(other)

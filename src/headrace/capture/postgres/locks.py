@@ -80,6 +80,20 @@ def lockers(
         return cursor.execute(query, (list(modes), list(oids))).fetchall()
 
 
+class Writers:
+    """Who has a table locked when they are first looked for: those that are to be waited for."""
+
+    def __init__(self) -> None:
+        self._first: frozenset[str] | None = None
+
+    def left(self, connection: psycopg.Connection[Any], oids: Sequence[int]) -> list[Locker]:
+        """Return those of them that have not ended. Who came later does not count."""
+        found = lockers(connection, oids)
+        if self._first is None:
+            self._first = frozenset(locker.transaction for locker in found)
+        return [locker for locker in found if locker.transaction in self._first]
+
+
 def wait_for_lockers(
     connection: psycopg.Connection[Any],
     oids: Sequence[int],
@@ -94,12 +108,9 @@ def wait_for_lockers(
     up. After `patience` seconds `SourceUnreachable` is raised.
     """
     started = time.monotonic()
-    first = {found.transaction for found in lockers(connection, oids)}
+    writers = Writers()
     pause, longest = POLL_SECONDS
-    while True:
-        left = [found for found in lockers(connection, oids) if found.transaction in first]
-        if not left:
-            return
+    while left := writers.left(connection, oids):
         waited = time.monotonic() - started
         if patience is not None and waited >= patience:
             raise SourceUnreachable(

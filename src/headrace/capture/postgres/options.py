@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
 from headrace.errors import SourceRefused
 
 SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
@@ -95,3 +98,19 @@ def default_slot(name: str, reader: str) -> str:
     mark = hashlib.sha256(reader.encode()).hexdigest()[:8]
     made = re.sub(r"[^a-z0-9_]", "_", name.lower())[:40]
     return f"headrace_{made}_{mark}"
+
+
+def address(connection: str) -> dict[str, str]:
+    """Return host, port and database of a connection string, and nothing else of it."""
+    try:
+        given = conninfo_to_dict(connection)
+    except psycopg.Error:
+        raise SourceRefused(
+            "The connection string cannot be read",
+            remedy="Write it as host=… dbname=… user=…, or as postgresql://user@host/database.",
+        ) from None
+    return {
+        "host": str(given.get("host") or given.get("hostaddr") or "local"),
+        "port": str(given.get("port") or 5432),
+        "dbname": str(given.get("dbname") or given.get("user") or "postgres"),
+    }

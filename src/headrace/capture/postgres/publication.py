@@ -47,6 +47,8 @@ __all__ = [
     "drop",
     "ensure",
     "lockers",
+    "missing_changes",
+    "named",
     "oids_of",
     "published",
     "published_columns",
@@ -55,7 +57,7 @@ __all__ = [
 ]
 
 MARK = "headrace: "
-"""How the comment of a publication of ours begins; the source's name follows."""
+"""How the comment of a publication of ours begins; the source's name and its slot follow."""
 
 LOCK_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 """
@@ -138,6 +140,26 @@ def ensure(
     raise _locked(connection, options, tables)
 
 
+def missing_changes(
+    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+) -> Ensured:
+    """Return what `ensure` would change now; nothing is changed."""
+    present = read(connection, options.publication)
+    if not options.create_publication or (present and not is_ours(present, options)):
+        return verify(connection, options, tables)
+    return _plan(connection, options, tables, present).outcome
+
+
+def named(connection: psycopg.Connection[Any], options: Options) -> frozenset[int]:
+    """Return the oids of the tables that the publication names; waits for no lock."""
+    found = connection.execute(
+        "SELECT r.prrelid::int8 FROM pg_catalog.pg_publication_rel r"
+        " JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid WHERE p.pubname = %s",
+        (options.publication,),
+    ).fetchall()
+    return frozenset(oid for (oid,) in found)
+
+
 def verify(
     connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
 ) -> Ensured:
@@ -212,9 +234,18 @@ def drop(connection: psycopg.Connection[Any], options: Options) -> bool:
 
 
 def is_ours(publication: Publication, options: Options) -> bool:
-    """Whether we made it, for this source."""
-    mark = f"{MARK}{options.name}"
+    """
+    Whether we made it, for this source and this reader of it.
+
+    Two that read one database under one name have a slot each: what the one does not capture
+    would otherwise be taken from under the other.
+    """
+    mark = _mark(options)
     return publication.comment == mark or publication.comment.startswith(f"{mark};")
+
+
+def _mark(options: Options) -> str:
+    return f"{MARK}{options.name}, slot {options.slot}"
 
 
 def oids_of(table: CatalogTable) -> tuple[int, ...]:
@@ -231,7 +262,7 @@ def _plan(
 ) -> _Plan:
     name = quoted(options.publication)
     if present is None:
-        comment = f"{MARK}{options.name}; kept in step with the tables it captures"
+        comment = f"{_mark(options)}; kept in step with the tables it captures"
         literal = "'" + comment.replace("'", "''") + "'"
         return _Plan(
             (_creation(options, tables), f"COMMENT ON PUBLICATION {name} IS {literal}"),

@@ -37,6 +37,10 @@ class Schemas:
             )
         if relation.identity != table.identity:
             raise SchemaChanged("Replica identity was changed", table=table.name)
+        keys = {column.name for column in relation.columns if column.key}
+        if table.identity_columns is not None and keys != set(table.identity_columns):
+            # The letter is the same, but deletes carry other columns: none would find its row.
+            raise SchemaChanged("Key of the table was changed", table=table.name)
         sent = {column.name: column for column in relation.columns}
         for column in table.columns:
             known = column.name in schema.names

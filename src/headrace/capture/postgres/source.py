@@ -12,101 +12,64 @@ known exactly: that of the slot, or one that was checked against what was read (
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow as pa
-from psycopg.conninfo import conninfo_to_dict
 
 from headrace.capture.postgres import checks, publication, slots
 from headrace.capture.postgres.catalog import CatalogTable, fingerprint, look_up, schema_of
 from headrace.capture.postgres.connection import connect, speaking
 from headrace.capture.postgres.copying import PostgresCopy, read_range
 from headrace.capture.postgres.holder import Holder, import_snapshot, take_snapshot
-from headrace.capture.postgres.locks import wait_for_lockers
-from headrace.capture.postgres.options import Options, default_slot, options_of
+from headrace.capture.postgres.late import LateCopy, NotYet
+from headrace.capture.postgres.options import Options, address, default_slot, options_of
 from headrace.capture.postgres.place import Place
 from headrace.capture.postgres.planned import Part, PlannedCopy, plan_copy
+from headrace.capture.postgres.publishing import Publishing
 from headrace.capture.postgres.schemas import Schemas
-from headrace.capture.postgres.spill import Spill
+from headrace.capture.postgres.spill import Spill, scratch_folder
 from headrace.capture.postgres.start import Begin, Resume, decide
 from headrace.capture.postgres.stream import Stream
 from headrace.capture.postgres.transactions import Transactions
-from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, SourceTraits
+from headrace.capture.postgres.watch import Watch, same_shape
+from headrace.capture.source import (
+    Lag,
+    Problem,
+    SourcePosition,
+    SourceSpec,
+    SourceTraits,
+    reader_of,
+)
 from headrace.changelog.change import Changes
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import (
-    BadName,
     HeadraceError,
+    PublicationRefused,
     SchemaChanged,
     SourceRefused,
     SourceUnreachable,
 )
-
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-MODES = ("stateful", "ephemeral")
+from headrace.storage import points
 
 FIRST_COPY_SECONDS = 60.0
 """How long the slot's own snapshot is kept for a copy to begin: it holds back vacuum."""
 
+UNSURE_SECONDS = 1.0
+"""
+After reading began anew, how long commits from before may be invisible without our knowing.
 
-def postgres(
-    connection: str,
-    *,
-    name: str | None = None,
-    slot: str = "stateful",
-    slot_name: str | None = None,
-    publication: str | None = None,
-    create_publication: bool = True,
-    tables: Mapping[str, Mapping[str, object]] | None = None,
-    publish: Sequence[str] = (),
-    always_baseline: bool = False,
-    failover: bool = False,
-    create_slot_timeout: float | None = None,
-    password_ref: str = "",
-    before_connect: str = "",
-) -> PostgresSource:
-    """
-    Return the PostgreSQL database that `connection` leads to; nothing is touched before a start.
+Between a commit's being sent and its being visible lie a few instructions of the server; where it
+waits for a standby it says so, and is waited for however long that takes (H2).
+"""
 
-    `slot` is `stateful` (a named slot; reading goes on where it ended) or `ephemeral` (a
-    temporary one; every start copies the tables anew). `tables` may give columns and a row
-    filter for a table: `{"orders": {"columns": ["id", "total"], "where": "total > 0"}}`.
-    """
-    if slot not in MODES:
-        raise SourceRefused(
-            "Unknown kind of slot", slot=slot, remedy=f"Use one of {', '.join(MODES)}."
-        )
-    if name is None:
-        made = re.sub(r"[^a-z0-9._-]", "_", _address(connection)["dbname"].lower())
-        name = made.lstrip("._-")[:64] or "postgres"
-    elif NAME.fullmatch(name) is None:
-        raise BadName("Not a usable name for a source", name=name)
-    given: dict[str, object] = {
-        "connection": connection,
-        "slot": slot,
-        "slot_name": slot_name,
-        "publication": publication,
-        "create_publication": create_publication,
-        "tables": {table: dict(each) for table, each in (tables or {}).items()},
-        "publish": list(publish),
-        "always_baseline": always_baseline,
-        "failover": failover,
-        "create_slot_timeout": create_slot_timeout,
-        "password_ref": password_ref,
-        "before_connect": before_connect,
-    }
-    options = {key: value for key, value in given.items() if value not in (None, "", [], {})}
-    return PostgresSource(SourceSpec("postgres", name, options))
+_TRIES = 6
+"""So many attempts at a snapshot, in a quarter of a second, before changes have their turn."""
 
 
 class PostgresSource:
@@ -129,8 +92,14 @@ class PostgresSource:
         self._given = 0
         self._holder: Holder | None = None
         self._holder_until = 0.0
-        self._unsettled: set[TableName] = set()
+        self._publishing = Publishing(self.options)
+        self._watch: Watch | None = None
+        self._opened_at = 0.0
+        self._resumed = False
         self._began = False
+        self._made = False
+        """Whether the slot is one that this object made."""
+
         self._anew = False
         """Whether what the slot has cannot be read any more."""
 
@@ -140,7 +109,7 @@ class PostgresSource:
     @property
     def origin(self) -> str:
         """The database by its address: what a log remembers it by."""
-        parts = _address(self.options.connection)
+        parts = address(self.options.connection)
         return f"postgres:{parts['host']}:{parts['port']}/{parts['dbname']}"
 
     def lineage(self) -> str | None:
@@ -176,17 +145,19 @@ class PostgresSource:
         with speaking(self.options):
             self._at = self._start(wanted)
         self._given = self._at.lsn
-        self._even_at = time.monotonic()
+        self._even_at = self._opened_at = time.monotonic()
         self._began = True
-        return self._at
+        # Also where a standby took over: it has all that the log has, and history goes on (R2).
+        return wanted if self._resumed and wanted is not None else self._at
 
     def unfollowed(self) -> Collection[TableName]:
-        """Return the tables that were published only now, or otherwise than before."""
-        return frozenset(self._unsettled)
+        """Return the tables that are not published yet, or otherwise than they will be."""
+        return frozenset(self._publishing.unfollowed)
 
     def read(self, most: int, wait: float) -> Changes | None:
         """Return the next commits, or a part of a large one, or how far the server came."""
         stream, transactions = self._opened()
+        self._keep_order()
         until = time.monotonic() + wait
         while True:
             stream.beat()
@@ -194,12 +165,16 @@ class PostgresSource:
                 return changes
             if (moved := self._moved(stream, transactions)) is not None:
                 return moved
-            self._let_snapshot_go()
             left = until - time.monotonic()
             if left <= 0 or self._awake:
                 self._awake = False
                 left = 0.0
-            received = stream.receive(left)
+            try:
+                received = stream.receive(left)
+            except PublicationRefused as error:
+                # It is there, and was not when something was written that is to be sent now.
+                self._anew = True
+                raise SourceUnreachable(error.message, source=self.name) from error
             if received is not None:
                 self._taking = transactions.take(received.buffer, received.starts, received.stops)
             elif left <= 0:
@@ -217,8 +192,11 @@ class PostgresSource:
         if self._stream is not None and place.lineage == self._at.lineage:
             self._stream.acknowledge(place.lsn)
 
-    def baseline(self, table: TableName) -> PostgresCopy:
-        """Begin to copy a table under a snapshot whose place in the stream is known."""
+    def baseline(self, table: TableName) -> LateCopy:
+        """Begin to copy a table, as soon as that can be done exactly."""
+        return LateCopy(self._schemas[table], partial(self._copy, table))
+
+    def _copy(self, table: TableName) -> PostgresCopy:
         holder, own = self._snapshot(table)
         asked = self.options.tables.get(table)
         return PostgresCopy(
@@ -230,8 +208,11 @@ class PostgresSource:
         )
 
     def plan(self, table: TableName) -> PlannedCopy | None:
-        """Cut a baseline into ranges that any process can read; None where one is enough."""
-        holder, own = self._snapshot(table)
+        """Cut a baseline into ranges that any process can read; None: not worth it, or not yet."""
+        try:
+            holder, own = self._snapshot(table)
+        except NotYet:
+            return None
         asked = self.options.tables.get(table)
         with speaking(self.options):
             planned = plan_copy(
@@ -269,18 +250,25 @@ class PostgresSource:
                 with suppress(psycopg.Error, OSError):
                     each.close()
         if self._spill is not None:
-            self._spill.clear()
+            self._spill.close()
         self._holder = self._stream = self._query = self._spill = None
         self._transactions = None
         self._taking = iter(())
 
-    def teardown(self) -> None:
-        """Remove what is ours from the server: the slot, and the publication."""
-        with speaking(self.options), connect(self.options) as connection:
-            if slots.find(connection, self.options.slot) is not None:
-                slots.release(connection, self.options.slot, self._application)
-                slots.drop(connection, self.options.slot)
-            publication.drop(connection, self.options)
+    def teardown(self, data: str | os.PathLike[str] = "./headrace-data") -> None:
+        """
+        Remove what is ours from the server: the slot, and the publication.
+
+        `data` is the data directory of the engine that read: names that were not given are
+        made from it.
+        """
+        theirs = PostgresSource(self.spec, reader_of(self.name, data))
+        options = theirs.options
+        with speaking(options), connect(options) as connection:
+            if slots.find(connection, options.slot) is not None:
+                slots.release(connection, options.slot, theirs._application)
+                slots.drop(connection, options.slot)
+            publication.drop(connection, options)
 
     # -- steps ------------------------------------------------------------------------------
 
@@ -290,7 +278,8 @@ class PostgresSource:
 
     @property
     def _application(self) -> str:
-        return f"headrace {self.options.slot}"
+        # The server cuts names off, and who looks for a dead reader must know where.
+        return f"headrace {self.options.slot}"[:63]
 
     def _columns(self, table: TableName) -> Sequence[str] | None:
         asked = self.options.tables.get(table)
@@ -298,28 +287,26 @@ class PostgresSource:
 
     def _start(self, wanted: Place | None) -> Place:
         query = self._query = connect(self.options, application=self._application)
-        ensured = publication.ensure(query, self.options, list(self._tables.values()))
-        self._unsettled = {*ensured.added, *ensured.changed} if wanted is not None else set()
         slots.release(query, self.options.slot, self._application)
         replication = connect(self.options, replication=True, application=self._application)
         try:
             server = slots.identify(replication)
-            history = slots.timeline_history(replication, server.timeline)
+            moved = wanted is not None and wanted.timeline != server.timeline
             decision = decide(
                 wanted,
                 server,
                 slots.find(query, self.options.slot),
-                history,
+                slots.timeline_history(replication, server.timeline) if moved else (),
                 ephemeral=self._ephemeral,
                 always_baseline=self._anew or (self.options.always_baseline and not self._began),
                 # A name that we made up is nobody else's: we died before the log had a start.
-                intended=self.options.slot == default_slot(self.name, self._reader),
+                intended=self._made or self.options.slot == default_slot(self.name, self._reader),
             )
-            match decision:
+            match self._publishing.prepare(query, decision, self._tables):
                 case Resume(at):
-                    pass
-                case Begin():
-                    at = self._begin(query, replication, server, decision)
+                    self._resumed = True
+                case Begin() as begin:
+                    at = self._begin(replication, server, begin)
             self._stream = Stream(
                 replication,
                 self.options.slot,
@@ -331,7 +318,7 @@ class PostgresSource:
         except BaseException:
             replication.close()
             raise
-        self._spill = Spill(self._scratch())
+        self._spill = Spill(scratch_folder(self._reader))
         (around,) = query.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()  # type: ignore[misc]
         self._transactions = Transactions(
             Schemas((table, self._schemas[name]) for name, table in self._tables.items()),
@@ -340,24 +327,21 @@ class PostgresSource:
             place=partial(_place, at),
             around=int(around),
         )
+        self._watch = Watch(
+            self.options,
+            self._tables,
+            self._schemas,
+            lambda table: schema_of(table, self._columns(table.name)),
+            time.monotonic,
+        )
         return at
-
-    def _scratch(self) -> Path:
-        """Return a folder for open transactions, the same after a crash, so that none is left."""
-        mark = hashlib.sha256(self._reader.encode()).hexdigest()[:12]
-        folder = Path(tempfile.gettempdir()) / f"headrace-spill-{os.getuid()}-{mark}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        return folder
 
     def _begin(
         self,
-        query: psycopg.Connection[Any],
         replication: psycopg.Connection[Any],
         server: slots.Identity,
         decision: Begin,
     ) -> Place:
-        if decision.drop:
-            slots.drop(query, self.options.slot)
         created = slots.create(
             replication,
             self.options.slot,
@@ -365,13 +349,14 @@ class PostgresSource:
             failover=self.options.failover,
             timeout=self.options.create_slot_timeout,
         )
+        self._made = True
+        points.reach(points.SLOT_CREATED)
         # Before anything else goes over that connection: the slot's snapshot ends with it (R14).
         self._holder = import_snapshot(
             partial(connect, self.options), created.snapshot, created.consistent
         )
         self._holder_until = time.monotonic() + FIRST_COPY_SECONDS
-        self._unsettled = set()
-        self._anew = False
+        self._anew = self._resumed = False
         return Place(
             server.system, server.database, decision.branch, server.timeline, created.consistent
         )
@@ -396,8 +381,11 @@ class PostgresSource:
         """
         with speaking(self.options), connect(self.options) as connection:
             now = look_up(connection, list(self._tables))
-        if any(fingerprint(now[name]) != fingerprint(self._tables[name]) for name in now):
-            return error
+        for name, table in now.items():
+            if fingerprint(table) != fingerprint(self._tables[name]) or not same_shape(
+                schema_of(table, self._columns(name)), self._schemas[name]
+            ):
+                return error
         self._anew = True
         return SourceUnreachable(
             "A table was altered while nobody read", table=error.facts.get("table")
@@ -413,31 +401,43 @@ class PostgresSource:
     def _snapshot(self, table: TableName) -> tuple[Holder, bool]:
         """Return a snapshot to copy a table under, and whether it is for this copy alone."""
         stream, transactions = self._opened()
-        if self._holder is not None and self._holder.alive and table not in self._unsettled:
+        self._keep_order()
+        if (
+            self._holder is not None
+            and self._holder.alive
+            and self._publishing.published_before(table)
+        ):
             self._holder_until = time.monotonic() + FIRST_COPY_SECONDS
             return self._holder, False
         with speaking(self.options):
-            self._wait_for_writers(table, stream)
+            assert self._query is not None
+            self._publishing.check_writers(self._query, self._tables[table])
+            tries = 0
+
+            def on_wait(awaited: object) -> None:
+                nonlocal tries
+                tries += 1
+                stream.beat()
+                if tries >= _TRIES:
+                    raise NotYet
+
             holder = take_snapshot(
                 partial(connect, self.options),
                 self._given,
                 transactions.committed.pairs(),
-                on_wait=lambda awaited: stream.beat(),
+                unsure=self._opened_at + UNSURE_SECONDS - time.monotonic(),
+                on_wait=on_wait,
             )
+        points.reach(points.SNAPSHOT_TAKEN)
         return holder, True
 
-    def _wait_for_writers(self, table: TableName, stream: Stream) -> None:
-        """Wait for transactions that wrote the table before it was published (R13)."""
-        if table not in self._unsettled:
+    def _keep_order(self) -> None:
+        """Do what is due besides reading, and notice what the stream does not tell of."""
+        if self._query is None or self._watch is None:
             return
-        assert self._query is not None
-        found = self._tables[table]
-        wait_for_lockers(
-            self._query, [found.oid, *found.tree], on_wait=lambda lockers, waited: stream.beat()
-        )
-        self._unsettled.discard(table)
-
-    def _let_snapshot_go(self) -> None:
+        with speaking(self.options):
+            self._publishing.settle(self._query, self._tables)
+            self._watch.look(self._query)
         if self._holder is None or self._holder.readers:
             return
         if time.monotonic() > self._holder_until:
@@ -452,19 +452,3 @@ class PostgresSource:
 
 def _place(at: Place, lsn: int) -> Place:
     return Place(at.system, at.database, at.branch, at.timeline, lsn)
-
-
-def _address(connection: str) -> dict[str, str]:
-    """Return host, port and database of a connection string, and nothing else of it."""
-    try:
-        given = conninfo_to_dict(connection)
-    except psycopg.Error:
-        raise SourceRefused(
-            "The connection string cannot be read",
-            remedy="Write it as host=… dbname=… user=…, or as postgresql://user@host/database.",
-        ) from None
-    return {
-        "host": str(given.get("host") or given.get("hostaddr") or "local"),
-        "port": str(given.get("port") or 5432),
-        "dbname": str(given.get("dbname") or given.get("user") or "postgres"),
-    }

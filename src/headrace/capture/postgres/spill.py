@@ -11,8 +11,12 @@ again (R6). They hold values of rows, so only their owner may read them.
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+import secrets
+import stat
 import struct
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,6 +33,19 @@ _HEAD = struct.Struct("<QQ")
 PART_MESSAGES: Final = 16_384
 PART_BYTES: Final = 8 << 20
 """About how much is given back at a time."""
+
+
+def scratch_folder(reader: str) -> Path:
+    """Return a folder for the reader, the same after a crash, so that nothing is left behind."""
+    mark = hashlib.sha256(reader.encode()).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"headrace-spill-{os.getuid()}-{mark}"
+    with _translated(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    # Anybody may have made it before us, where everybody may make folders.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise StorageError("Scratch folder belongs to somebody else", file=str(folder))
+    return folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +86,8 @@ class Spill:
         """Keep everything in memory without a `folder`; whatever was left in it is removed."""
         self._folder = folder
         self._limit = memory_limit
+        # A reader before us may still be at it for a moment, in the same folder.
+        self._mark = secrets.token_hex(4)
         self._kept: dict[int, _Kept] = {}
         if folder is not None:
             with _translated(folder):
@@ -91,7 +110,7 @@ class Spill:
 
     def open(self, key: int) -> None:
         """Begin to keep messages under `key`."""
-        path = None if self._folder is None else self._folder / f"{key:x}{_SUFFIX}"
+        path = None if self._folder is None else self._folder / f"{self._mark}-{key:x}{_SUFFIX}"
         self._kept[key] = _Kept(path)
 
     def append(self, key: int, block: Block) -> None:
@@ -129,6 +148,13 @@ class Spill:
         """Forget every transaction, as at the start of every stream (R6)."""
         for key in list(self._kept):
             self.discard(key)
+
+    def close(self) -> None:
+        """Forget everything, and leave no folder behind; one that is in use stays."""
+        self.clear()
+        if self._folder is not None:
+            with suppress(OSError):
+                self._folder.rmdir()
 
     # --- files -----------------------------------------------------------------------------
 

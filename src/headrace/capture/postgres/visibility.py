@@ -129,6 +129,20 @@ def sessions_of(other: psycopg.Connection[Any]) -> list[Session]:
     return [Session(*row) for row in found]
 
 
+def writing(other: psycopg.Connection[Any]) -> frozenset[int]:
+    """
+    Return the lower 32 bits of all transactions under way, prepared ones and savepoints too.
+
+    By the locks that they hold on themselves: these are let go of only when others see them.
+    """
+    with talking():
+        found = other.execute(
+            "select transactionid::text::bigint from pg_locks"
+            " where locktype = 'transactionid' and granted"
+        ).fetchall()
+    return frozenset(xid for (xid,) in found)
+
+
 class Pending:
     """
     The commits that a snapshot must see: those the log has, and those it may have.
@@ -142,9 +156,16 @@ class Pending:
         self._xids = frozenset(xids)
         self._waiting = {(one.pid, one.started): one for one in sessions if one.waits}
 
-    def unseen(self, snapshot: Snapshot, sessions: Iterable[Session]) -> tuple[Awaited, ...]:
-        """Return those that `snapshot`, taken after the look at `sessions`, does not see."""
-        awaited = {xid: Awaited(xid) for xid in self._xids if not snapshot.sees(xid)}
+    def unseen(
+        self, snapshot: Snapshot, sessions: Iterable[Session], perhaps: Iterable[int] = ()
+    ) -> tuple[Awaited, ...]:
+        """
+        Return those that `snapshot`, taken after the look at `sessions`, does not see.
+
+        `perhaps` are more of them, by their lower 32 bits.
+        """
+        xids = self._xids | {_widened(xid, snapshot.xmax) for xid in perhaps}
+        awaited = {xid: Awaited(xid) for xid in xids if not snapshot.sees(xid)}
         at_work = {(one.pid, one.started): one for one in sessions}
         for one in at_work.values():
             xid = None if one.xid is None else _widened(one.xid, snapshot.xmax)

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from headrace.interfaces.cli import show
+from headrace.interfaces.cli.demo.shop import DEFAULT, FOLDERS
 from headrace.interfaces.cli.durations import as_seconds
 from headrace.observe import logs
 
 if TYPE_CHECKING:
     from headrace.interfaces.cli.demo.parts import Build, View
     from headrace.interfaces.cli.demo.session import Settings
+    from headrace.interfaces.cli.demo.shop import Shop
 
 
 @click.command()
+@click.option(
+    "--source",
+    type=click.Choice(list(FOLDERS)),
+    default=DEFAULT,
+    show_default=True,
+    help="The shop's database; postgres brings a server of its own.",
+)
 @click.option(
     "--for",
     "run_seconds",
@@ -30,8 +40,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--data",
-    default="headrace-demo",
-    show_default=True,
+    default=None,
+    show_default=" or ".join(FOLDERS.values()),
     metavar="FOLDER",
     help="Where shop and change log are kept; run again on it to go on.",
 )
@@ -49,8 +59,9 @@ if TYPE_CHECKING:
 @click.option("--plain", is_flag=True, help="Lines, no live view (default without a terminal).")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines.")
 def demo(
+    source: str,
     run_seconds: float,
-    data: str,
+    data: str | None,
     rate: float,
     kill: bool,
     spark_ui: bool,
@@ -61,32 +72,33 @@ def demo(
     """
     Watch a shop's changes arrive.
 
-    Makes a small SQLite shop, keeps changing it, and replicates its orders through a
-    change log and Spark into indexed memory. One order is spoilt on purpose: it becomes
-    a dead letter, and the rest goes on. At the end source and target are compared row by
-    row. q or Ctrl-C ends it early.
+    Makes a small shop in SQLite or PostgreSQL, keeps changing it, and replicates its
+    orders through a change log and Spark into indexed memory. One order is spoilt on
+    purpose: it becomes a dead letter, and the rest goes on. At the end source and target
+    are compared row by row. q or Ctrl-C ends it early.
     """
-    from headrace.control.lease import usable_folder
     from headrace.interfaces.cli.demo.flow import build
     from headrace.interfaces.cli.demo.session import Settings
+    from headrace.interfaces.cli.demo.shops import shop_in
 
     if kill and not sys.stdin.isatty():
         raise click.UsageError("--kill needs a terminal, to read the key from.")
-    settings = Settings(usable_folder(data), run_seconds, rate, kill=kill, explain=explain)
+    shop = shop_in(data or FOLDERS[source], source)
+    settings = Settings(run_seconds, rate, kill=kill, explain=explain)
     live = not plain and not as_json and _on_terminal()
-    return _run(partial(build, spark_ui=spark_ui), settings, live=live, as_json=as_json)
+    return _run(partial(build, spark_ui=spark_ui), settings, shop, live=live, as_json=as_json)
 
 
-def _run(build: Build, settings: Settings, *, live: bool, as_json: bool) -> int:
+def _run(build: Build, settings: Settings, shop: Shop, *, live: bool, as_json: bool) -> int:
     from headrace.interfaces.cli.demo.ending import EndOnRequest
     from headrace.interfaces.cli.demo.session import Session
 
     keys = (live or settings.kill) and sys.stdin.isatty()
-    with EndOnRequest(keys=keys) as ending, _view(live, as_json) as view:
-        session = Session(settings, build, view, ending)
+    with EndOnRequest(keys=keys) as ending, _view(live, as_json) as view, closing(shop):
+        session = Session(settings, shop, build, view, ending)
         session.open_shop()
         # Not before the folder is known to be ours: nothing is written into another's.
-        logs.log_into(settings.data / "logs")
+        logs.log_into(shop.folder / "logs")
         summary = session.run()
         view.summary(summary)
     return show.DONE if summary.right else show.FAILED

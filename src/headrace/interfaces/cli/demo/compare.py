@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
-from headrace.interfaces.cli.demo.shop import connected
 from headrace.interfaces.cli.demo.snapshot import Comparison, Difference
 
 MOST_SHOWN = 20
@@ -57,14 +55,6 @@ class Expected:
 class _Expecting:
     rows: dict[int, Row] = field(default_factory=dict)
     wrong: list[Difference] = field(default_factory=list)
-
-
-def orders_in(path: Path) -> dict[int, dict[str, object]]:
-    """Return the shop's orders as they are, by id."""
-    with connected(path) as shop:
-        cursor = shop.execute("select * from orders")
-        names = [column[0] for column in cursor.description]
-        return {row[0]: dict(zip(names, row, strict=True)) for row in cursor}
 
 
 def as_in_target(order: Row) -> dict[str, object] | None:

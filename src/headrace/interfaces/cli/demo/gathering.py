@@ -51,6 +51,7 @@ class Gathering:
             snapshot = replace(
                 snapshot,
                 source=source.name,
+                kind=source.kind,
                 source_state=source.state,
                 restarts=source.restarts,
                 captured=source.captured,

@@ -11,31 +11,31 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from headrace.interfaces.cli.demo.shop import DEFAULT, Shop
 from headrace.interfaces.cli.demo.snapshot import Command, HeldRow
 
 _FLUSHED = re.compile(r"[0-9a-f]{12}-(?P<kind>[^-]+-[^-]+)\.parquet")
 
 
-def next_steps(data: Path, source: str, letters: Iterable[HeldRow] = ()) -> tuple[Command, ...]:
+def next_steps(shop: Shop, source: str, letters: Iterable[HeldRow] = ()) -> tuple[Command, ...]:
     """Return the commands: see a dead letter, read the log, go on, ask the shop."""
     python = as_typed(Path(sys.executable))
-    folder = as_typed(data)
-    changes = f"{folder}/log/{source}/segments/{flushes_of(data / 'log' / source / 'segments')}"
+    folder = as_typed(shop.folder)
+    segments = Path("log", source, "segments")
+    changes = f"{folder}/{segments}/{flushes_of(shop.folder / segments)}"
     read_log = (
         "import headrace as hr; "
         f"changes = hr.spark().read.parquet({_literal(changes)}); "
         'changes.groupBy("_op").count().show()'
     )
-    ask_shop = (
-        f"import sqlite3; shop = sqlite3.connect({_literal(folder + '/shop.db')}); "
-        'print(*shop.execute("select status, count(*) from orders group by status"), sep="\\n")'
-    )
+    ask_shop = shop.asking(folder, "select status, count(*) from orders group by status")
+    kind = () if shop.kind == DEFAULT else ("--source", shop.kind)
     return (
         *(Command("look at the dead letter", each.commands[0]) for each in list(letters)[:1]),
         Command("read the change log with PySpark", _line(python, "-c", read_log)),
         Command(
             "go on where this one stopped",
-            _line(*program(), "demo", "--data", folder),
+            _line(*program(), "demo", *kind, "--data", folder),
         ),
         Command("ask the shop itself", _line(python, "-c", ask_shop)),
     )

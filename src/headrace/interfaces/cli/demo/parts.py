@@ -7,10 +7,10 @@ The real engine and target fit these, and so do small ones made for tests.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from headrace.interfaces.cli.demo.shop import Shop
 from headrace.interfaces.cli.demo.snapshot import Snapshot, Step, Summary
 from headrace.interfaces.cli.demo.watch import TargetChange
 
@@ -100,5 +100,5 @@ class View(Protocol):
     def summary(self, summary: Summary) -> None: ...
 
 
-Build = Callable[[Path, Path, Callable[[str], None]], tuple[DemoEngine, Orders]]
-"""From the shop's file, the data directory and a listener for steps to an engine."""
+Build = Callable[[Shop, Callable[[str], None]], tuple[DemoEngine, Orders]]
+"""From the shop and a listener for steps to an engine."""

@@ -30,6 +30,8 @@ from headrace.interfaces.cli.demo.snapshot import HOPS, SeenChange, Snapshot, St
 WIDE = 110
 """From this width on the flow is drawn from left to right."""
 
+KINDS = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
+
 OPS = {
     "insert": ("+", "green"),
     "update": ("~", "yellow"),
@@ -84,7 +86,7 @@ def _boxes(snapshot: Snapshot) -> Sequence[tuple[str, str, str]]:
     rows = 0 if snapshot.rows is None else snapshot.rows
     return (
         (
-            f"{snapshot.source} (SQLite)",
+            f"{snapshot.source} ({KINDS.get(snapshot.kind, snapshot.kind)})",
             f"{snapshot.captured_rate:.0f} changes/s",
             _recorder(snapshot),
         ),
@@ -131,10 +133,12 @@ def _flow_across(snapshot: Snapshot) -> RenderableType:
 def _flow_down(snapshot: Snapshot) -> RenderableType:
     rows = Table.grid(padding=(0, 1), expand=True)
     rows.add_column(no_wrap=True, width=1)
-    rows.add_column(no_wrap=True, width=13, overflow="ellipsis")
+    boxes = _boxes(snapshot)
+    titles = max(13, min(17, len(boxes[0][0])))
+    rows.add_column(no_wrap=True, width=titles, overflow="ellipsis")
     rows.add_column(no_wrap=True, width=17, overflow="ellipsis")
     rows.add_column(no_wrap=True, ratio=1, overflow="ellipsis")
-    for number, (title, count, rest) in enumerate(_boxes(snapshot)):
+    for number, (title, count, rest) in enumerate(boxes):
         arrow = Text("▼" if number else "●", "cyan")
         rows.add_row(arrow, Text(title, "bold cyan"), Text(count, "bold"), Text(rest, "dim"))
     return rows

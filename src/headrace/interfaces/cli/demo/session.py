@@ -13,19 +13,20 @@ import time
 from concurrent import futures
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
-from headrace.errors import BadDataDirectory, ControlError, HeadraceError, TableError
-from headrace.interfaces.cli.demo import killing, shop
-from headrace.interfaces.cli.demo.compare import compare, expect, orders_in
+from headrace.errors import ControlError, HeadraceError, TableError
+from headrace.interfaces.cli.demo import killing
+from headrace.interfaces.cli.demo.compare import compare, expect
 from headrace.interfaces.cli.demo.ending import Ending
 from headrace.interfaces.cli.demo.gathering import Gathering
 from headrace.interfaces.cli.demo.next_steps import next_steps
 from headrace.interfaces.cli.demo.parts import Build, View
+from headrace.interfaces.cli.demo.shop import Shop
 from headrace.interfaces.cli.demo.snapshot import Comparison, Snapshot, Step, Summary
 from headrace.interfaces.cli.demo.spoilt import SpoiltOrder
 from headrace.interfaces.cli.demo.watch import Watch
-from headrace.interfaces.cli.demo.writer import Writer, shop_errors
+from headrace.interfaces.cli.demo.writer import Writer
 
 SOURCE = "shop"
 TABLE = "orders"
@@ -46,7 +47,6 @@ END_SECONDS = 60.0
 class Settings:
     """What the command line said."""
 
-    data: Path
     run_seconds: float
     rate: float
     kill: bool = False
@@ -59,12 +59,14 @@ class Settings:
 class Session:
     """One run: `open_shop`, then `run`, once."""
 
-    def __init__(self, settings: Settings, build: Build, view: View, ending: Ending) -> None:
+    def __init__(
+        self, settings: Settings, shop: Shop, build: Build, view: View, ending: Ending
+    ) -> None:
         self._settings = settings
+        self._shop = shop
         self._build = build
         self._view = view
         self._ending = ending
-        self._shop = settings.data / "shop.db"
         self._began = time.monotonic()
         self._visible_at: float | None = None
         self._writer: Writer | None = None
@@ -75,10 +77,11 @@ class Session:
 
     def run(self) -> Summary:
         """Run to the end and return what was done; raises what stopped it."""
-        self._engine, self._orders = self._build(self._shop, self._settings.data, self._hear)
+        self._engine, self._orders = self._build(self._shop, self._hear)
         self._watch = Watch(self._orders.changes, self._orders.lookup_all, INDEX)
-        data, kill = self._settings.data, self._settings.kill
-        self._gathering = Gathering(self._engine, self._watch, data, killable=kill)
+        self._gathering = Gathering(
+            self._engine, self._watch, self._shop.folder, killable=self._settings.kill
+        )
         self._started: futures.Future[None] = futures.Future()
         threading.Thread(target=self._start, name="demo-start", daemon=True).start()
         try:
@@ -92,32 +95,22 @@ class Session:
             self._last,
             written,
             comparison,
-            next_steps(self._settings.data, SOURCE, self._last.letters),
+            next_steps(self._shop, SOURCE, self._last.letters),
             last_batch,
             tuple(self._kills.healed),
         )
 
     def open_shop(self) -> None:
         """Make the shop, or find the one of an earlier run; refuse a folder of others."""
-        with shop_errors(self._shop):
-            if not self._shop.exists():
-                others = sorted(path.name for path in self._settings.data.iterdir())
-                # Leftovers of a demo that was killed while it made its shop are ours.
-                if any(not name.startswith(self._shop.name) for name in others):
-                    raise BadDataDirectory(
-                        "The folder holds other things and no demo",
-                        remedy="Name a new or empty folder with --data.",
-                        path=str(self._settings.data),
-                    )
-                shop.make(self._shop)
-            elif not shop.is_shop(self._shop):
-                raise BadDataDirectory(
-                    "The folder holds a shop.db that is not the demo's",
-                    remedy="Name another folder with --data.",
-                    path=str(self._settings.data),
-                )
-            orders = shop.count(self._shop)
-        self._step("shop", f"shop with {orders:,} orders in {self._shop.name}")
+        try:
+            self._shop.open(partial(self._step, "server"))
+            orders = self._shop.count()
+        except HeadraceError:
+            # Ctrl-C reaches the programs that make a database, too: not an error then.
+            if self._ending.asked:
+                raise KeyboardInterrupt from None
+            raise
+        self._step("shop", f"shop with {orders:,} orders in {self._shop.place}")
 
     def _start(self) -> None:
         try:
@@ -165,17 +158,15 @@ class Session:
         while (left := until - self._seconds()) > 0:
             if self._ending.wait(min(TICK_SECONDS, left)):
                 break
-            with shop_errors(self._shop):
-                since = self._seconds() - self._visible_at
-                done = self._spoilt.go_on(since, held=bool(self._last.letters))
+            since = self._seconds() - self._visible_at
+            done = self._spoilt.go_on(since, held=bool(self._last.letters))
             if done is not None:
                 self._step("spoilt", done)
             self._show("running", until)
 
     def _close(self) -> tuple[int, Comparison | None]:
         written = self._writer.stop().changes if self._writer else 0
-        with shop_errors(self._shop):
-            last = shop.place_last_order(self._shop)
+        last = self._shop.place_last_order()
         written += self._spoilt.changes + 1
         self._step("closing", "writer stopped, waiting for its last change")
         until = self._seconds() + END_SECONDS
@@ -188,10 +179,8 @@ class Session:
         self._gathering.ask_spark_again()
         self._show("closing")
         self._step("closing", "comparing every row of source and target")
-        with shop_errors(self._shop):
-            orders = orders_in(self._shop)
         # What holds a row must have a cause, and is itself part of what is compared.
-        expected = expect(orders, self._gathering.letters())
+        expected = expect(self._shop.orders(), self._gathering.letters())
         return written, compare(expected, self._orders.all())
 
     def _stop(self) -> None:
@@ -203,6 +192,8 @@ class Session:
         futures.wait([self._started], timeout=START_SECONDS)
         self._engine.stop()
         self._watch.join()
+        if closed := self._shop.close():
+            self._step("closing", closed)
 
     def _show(self, phase: str, until: float | None = None) -> None:
         if self._writer is not None and phase != "closing":

@@ -22,7 +22,7 @@ class Step:
     seconds: float
     name: str
     """
-    For programs: `shop`, `engine`, `writer`, `visible`, `closing`, `ended`; `spoilt` and
+    For programs: `server`, `shop`, `engine`, `writer`, `visible`, `closing`, `ended`; `spoilt` and
     `letter` for the order that cannot be computed, `killed` and `back` for the recorder.
     """
 
@@ -115,6 +115,9 @@ class Snapshot:
     """Seconds until it ends by itself; None while it does not count yet."""
 
     source: str = "shop"
+    kind: str = "sqlite"
+    """What the source is."""
+
     source_state: str = "connecting"
     restarts: int = 0
     """How often the source's recorder had to be started again."""

@@ -7,9 +7,7 @@ there the order is paid: that change can be computed no better, and waits behind
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from headrace.interfaces.cli.demo import shop
+from headrace.interfaces.cli.demo.shop import Shop
 
 PLACED_SECONDS = 3.0
 """After the first visible row; earlier where the demo is too short for that."""
@@ -21,11 +19,11 @@ MOVED_SECONDS = 3.0
 class SpoiltOrder:
     """The order's story, told as time goes by. A shop has one such order, over all runs."""
 
-    def __init__(self, path: Path, run_seconds: float) -> None:
+    def __init__(self, shop: Shop, run_seconds: float) -> None:
         self.changes = 0
         """Made to the shop so far."""
 
-        self._path = path
+        self._shop = shop
         self._placed_at = min(PLACED_SECONDS, 0.25 * run_seconds)
         self._moved_after = min(MOVED_SECONDS, 0.15 * run_seconds)
         self._placed = self._moved = False
@@ -50,15 +48,15 @@ class SpoiltOrder:
         return self._move()
 
     def _place(self) -> str | None:
-        if shop.spoilt_order(self._path) is not None:
+        if self._shop.spoilt_order() is not None:
             return None
-        order = shop.place_spoilt_order(self._path)
+        order = self._shop.place_spoilt_order()
         self.changes += 1
         return f"order {order}: a barcode is scanned as its quantity"
 
     def _move(self) -> str | None:
-        order = shop.spoilt_order(self._path)
-        status = None if order is None else shop.move_on(self._path, order)
+        order = self._shop.spoilt_order()
+        status = None if order is None else self._shop.move_on(order)
         if status is None:
             return None
         self.changes += 1

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import shutil
-import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 from headrace.errors import StorageError, StorageFull
-from headrace.interfaces.cli.demo import shop
-from headrace.interfaces.cli.demo.shop import Written
+from headrace.interfaces.cli.demo.shop import Shop
+from headrace.interfaces.cli.demo.writing import Written
 
 STOP_SECONDS = 10.0
-_LITTLE_ROOM = 256 << 10
-"""SQLite says "disk I/O error" for some full disks: with less room than this it is one."""
 
 
 class Writer:
     """The running child. `stop` may be called at any time, and again."""
 
-    def __init__(self, path: Path, rate: float) -> None:
-        self._path = path
+    def __init__(self, shop: Shop, rate: float) -> None:
         self._written: Written | None = None
         self._child = subprocess.Popen(
-            [sys.executable, "-m", shop.__name__, str(path), str(rate)],
+            [sys.executable, *shop.writer(), str(rate)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # What it has to say comes on stdout, as JSON; the terminal is the demo's.
@@ -62,32 +53,11 @@ class Writer:
         try:
             said = json.loads(told)
         except ValueError:
-            said = {"error": f"exit code {self._child.returncode}"}
+            raise StorageError(
+                "The demo's shop cannot be used", why=f"exit code {self._child.returncode}"
+            ) from None
         if "error" in said:
-            raise storage_error(self._path, said["error"], said.get("code", ""))
+            kind = StorageFull if said["code"] == StorageFull.code else StorageError
+            raise kind(said["error"], **said["facts"])
         self._written = Written(said["changes"], said["transactions"])
         return self._written
-
-
-@contextmanager
-def shop_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system say about the shop's file into errors of ours."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorname", "")
-        raise storage_error(path, str(error), code) from error
-    except OSError as error:
-        code = "SQLITE_FULL" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        raise storage_error(path, error.strerror or str(error), code) from error
-
-
-def storage_error(path: Path, why: str, code: str) -> StorageError:
-    """Return the error for a shop that could not be written or read."""
-    try:
-        no_room = shutil.disk_usage(path.parent).free < _LITTLE_ROOM
-    except OSError:
-        no_room = False
-    if code == "SQLITE_FULL" or (no_room and code.startswith("SQLITE_IOERR")):
-        return StorageFull("No room left for the demo's shop", path=str(path))
-    return StorageError("The demo's shop cannot be used", path=str(path), why=why)

@@ -1,0 +1,72 @@
+"""The demo over PostgreSQL as a newcomer meets it: real server, real log, real Spark."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interfaces.terminal import Terminal
+from tests.interfaces.test_demo_end_to_end import SECONDS, Done, demo, processes_in
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def open_folder() -> Iterator[Path]:
+    """A folder everybody may look into, as a server that does not run as us must."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-test-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def plain(open_folder: Path) -> Done:
+    """Run the demo once, without a terminal, with its default folder."""
+    done = demo("--source", "postgres", "--for", "8s", "--plain", cwd=open_folder)
+    return Done(open_folder, done.stdout, done.stderr, done.returncode)
+
+
+def test_the_server_is_told_and_target_is_source(plain: Done) -> None:
+    assert (plain.code, plain.err) == (0, ""), plain.out
+    assert re.search(r"PostgreSQL \d+ of our own on 127\.0\.0\.1:\d+$", plain.out, re.MULTILINE)
+    assert re.search(r"^target = source: yes, [\d,]+ rows compared$", plain.out, re.MULTILINE)
+    assert re.search(r"(insert|update|delete) \d+: ", plain.out)
+
+
+@pytest.mark.meets("R30")
+def test_the_spoilt_order_is_a_dead_letter_and_the_verdict_says_so(plain: Done) -> None:
+    (order,) = re.findall(r"order (\d+): a barcode is scanned as its quantity", plain.out)
+    assert f"dead letter: order {order}, ARITHMETIC_OVERFLOW" in plain.out
+    assert f"\n  (1 row is held by a dead letter: order {order})\n" in plain.out
+
+
+def test_everything_that_was_written_was_captured(plain: Done) -> None:
+    (written,) = re.findall(r"^written   ([\d,]+) changes", plain.out, re.MULTILINE)
+    assert f"\ncaptured  {written} changes in " in plain.out
+
+
+def test_the_server_is_stopped_and_everything_stays_in_the_folder(plain: Done) -> None:
+    assert [path.name for path in plain.folder.iterdir()] == ["headrace-demo-postgres"]
+    assert processes_in(plain.folder) == []
+
+
+def test_on_a_terminal_it_goes_on_and_a_killed_recorder_comes_back(plain: Done) -> None:
+    options = ["--source", "postgres", "--for", "5m", "--kill", "--explain"]
+    terminal = Terminal(["-m", "headrace", "demo", *options], plain.folder, 80, 40)
+    terminal.until(lambda text: "q to end" in text and "shop (PostgreSQL)" in text, SECONDS)
+    terminal.child.send("k")
+    terminal.until(lambda text: "recorder is back after" in text, SECONDS)
+    terminal.child.send("q")
+    assert terminal.to_the_end(SECONDS) == 0
+    text = terminal.all_text
+    for said in ("target = source: yes", "nothing lost", "== Physical Plan =="):
+        assert said in text
+    assert "Traceback" not in text
+    assert "shop with 3,000 orders" not in text
+    assert processes_in(plain.folder) == []

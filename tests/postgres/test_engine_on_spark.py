@@ -1,0 +1,79 @@
+"""PostgreSQL through Spark: tables copied by its tasks, and rows that cross a filter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import headrace as hr
+from headrace.capture.wire import CopyPlanned
+from headrace.control import copies
+from tests.postgres.servers import Database, wait_until
+
+if TYPE_CHECKING:
+    from headrace.pipeline.session import Spark
+
+pytestmark = pytest.mark.spark
+
+PATIENCE = 90
+ROWS = 300_000
+
+
+@pytest.mark.meets("R16", "R20", "S4", "H1")
+def test_spark_copies_a_large_table_in_parts(
+    database: Database, tmp_path: Path, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("create table orders (id bigint primary key, status text, pad text)")
+    database.execute(
+        "insert into orders select n, 'paid', repeat('x', 200) from generate_series(1, %s) n", ROWS
+    )
+    asked: list[int] = []
+    copy = copies.Copies._copied
+
+    def noted(self: copies.Copies, planned: CopyPlanned) -> object:
+        asked.append(len(planned.parts))
+        return copy(self, planned)
+
+    monkeypatch.setattr(copies.Copies, "_copied", noted)
+    orders = hr.memory()
+    source = hr.postgres(database.dsn, name="shop")
+    pipeline = hr.Pipeline(source, "orders", orders)
+    with hr.Engine(pipeline, data=tmp_path / "data", spark=spark.session) as engine:
+        database.execute("delete from orders where id %% 1000 = 0 and %s", True)
+        assert engine.await_ready(PATIENCE)
+        wait_until(lambda: orders.count() == ROWS - ROWS // 1000, PATIENCE)
+        assert asked[0] > 1
+        assert len(asked) == 1
+        assert engine.pipeline_info("orders").tables[0].baseline == 1
+        row = orders.get(77)
+        assert row is not None
+        assert dict(row) == {"id": 77, "status": "paid", "pad": "x" * 200}
+
+
+@pytest.mark.meets("R22", "PG-13")
+@pytest.mark.parametrize("identity", ["default", "full"])
+@pytest.mark.parametrize("how", ["text", "function"])
+def test_rows_enter_and_leave_a_filter_also_without_their_image_before(
+    database: Database, tmp_path: Path, spark: Spark, identity: str, how: str
+) -> None:
+    database.execute("create table orders (id bigint primary key, status text)")
+    database.execute(f"alter table orders replica identity {identity}")
+    database.execute("insert into orders values (1, 'paid'), (2, 'paid'), (3, 'new'), (4, 'paid')")
+    test = (
+        hr.equals("status", "paid")
+        if how == "text"
+        else hr.function(lambda row: row["status"] == "paid")
+    )
+    orders = hr.memory()
+    pipeline = hr.Pipeline(hr.postgres(database.dsn, name="shop"), "orders", orders, filters=[test])
+    with hr.Engine(pipeline, data=tmp_path / "data", spark=spark.session) as engine:
+        assert engine.await_ready(PATIENCE)
+        assert {row["id"] for row in orders.all()} == {1, 2, 4}
+        database.execute("delete from orders where id = 1")
+        database.execute("update orders set status = 'sent' where id = 2")
+        database.execute("update orders set status = 'paid' where id = 3")
+        database.execute("update orders set id = 40 where id = 4")
+        database.execute("insert into orders values (5, 'new'), (6, 'paid')")
+        wait_until(lambda: {row["id"] for row in orders.all()} == {3, 6, 40}, PATIENCE)

@@ -1,0 +1,329 @@
+"""Between the publication, the slot, the log and the copies: each step may be the last one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.capture.child import log_opener
+from headrace.capture.postgres import publication
+from headrace.capture.postgres import source as source_module
+from headrace.capture.postgres.holder import Awaited, take_snapshot
+from headrace.capture.postgres.locks import Writers
+from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.source import PostgresSource
+from headrace.capture.recorder import Recorder
+from headrace.capture.registry import build
+from headrace.capture.wire import (
+    BaselineProgress,
+    CopyDone,
+    CopyPlanned,
+    Failed,
+    Report,
+    Setup,
+    TakeBaseline,
+)
+from headrace.changelog.log import LogReader
+from headrace.errors import SchemaChanged, SourceUnreachable
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
+from tests.postgres.copies import connecting
+from tests.postgres.servers import Database, wait_until
+
+PATIENCE = 25.0
+
+
+class Recording:
+    """Recorders of one source, each with a life of its own, on one log."""
+
+    def __init__(self, database: Database, data: Path) -> None:
+        self.database = database
+        self.data = data
+        self.source: PostgresSource
+        self.recorder: Recorder
+        self.reports: list[Report] = []
+        self.term = 0
+
+    def live(self, *tables: str, **options: object) -> None:
+        """Begin a new life; the last one is over as if it had been killed."""
+        self.die()
+        spec = postgres(self.database.dsn, name="shop", **options).spec  # type: ignore[arg-type]
+        source = build(spec, f"shop@{self.data}")
+        assert isinstance(source, PostgresSource)
+        self.source = source
+        self.term += 1
+        setup = Setup(
+            kind="postgres",
+            name="shop",
+            options=dict(spec.options),
+            tables=tables,
+            data=str(self.data),
+            writer=f"w{self.term}",
+            term=self.term,
+            reader=f"shop@{self.data}",
+        )
+        self.recorder = Recorder(source, log_opener(setup, source), tables, time.monotonic)
+
+    def die(self) -> None:
+        if hasattr(self, "source"):
+            self.source.close()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Step until something is true."""
+
+        def stepped() -> object:
+            self.reports += self.recorder.step([], 0.05)
+            return condition()
+
+        wait_until(stepped, PATIENCE)
+
+    def copy(self, table: str) -> None:
+        before = self.baseline(table)
+        self.reports += self.recorder.step([TakeBaseline(table)], 0.05)
+        self.until(lambda: self.baseline(table) != before)
+
+    def streaming(self) -> None:
+        self.until(lambda: self.recorder._connected)
+        self.until(lambda: not self.source.unfollowed())
+
+    @property
+    def log(self) -> LogReader:
+        return LogReader.open(Files(RealDisk(), str(self.data)), "shop")
+
+    def baseline(self, table: str) -> int | None:
+        found = self.log.usable_baseline(table)
+        return None if found is None else found.baseline
+
+
+@pytest.fixture
+def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
+    database.execute("create table orders (id bigint primary key, note text)")
+    database.execute("create table clients (id bigint primary key, name text)")
+    database.execute("insert into orders values (1, 'a'); insert into clients values (1, 'a')")
+    recording = Recording(database, tmp_path / "data")
+    yield recording
+    recording.die()
+
+
+@pytest.mark.meets("R1", "R13", "H2")
+def test_a_table_that_comes_back_is_copied_even_if_we_die_right_after_publishing_it(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.live("orders", "clients")
+    shop.streaming()
+    shop.copy("orders")
+    shop.copy("clients")
+    shop.live("orders")
+    shop.streaming()
+    shop.database.execute("insert into clients values (2, 'unseen')")
+
+    shop.live("orders", "clients")
+    ensure = publication.ensure
+
+    def killed(*arguments: object) -> object:
+        ensure(*arguments)  # type: ignore[arg-type]
+        raise SourceUnreachable("killed")
+
+    monkeypatch.setattr(publication, "ensure", killed)
+    shop.until(lambda: shop.recorder._connected)
+    shop.reports += shop.recorder.step([], 0.05)
+    monkeypatch.undo()
+
+    shop.live("orders", "clients")
+    shop.streaming()
+    assert shop.baseline("clients") is None
+    shop.copy("clients")
+    [file] = shop.log.usable_baseline("clients").files  # type: ignore[union-attr]
+    assert file.rows == 2
+
+
+@pytest.mark.meets("R13", "H2")
+def test_who_wrote_a_table_before_it_was_published_is_waited_for_while_changes_go_on(
+    shop: Recording,
+) -> None:
+    shop.live("orders")
+    shop.streaming()
+    writer = shop.database.connect(autocommit=False)
+    writer.execute("insert into clients values (2, 'before')")
+
+    shop.live("orders", "clients")
+    shop.streaming()
+    shop.reports += shop.recorder.step([TakeBaseline("clients")], 0.05)
+    shop.live("orders", "clients")  # who comes after knows nothing of the wait, and waits
+    shop.streaming()
+    shop.reports += shop.recorder.step([TakeBaseline("clients")], 0.05)
+    shop.database.execute("insert into orders values (7, 'meanwhile')")
+    shop.until(lambda: shop.log.counts().rows == 1)
+    assert shop.baseline("clients") is None
+
+    writer.commit()
+    shop.until(lambda: shop.baseline("clients"))
+    [file] = shop.log.usable_baseline("clients").files  # type: ignore[union-attr]
+    assert file.rows == 2
+
+
+@pytest.mark.meets("R2", "R35")
+def test_a_publication_that_was_away_is_a_gap_and_reading_goes_on(shop: Recording) -> None:
+    shop.live("orders")
+    shop.streaming()
+    shop.copy("orders")
+    shop.live("orders")
+    shop.database.execute(f"drop publication {shop.source.options.publication}")
+    shop.database.execute("insert into orders values (2, 'unsent')")
+    shop.streaming()
+    assert shop.baseline("orders") is None
+    shop.copy("orders")
+    shop.database.execute("insert into orders values (3, 'sent')")
+    shop.until(lambda: shop.log.counts().rows == 1)
+
+
+@pytest.mark.meets("R23b")
+def test_a_column_that_was_added_while_nobody_read_makes_a_baseline_useless(
+    shop: Recording,
+) -> None:
+    shop.live("orders", "clients")
+    shop.streaming()
+    shop.copy("orders")
+    shop.database.execute("alter table orders add state text default 'new'")
+    shop.live("orders", "clients")
+    shop.streaming()
+    assert shop.baseline("orders") is None
+
+
+@pytest.mark.meets("R23b")
+def test_what_the_stream_does_not_tell_of_is_noticed(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.capture.postgres.watch.WATCH_SECONDS", 0.0)
+    shop.live("orders")
+    shop.streaming()
+    shop.copy("orders")
+    shop.database.execute(f"alter publication {shop.source.options.publication} drop table orders")
+    shop.until(lambda: shop.baseline("orders") is None)
+    shop.streaming()
+    shop.copy("orders")
+    shop.database.execute("alter table orders rename to orders_before")
+    shop.database.execute("create table orders (id bigint primary key, note text)")
+    shop.until(lambda: shop.baseline("orders") is None)
+    shop.streaming()
+    shop.database.execute("alter table orders add state text default 'new'")
+    shop.until(lambda: shop.recorder.done)
+    [failed] = [report for report in shop.reports if isinstance(report, Failed)]
+    assert failed.code == SchemaChanged.code
+
+
+@pytest.mark.meets("R23")
+def test_another_key_under_the_same_kind_of_identity_is_noticed(shop: Recording) -> None:
+    shop.database.execute("alter table orders add other bigint not null default 0")
+    shop.database.execute("update orders set other = id")
+    shop.live("orders")
+    shop.streaming()
+    shop.source._watch = None  # the stream alone has to tell
+    shop.database.execute("alter table orders drop constraint orders_pkey, add primary key (other)")
+    shop.database.execute("delete from orders where id = 1")
+    shop.until(lambda: shop.recorder.done)
+    assert shop.log.counts().rows == 0
+
+
+@pytest.mark.meets("H1")
+def test_a_slot_with_a_name_of_the_users_is_ours_when_we_made_it_a_moment_before(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.live("orders", slot_name="mine")
+
+    def broken(*arguments: object) -> None:
+        raise SourceUnreachable("No more connections")
+
+    monkeypatch.setattr(source_module, "import_snapshot", broken)
+    shop.until(lambda: shop.database.rows("select 1 from pg_replication_slots"))
+    monkeypatch.undo()
+    shop.streaming()
+    assert not [report for report in shop.reports if isinstance(report, Failed)]
+
+
+@pytest.mark.meets("R31")
+def test_a_dead_reader_of_a_slot_with_a_long_name_is_ended(shop: Recording) -> None:
+    shop.live("orders", slot_name="s" * 63)
+    shop.streaming()
+    dead = shop.source
+    del shop.source
+    try:
+        shop.live("orders", slot_name="s" * 63)
+        shop.streaming()
+    finally:
+        dead.close()
+
+
+@pytest.mark.meets("R20", "H4")
+def test_the_answer_to_a_plan_of_a_recorder_before_is_of_no_use(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.capture.postgres.ranges.RANGE_BYTES", 4096)
+    shop.database.execute(
+        "insert into orders select n, repeat('x', 900) from generate_series(2, 50) n"
+    )
+    plans = []
+    for _ in range(2):
+        shop.live("orders")
+        shop.streaming()
+        shop.reports.clear()
+        shop.reports += shop.recorder.step([TakeBaseline("orders", shared=True)], 0.05)
+        shop.until(lambda: [r for r in shop.reports if isinstance(r, CopyPlanned)])
+        plans += [r for r in shop.reports if isinstance(r, CopyPlanned)]
+    stale, fresh = plans
+    assert stale.baseline == fresh.baseline
+    shop.reports += shop.recorder.step([CopyDone("orders", stale.stem, ())], 0.05)
+    assert shop.baseline("orders") is None
+    assert not shop.recorder.done
+    shop.reports += shop.recorder.step([CopyDone("orders", fresh.stem, ())], 0.05)
+    shop.until(lambda: shop.baseline("orders") == 1)
+    assert [r.done for r in shop.reports if isinstance(r, BaselineProgress)] == [True]
+
+
+def test_who_comes_later_to_a_table_is_not_waited_for(database: Database) -> None:
+    database.execute("create table orders (id int)")
+    oid = database.value("select 'orders'::regclass::oid::int8")
+    first, later = database.connect(autocommit=False), database.connect(autocommit=False)
+    first.execute("insert into orders values (1)")
+    connection, writers = database.connect(), Writers()
+    assert [found.pid for found in writers.left(connection, [oid])] == [first.info.backend_pid]
+    later.execute("insert into orders values (2)")
+    first.commit()
+    assert writers.left(connection, [oid]) == []
+
+
+@pytest.mark.meets("R11", "H2")
+def test_after_a_new_beginning_whoever_writes_may_be_a_commit_that_the_log_has(
+    database: Database,
+) -> None:
+    writer = database.connect()
+    writer.execute("begin")
+    xid = int(writer.execute("select pg_current_xact_id()::text").fetchone()[0])  # type: ignore[index]
+    told: list[tuple[Awaited, ...]] = []
+
+    def on_wait(awaited: tuple[Awaited, ...]) -> None:
+        told.append(awaited)
+        if len(told) == 2:
+            writer.execute("commit")
+
+    holder = take_snapshot(connecting(database), 100, [], unsure=20, on_wait=on_wait)
+    holder.close()
+    assert holder.snapshot.sees(xid)
+    assert [[one.xid for one in awaited] for awaited in told] == [[xid], [xid]]
+
+
+def test_a_transaction_that_stays_open_is_not_waited_for_longer_than_that(
+    database: Database,
+) -> None:
+    writer = database.connect()
+    writer.execute("begin")
+    writer.execute("select pg_current_xact_id()")
+    times = iter(range(100))
+    holder = take_snapshot(
+        connecting(database), 100, [], unsure=3, pause=lambda _: None, clock=lambda: next(times)
+    )
+    holder.close()
+    assert next(times) <= 6

@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON_HERE := .venv/bin/python
 PYTEST := $(PYTHON_HERE) -m pytest
-NO_JVM := -m "not spark and not crash and not long and not cluster"
+FAST_ONES := -m "not spark and not server and not crash and not long and not cluster"
 
 ARGS ?=
 SEEDS ?= 2000
@@ -38,14 +38,14 @@ setup: ## .venv with everything in it; every target runs it, silent when nothing
 demo: setup ## a shop, its changes, Spark, a live table (ARGS="--for 20s --plain")
 	@.venv/bin/headrace demo $(ARGS)
 
-test: setup ## all tests but the long runs; FAST=1: those without a JVM (ARGS=tests/changelog)
+test: setup ## all tests but the long runs; FAST=1: those without a JVM or a server (ARGS=tests/changelog)
 ifneq ($(FAST),)
-	@$(PYTEST) $(NO_JVM) $(ARGS)
-	@echo "Not run, because of FAST=1: tests that start Spark, kill processes or take long, and the second round in another time zone."
+	@$(PYTEST) $(FAST_ONES) $(ARGS)
+	@echo "Not run, because of FAST=1: tests that start Spark or PostgreSQL, kill processes or take long, and the second round in another time zone."
 else
 	@$(PYTEST) $(ARGS)
-	@echo "Once more, those without a JVM, in a time zone 12:45 or 13:45 from Greenwich:"
-	@TZ=Pacific/Chatham $(PYTEST) -q $(NO_JVM) $(ARGS)
+	@echo "Once more, those without a JVM or a server, in a time zone 12:45 or 13:45 from Greenwich:"
+	@TZ=Pacific/Chatham $(PYTEST) -q $(FAST_ONES) $(ARGS)
 endif
 	@echo "Not run, because they take long: make test-cluster, make test-crash, make simulate SEEDS=50000, make soak, make mutate, make bench, make fresh."
 

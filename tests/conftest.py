@@ -20,6 +20,7 @@ pytest_plugins = [name for name in _FIXTURES if importlib.util.find_spec(name)]
 _COSTS = {
     "spark": "they need a JVM",
     "crash": "they kill real processes",
+    "server": "they need a PostgreSQL server",
     "long": "they take long",
     "cluster": "they start a Spark cluster: make test-cluster",
 }

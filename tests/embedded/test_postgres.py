@@ -23,6 +23,8 @@ from headrace.embedded.postgres import PostgresServer
 from headrace.embedded.processes import children_of, until_gone
 from headrace.errors import SourceRefused
 
+pytestmark = pytest.mark.server
+
 ROOT = Path(__file__).parent.parent.parent
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
 

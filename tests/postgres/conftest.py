@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from headrace.embedded.postgres import PostgresServer
 from tests.postgres.servers import Database, fresh_database, make_server
+
+SERVERS = {"server", "database", "own_server"}
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Mark what needs a server: such tests take long, and are left out by FAST=1."""
+    for item in items:
+        if SERVERS & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.server)
 
 
 @pytest.fixture(scope="session")

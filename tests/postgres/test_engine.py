@@ -31,7 +31,8 @@ class Shop:
             " note text, at timestamptz not null default now())"
         )
         database.execute(
-            "insert into orders select n, 'paid', n * 1.5, repeat('x', n) from generate_series(1, 50) n"
+            "insert into orders select n, 'paid', n * 1.5, repeat('x', n)"
+            " from generate_series(1, 50) n"
         )
 
     def source(self, **options: object) -> PostgresSource:

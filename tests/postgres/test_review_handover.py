@@ -11,9 +11,9 @@ import pytest
 from headrace.capture.child import log_opener
 from headrace.capture.postgres import publication
 from headrace.capture.postgres import source as source_module
+from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.holder import Awaited, take_snapshot
 from headrace.capture.postgres.locks import Writers
-from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.recorder import Recorder
 from headrace.capture.registry import build

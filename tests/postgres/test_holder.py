@@ -14,6 +14,7 @@ from headrace.capture.postgres.copying import PostgresCopy, read_range
 from headrace.capture.postgres.holder import (
     Awaited,
     Snapshot,
+    _record_end,
     import_snapshot,
     take_snapshot,
     visible,
@@ -201,3 +202,18 @@ def test_a_reader_that_has_begun_outlives_its_holder_and_others_are_refused(
     assert rows + sum(batch.num_rows for batch, _ in reader) == 1000
     with pytest.raises(SourceUnreachable, match="snapshot is gone"):
         list(read_range(holder.connect, part, schema))
+
+
+@pytest.mark.parametrize(
+    ("insert", "end"),
+    [
+        (0x2000018, 0x2000000),
+        (0x2000028, 0x2000000),
+        (0x2000030, 0x2000030),
+        (0x20FF000, 0x20FF000),
+    ],
+)
+def test_at_the_start_of_a_page_the_last_record_ends_before_its_header(
+    insert: int, end: int
+) -> None:
+    assert _record_end(insert) == end

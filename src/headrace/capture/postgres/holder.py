@@ -54,6 +54,10 @@ NO_LIMITS = (
     "set idle_session_timeout = 0",
 )
 
+PAGE_BYTES = 8192
+HEADER_BYTES = (24, 40)
+"""Of a page of the server's log, and the header at its start: a segment's first is longer."""
+
 
 class Connect(Protocol):
     """
@@ -141,7 +145,18 @@ class Holder:
                 host=self.host,
                 remedy="Name one server in the connection string; a name must not lead to several.",
             )
-        return parse_lsn(lsn)
+        return _record_end(parse_lsn(lsn))
+
+
+def _record_end(insert: int) -> int:
+    """
+    Return the end of the last record, given where the next one will begin.
+
+    At the start of a page that is behind the page's header; the server never says that it has
+    come so far, before there is another record, and a quiet one would be waited for in vain.
+    """
+    within = insert % PAGE_BYTES
+    return insert - within if within in HEADER_BYTES else insert
 
 
 def import_snapshot(connect: Connect, exported: str, at: int) -> Holder:

@@ -1,0 +1,155 @@
+"""
+The engine of a round, in a process that can be killed.
+
+Says `started`, then answers commands: `streaming` with `done` once the recorder reads, or after
+a while; `settle LSN` with `settled` once both targets
+have come that far, nothing is being loaded and all is well; `reload T`, `pause P` and
+`resume P` with `done`; `rows` with the rows in memory as JSON; `stop` with `stopped`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.capture.parts import Order, copy_part
+from headrace.capture.postgres.definition import postgres
+from headrace.changelog.entry import File
+from headrace.changelog.schema import TableName
+from headrace.control.engine import Engine
+from headrace.control.states import TableState
+from headrace.errors import HeadraceError
+from headrace.pipeline.definition import Pipeline
+from headrace.targets.memory import memory
+from tests.support.arrow_runner import ArrowRunner
+from tests.support.file_target import FileLoading, FileTarget
+from tests.support.shop import await_that
+
+SETTLE_SECONDS = 120.0
+STREAM_SECONDS = 20.0
+FILE, MEMORY = "file", "memory"
+"""The two pipelines."""
+
+
+class CopyingRunner(ArrowRunner):
+    """Also copies the parts of baselines, as Spark's tasks would."""
+
+    def copy(self, order: Order, numbers: range) -> list[File]:
+        return [file for number in numbers for file in copy_part(order, number)]
+
+
+class QuickTarget(FileTarget):
+    """Takes each part of a baseline in one transaction: a thousand would be a thousand syncs."""
+
+    def load(self, table: TableName, baseline: int) -> FileLoading:
+        loading = QuickLoading(self, table)
+        loading.discard()
+        return loading
+
+
+class QuickLoading(FileLoading):
+    """The same of a baseline under way."""
+
+    def write(self, rows: pa.Table) -> None:
+        with self._target._sql as sql:
+            sql.execute("begin immediate")
+            super().write(rows)
+
+
+class EngineProcess:
+    """The engine, its targets, and the answers to commands."""
+
+    def __init__(self, folder: Path, dsn: str, tables: Sequence[str], *, shared: bool) -> None:
+        self._tables = tuple(tables)
+        self._memory = memory()
+        source = postgres(dsn, name="shop")
+        self.engine = Engine(
+            Pipeline(source, tables=tables, target=QuickTarget(folder / "target.db"), name=FILE),
+            Pipeline(source, tables=tables, target=self._memory, name=MEMORY),
+            data=folder / "data",
+            runner=CopyingRunner() if shared else ArrowRunner(),
+        )
+
+    def settled(self, lsn: int) -> bool:
+        """Wait until all is at the targets and at rest."""
+        engine = self.engine
+        there = await_that(engine, lambda: self._at_rest(lsn), SETTLE_SECONDS)
+        return there and engine.await_ready(SETTLE_SECONDS)
+
+    def _streaming(self) -> bool:
+        return self.engine.source_info("shop").state == "streaming"
+
+    def _at_rest(self, lsn: int) -> bool:
+        return all(
+            pipeline.position.commit >= lsn
+            and all(table.state == TableState.LIVE for table in pipeline.tables)
+            for pipeline in self.engine.pipelines()
+        )
+
+    def rows(self) -> str:
+        found = {
+            name: [dict(row) for row in self._memory.table(name).all()] for name in self._tables
+        }
+        return json.dumps(found)
+
+    def answer(self, command: str, argument: str) -> str:
+        engine = self.engine
+        match command:
+            case "streaming":
+                # Not ready: a pipeline may be paused.
+                await_that(engine, self._streaming, STREAM_SECONDS)
+            case "settle":
+                return "settled" if self.settled(int(argument)) else f"error {self.told()}"
+            case "reload":
+                engine.reload("shop", argument)
+            case "pause":
+                engine.pause(argument)
+            case "resume":
+                engine.resume(argument)
+            case "rows":
+                return f"rows {self.rows()}"
+        return "done"
+
+    def told(self) -> str:
+        states = [
+            (each.name, each.state, str(each.position), str(each.error), each.tables)
+            for each in self.engine.pipelines()
+        ]
+        return f"{states} {self.engine.sources()}"
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("dsn")
+    parser.add_argument("--tables", nargs="+")
+    parser.add_argument("--shared", action="store_true")
+    given = parser.parse_args()
+    process = EngineProcess(given.folder, given.dsn, given.tables, shared=given.shared)
+    try:
+        with process.engine:
+            say("started")
+            for line in sys.stdin:
+                command, _, argument = line.strip().partition(" ")
+                if command == "stop":
+                    break
+                say(process.answer(command, argument))
+    except HeadraceError as error:
+        say(f"error {error}")
+        return error.exit_code
+    say("stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""The engine's process of a round, as seen from outside: a line to ask it, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.crash import processes
+from tests.crash.engine_line import ROOT, RoundFailed
+
+ANSWER_SECONDS = 200.0
+"""Longer than the process itself waits, so that it can say what it waited for."""
+
+END_SECONDS = 30.0
+
+
+class Line:
+    """A running engine. Killed by `token` where a point is armed, or from outside."""
+
+    def __init__(
+        self,
+        folder: Path,
+        dsn: str,
+        tables: Sequence[str],
+        *,
+        shared: bool,
+        armed: str | None = None,
+    ) -> None:
+        self.token = folder / "token"
+        environment = {
+            **os.environ,
+            processes.MARK: folder.name,
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        }
+        if armed is not None:
+            self.token.touch()
+            environment["HEADRACE_KILL_POINT"] = armed
+            environment["HEADRACE_KILL_ONCE"] = str(self.token)
+        self.armed = armed
+        arguments = [sys.executable, "-m", "tests.postgres.rounds.child", str(folder), dsn]
+        arguments += ["--tables", *tables] + ["--shared"] * shared
+        with (folder / "child.err").open("a") as errors:
+            self.process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                cwd=folder,
+                text=True,
+            )
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._listener = threading.Thread(target=self._listen)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    @property
+    def struck(self) -> bool:
+        """Whether somebody died at the armed point."""
+        return self.armed is not None and not self.token.exists()
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def tell(self, command: str) -> bool:
+        """Send a command nobody waits for; False where the process is gone."""
+        assert self.process.stdin is not None
+        if self.process.stdin.closed:
+            return False
+        try:
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return True
+
+    def ask(self, command: str, answer: str) -> str:
+        """Send a command, wait for its answer and return what follows the first word."""
+        self.tell(command)
+        return self.expect(answer)
+
+    def expect(self, answer: str) -> str:
+        """Wait for an answer and return what follows the first word."""
+        until = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                raise RoundFailed(f"no {answer} within {ANSWER_SECONDS} s") from None
+            if line is None:
+                raise RoundFailed(f"engine ended before {answer}, exit code {self.close()}")
+            said, _, rest = line.partition(" ")
+            if said == answer:
+                return rest
+            if said == "error":
+                raise RoundFailed(f"engine said: {rest}")
+
+    def ask_rows(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows in the engine's memory, by table."""
+        found: dict[str, list[dict[str, Any]]] = json.loads(self.ask("rows", "rows"))
+        return found
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.close()
+
+    def close(self) -> int:
+        """Wait for the end, let go of everything, and return the exit code."""
+        code = self.process.wait(END_SECONDS)
+        self._listener.join(END_SECONDS)
+        for pipe in (self.process.stdin, self.process.stdout):
+            with suppress(BrokenPipeError):  # a command nobody will read
+                if pipe is not None:
+                    pipe.close()
+        return code

@@ -41,6 +41,12 @@ def _check_order(
             # It knows what it has: progress may be behind it by a batch or two, cut otherwise.
             at = max(at, (each.log, each.last))
             continue
+        if at is not None and last is None and each.log == at[0] and each.first <= at[1]:
+            # An engine that died between a switch and its note: the next one cannot know of
+            # it, goes on from the progress that is stored, and loads the table once more.
+            world.counts["batch over a switch that was not noted"] += 1
+            at, last = (each.log, max(at[1], each.last)), each
+            continue
         if at is None or (each.log, each.first) <= at:
             raise Violation(f"p{seat.number} was at {at} with {table}, and was given {each}")
         _check_skipped(world, seat, table, at, each)

@@ -91,8 +91,10 @@ def set_aside_in(
     failed = {failure.place: failure for failure in failures}
     emptied = segments.truncated()
     if emptied is not None:
-        # All rows up to there are gone, and with them what was held (R23d).
-        keys = {}
+        # All rows up to there are gone, and with them what was held (R23d). A row of a baseline
+        # is held from F on, which may lie behind it.
+        end = Position(segments.epoch, *emptied)
+        keys = {key: since for key, since in keys.items() if since > end}
         failed = {place: failure for place, failure in failed.items() if place > emptied}
     places: set[Place] = set()
     letters = []

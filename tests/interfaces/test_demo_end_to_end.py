@@ -83,7 +83,7 @@ def test_the_demo_prints_rows_a_lookup_and_that_target_is_source(plain: Done) ->
 def test_the_demo_prints_no_foreign_line(plain: Done) -> None:
     known = re.compile(
         r"$| *\d+\.\d s  |(written|captured|applied|latency|p50 each|lookup|last job|plan|letter) "
-        r"|target = source|  \(1 row is held|try next|  # "
+        r"|target = source|  \(1 row is held| +\([\d,]+ more came with|try next|  # "
         r"|  \S*python\S* -[cm] |  \S*headrace (demo|dead-letters) "
     )
     strange = [line for line in plain.out.splitlines() if not known.match(line)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -93,7 +94,10 @@ LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 def listening(pid: int) -> list[str]:
     """The addresses that a process listens on, as the kernel writes them."""
     held = Path("/proc", str(pid), "fd").iterdir()
-    inodes = {link.readlink().name.removeprefix("socket:[").rstrip("]") for link in held}
+    inodes = set()
+    for link in held:
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            inodes.add(link.readlink().name.removeprefix("socket:[").rstrip("]"))
     found = []
     for sockets in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(sockets).read_text().splitlines()[1:]:

@@ -49,6 +49,8 @@ class Beginning:
     """Its number, 0 for none."""
 
     rows: tuple[Row, ...] = field(compare=False)
+    last: int = field(default=0, compare=False)
+    """H: the commit at which its rows are exact."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,11 @@ class Replay:
 
     held: set[object] = field(default_factory=set)
     failed: set[Letter] = field(default_factory=set)
+    doubtful: set[object] = field(default_factory=set)
+    """
+    Keys held since before H. The copy may have met such a row as it was after the change that
+    failed: then that is shown, or what was before, and nobody can tell which.
+    """
 
     def __post_init__(self) -> None:
         self.upto = self.began.commit
@@ -102,10 +109,17 @@ class Replay:
         """Return what readers must see."""
         return self.flow.expected(self.rows)
 
+    def agrees(self, found: Mapping[object, object]) -> bool:
+        """Whether that is what readers must see; of doubtful rows either will do."""
+        wanted = self.shown()
+        keys = (found.keys() | wanted.keys()) - self.doubtful
+        return all(found.get(key) == wanted.get(key) for key in keys)
+
     def _apply(self, change: Change) -> None:
         if change.op == Op.TRUNCATE:
             self.rows.clear()
             self.held.clear()
+            self.doubtful.clear()
             self.letters.clear()
             self.truncated = self.upto
             return
@@ -113,6 +127,8 @@ class Replay:
         breaks = change.after is not None and self.flow.breaks_on(change.after)
         if breaks or not keys.isdisjoint(self.held):
             self.held |= keys
+            if self.upto <= self.began.last:
+                self.doubtful |= keys
             key = (change.after or change.before or {})["id"]
             letter = Letter(
                 change.commit,

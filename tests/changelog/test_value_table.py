@@ -166,7 +166,10 @@ def test_any_value_comes_back_or_is_told_by_its_exact_text(text: str, data: st.D
             assert numeric_text(value) is not None
             assert same(Decimal(value), back[index])
         elif isinstance(value, str) and text == "text_bytes":
-            assert back[index] == value.encode(errors="surrogateescape")
+            # Bytes smuggled into a text come back as they were; other surrogates as they stand.
+            smuggled = all("\udc80" <= c <= "\udcff" for c in value if "\ud800" <= c <= "\udfff")
+            how = "surrogateescape" if smuggled else "surrogatepass"
+            assert back[index] == value.encode(errors=how)
         else:
             assert same(value, back[index]) or value == back[index]
 

@@ -87,7 +87,7 @@ class Recording:
 
     def streaming(self) -> None:
         self.until(lambda: self.recorder._connected)
-        self.until(lambda: not self.source.unfollowed())
+        self.until(lambda: not self.source.news())
 
     @property
     def log(self) -> LogReader:

@@ -190,9 +190,6 @@ class Session:
             database.lost_answers -= 1
             raise SourceUnreachable("Answer was lost", source=self.name)
 
-    def unfollowed(self) -> tuple[str, ...]:
-        return ()
-
     def lag(self) -> Lag:
         with self._mine():
             return self._database.lag()

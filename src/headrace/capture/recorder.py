@@ -21,12 +21,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from headrace.capture.copying import Copying
-from headrace.capture.sharing import Shared, Sharing
-from headrace.capture.source import Recordable, Shares
+from headrace.capture.copies import Copies
+from headrace.capture.source import News, Recordable, Tells
 from headrace.capture.wire import (
     Acknowledge,
-    BaselineProgress,
     Command,
     CopyDone,
     CopyFailed,
@@ -86,6 +84,8 @@ class Recorder:
         self._open_log = open_log
         self._tables = tuple(tables)
         self._clock = clock
+        self._teller = cast(Tells, source) if source.traits.tells else None
+        self._news: list[News] = []
         self._log: LogWriter | None = None
         self._connected = False
         self._state = ""
@@ -95,19 +95,10 @@ class Recorder:
         self._credit = False
         self._first_pending: float | None = None
         self._moved: SourcePosition | None = None
-        self._owed_end = 0
         self._last_heartbeat = clock()
         self._last_lag = clock()
         self._captured = 0
-        self._wanted: deque[str] = deque()
-        self._copying: Copying | None = None
-        self._waits = False
-        """Whether a baseline is copied, and the log still has to come to its end."""
-
-        self._sharing = Sharing()
-        self._to_share: set[str] = set()
-        """Of the tables wanted, those that the engine will copy."""
-
+        self._copies = Copies(source, lambda report: self._reports.append(report))
         self._synced: deque[tuple[Position, str]] = deque()
         self._asked: Position | None = None
         self._acknowledged = ""
@@ -153,12 +144,10 @@ class Recorder:
                     self._acknowledge(self._log)
             case TakeBaseline(table, shared):
                 self._want(table, shared=shared)
-            case CopyDone(table, stem, files):
-                self._sharing.copied(table, stem, files)
-            case CopyFailed(table, stem, shared):
-                if (failed := self._sharing.take(table, stem)) is not None:
-                    failed.planned.close()
-                    self._want(table, shared=shared)
+            case CopyDone():
+                self._copies.copied(command)
+            case CopyFailed():
+                self._copies.failed(command)
             case Stop():
                 if self._log is not None:
                     self._flush(self._log, told=False)
@@ -177,24 +166,27 @@ class Recorder:
         if problems := self._source.check(self._tables):
             raise problems[0]
         described = self._source.describe(self._tables)
-        at = self._source.open(log.source_position)
-        self._moved = None
-        reason = _break(log, at, self._source.traits.resumes)
-        if reason is None and any(map(log.has_baseline, self._source.unfollowed())):
-            reason = "gap"
-        if reason is None and any(_outgrown(log, schema) for schema in described.values()):
-            reason = "gap"
-        if reason is not None:
-            self._owed_end = 0
-            try:
+        try:
+            if self._teller is not None:
+                # Before it is made: after a death in between it is known to be ours.
+                self._teller.recall(log.notes)
+                log.note(self._teller.claim())
+            at = self._source.open(log.source_position)
+            self._moved = None
+            reason = _break(log, at, self._source.traits.resumes)
+            if reason is not None:
+                self._copies.owed_end = 0
                 log.begin(at, reason, origin)
-            except LostLog:
-                # Perhaps to the last entry of a recorder before us, while the log was empty
-                # and could not be claimed: opening it anew tells who is the later one (R31).
-                self._log = None
-                self._source.close()
-                return
-            points.reach(points.LOG_BEGUN)
+                points.reach(points.LOG_BEGUN)
+        except LostLog:
+            # Perhaps to the last entry of a recorder before us, while the log was empty
+            # and could not be claimed: opening it anew tells who is the later one (R31).
+            self._log = None
+            self._source.close()
+            return
+        outgrown = [each.table for each in described.values() if _outgrown(log, each)]
+        self._news = [News(table, owed="columns") for table in outgrown]
+        self._hear(log)
         # Also what a recorder before this one made durable and did not live to tell.
         self._reports.append(Flushed(log.last_entry))
         self._connected = True
@@ -209,20 +201,40 @@ class Recorder:
         changes = self._source.read(READ_ROWS, self._patience(wait))
         # Only now is it a success: a source may open and then not read.
         self._pause = FIRST_PAUSE_SECONDS
+        # Before what was read: whoever reads the log learns it first.
+        self._hear(log)
         if changes is not None:
             points.reach(points.CHANGES_READ)
             self._take(log, changes)
         if self._flush_due(log):
             self._flush(log)
-        self._copy(log)
+        self._copies.advance(log, lambda: self._flush(log))
         self._beat(log)
         if self._clock() - self._last_lag >= LAG_SECONDS:
             self._tell_lag()
 
+    def _hear(self, log: LogWriter) -> None:
+        """Write down what the source has to say beside its changes."""
+        if self._teller is not None:
+            self._news += self._teller.news()
+        if not self._news or not log.pending_complete:
+            return
+        self._flush(log)
+        for each in self._news:
+            if each.owed and log.has_baseline(each.table):
+                self._reports.append(
+                    Flushed(log.owe(each.table, each.owed, missing=each.missing).entry)
+                )
+                self._remember(log)
+            if each.owed:
+                self._copies.give_up(each.table)
+            if each.note:
+                log.note(each.note, each.table)
+        self._news = []
+
     def _patience(self, wait: float) -> float:
         """How long reading may wait: until the next thing that is due."""
-        copies = self._wanted or self._copying is not None
-        if (copies and not self._waits) or self._reports:
+        if self._copies.pressing or self._reports:
             # What there is to tell is told before anything is waited for.
             return 0.0
         now = self._clock()
@@ -277,7 +289,7 @@ class Recorder:
         if self._moved is None or self._first_pending is not None:
             return
         # A baseline counts once the log has passed its end: nobody waits for that.
-        owed = log.end.commit < self._owed_end <= self._moved.commit
+        owed = log.end.commit < self._copies.owed_end <= self._moved.commit
         if not owed and self._clock() - self._last_heartbeat < HEARTBEAT_SECONDS:
             return
         beat = log.heartbeat(self._moved)
@@ -319,71 +331,7 @@ class Recorder:
             error = UnknownTable("No such table is recorded here", table=table)
             self._reports.append(Failed.of(error, stops=False))
             return
-        under_way = self._copying is not None and self._copying.table == table
-        if not under_way and table not in self._wanted and table not in self._sharing.copies:
-            self._wanted.append(table)
-            (self._to_share.add if shared else self._to_share.discard)(table)
-
-    def _copy(self, log: LogWriter) -> None:
-        """Read one chunk of a baseline: changes go on between any two (R43)."""
-        for table in self._sharing.lost():
-            self._want(table, shared=True)
-        for done in self._sharing.done():
-            if self._passed(log, done.planned.last):
-                points.reach(points.BASELINE_COPIED)
-                self._finished(done.table, self._sharing.finish(done), done.writer.rows)
-        if self._copying is None:
-            if not self._wanted:
-                return
-            table = self._wanted.popleft()
-            if self._share(log, table):
-                return
-            self._copying = Copying(table, self._source, log)
-        copying = self._copying
-        if (rows := copying.chunk()) is not None:
-            self._waits = False
-            points.reach(points.BASELINE_CHUNK)
-            self._reports.append(BaselineProgress(copying.table, rows))
-            return
-        if not self._passed(log, copying.copy.last):
-            return
-        points.reach(points.BASELINE_COPIED)
-        entry = copying.finish()
-        self._copying = None
-        self._finished(copying.table, entry, copying.rows)
-
-    def _passed(self, log: LogWriter, last: int) -> bool:
-        """
-        Whether the log has come to the end of a baseline that is copied.
-
-        Before, its rows may hold commits that a standby, once promoted, never had; once the log
-        has come so far, that is noticed (R2).
-        """
-        if log.end.commit < last:
-            self._flush(log)
-        self._waits = log.end.commit < last
-        if self._waits:
-            self._owed_end = max(self._owed_end, last)
-        return not self._waits
-
-    def _share(self, log: LogWriter, table: str) -> bool:
-        """Let the engine copy a table, if it can and it is worth it."""
-        if table not in self._to_share or not self._source.traits.shares:
-            return False
-        self._to_share.discard(table)
-        planned = cast(Shares, self._source).plan(table)
-        if planned is None:
-            return False
-        shared = Shared(table, planned, log)
-        self._sharing.begin(shared)
-        points.reach(points.COPY_PLANNED)
-        self._reports.append(shared.report())
-        return True
-
-    def _finished(self, table: str, entry: int, rows: int) -> None:
-        points.reach(points.BASELINE_FINISHED)
-        self._reports.append(Flushed(entry))
-        self._reports.append(BaselineProgress(table, rows, done=True))
+        self._copies.want(table, shared=shared)
 
     def _tell_lag(self) -> None:
         lag = self._source.lag()
@@ -392,7 +340,7 @@ class Recorder:
 
     def _lose(self, error: HeadraceError, state: str) -> None:
         """Let go of the source, and come back later."""
-        self._stop_copying()
+        self._copies.stop()
         self._connected = False
         self._source.close()
         if self._log is not None:
@@ -425,19 +373,8 @@ class Recorder:
         self._move("failed", error.message)
         self._end()
 
-    def _stop_copying(self) -> None:
-        self._waits = False
-        if self._copying is not None:
-            # A copy belongs to one connection: it is taken again from its beginning.
-            self._wanted.appendleft(self._copying.table)
-            self._copying.discard()
-            self._copying = None
-        # Their snapshots end with the source's connections.
-        for table in self._sharing.clear():
-            self._want(table, shared=True)
-
     def _end(self) -> None:
-        self._stop_copying()
+        self._copies.stop()
         self._connected = False
         self._log = None
         self._source.close()

@@ -8,7 +8,7 @@ flushed when. A source never writes to the log and never acknowledges by itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -24,6 +24,7 @@ __all__ = [
     "Baselines",
     "Copy",
     "Lag",
+    "News",
     "Planned",
     "Problem",
     "Recordable",
@@ -32,6 +33,7 @@ __all__ = [
     "SourcePosition",
     "SourceSpec",
     "SourceTraits",
+    "Tells",
 ]
 
 
@@ -54,6 +56,9 @@ class SourceTraits:
 
     shares: bool = False
     """Whether it `Shares` its baselines: they can be read in parts, by other processes."""
+
+    tells: bool = False
+    """Whether it `Tells` the log more than its changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +156,6 @@ class Source(Protocol):
         """
         ...
 
-    def unfollowed(self) -> Collection[TableName]:
-        """
-        Return the tables of which changes before `open` may be missing.
-
-        Of one that was captured before, left out for a while and is captured again, say: a
-        baseline from before is of no use. Known once the source is open.
-        """
-        ...
-
     def read(self, most: int, wait: float) -> Changes | None:
         """Return about `most` changes of whole commits, or None after `wait` seconds without."""
         ...
@@ -175,6 +171,42 @@ class Source(Protocol):
     def lag(self) -> Lag: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What the log should know of one table, beside its changes."""
+
+    table: TableName
+    note: str = ""
+    """To be told again by `recall`; empty: nothing new."""
+
+    owed: str = ""
+    """In a word or two why rows changed without a change; empty: they did not."""
+
+    missing: bool = False
+    """Whether changes are missing as well, as of a table that was left out for a while."""
+
+
+class Tells(Protocol):
+    """A source in which things happen that no change speaks of."""
+
+    def claim(self) -> str:
+        """Return what it will make and leave at the source: the log keeps it before `open`."""
+        ...
+
+    def recall(self, notes: Mapping[TableName, str]) -> None:
+        """Take what the log kept: the claim under the empty name, the newest note of tables."""
+        ...
+
+    def news(self) -> Sequence[News]:
+        """
+        Return what there is to know, once; asked after `open` and after every `read`.
+
+        It is written before what was read, and what follows from it is done after: a source
+        that is opened anew before it was asked again says the same again.
+        """
+        ...
 
 
 class Copy(Protocol):

@@ -130,6 +130,34 @@ class Heartbeat(Entry, frozen=True, tag="heartbeat", omit_defaults=True, kw_only
     source: str
 
 
+class Owed(Entry, frozen=True, tag="owed", omit_defaults=True, kw_only=True):
+    """
+    One table needs a new baseline: rows of it changed and no change says so.
+
+    The others go on. The position moves a little, so that who has read up to here is told
+    apart from who begins here.
+    """
+
+    table: str
+    baseline: int
+    """Baselines up to this number are of no use any more."""
+
+    at: str
+    source: str
+    reason: str
+    """For people: `partitions`, `columns`, `left out`."""
+
+    missing: bool = False
+    """Whether changes are missing, too; otherwise only rows were altered without a change."""
+
+
+class Note(Entry, frozen=True, tag="note", omit_defaults=True, kw_only=True):
+    """What the source wants to be told when it is next opened: of one table, or of itself."""
+
+    text: str
+    table: str = ""
+
+
 class SchemaColumn(msgspec.Struct, frozen=True, omit_defaults=True):
     """A column as the index keeps it."""
 
@@ -151,7 +179,7 @@ class Schema(Entry, frozen=True, tag="schema", omit_defaults=True, kw_only=True)
     whole_before: bool = True
 
 
-AnyEntry: TypeAlias = Flush | Baseline | Gap | Heartbeat | Schema
+AnyEntry: TypeAlias = Flush | Baseline | Gap | Heartbeat | Owed | Note | Schema
 
 _DECODER: msgspec.json.Decoder[AnyEntry] = msgspec.json.Decoder(AnyEntry)
 _HEAD = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -24,6 +24,8 @@ from headrace.changelog.entry import (
     Flush,
     Gap,
     Heartbeat,
+    Note,
+    Owed,
     Schema,
     SchemaColumn,
 )
@@ -32,7 +34,7 @@ from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import CorruptIndex
 
-Step: TypeAlias = Flush | Gap | Heartbeat
+Step: TypeAlias = Flush | Gap | Heartbeat | Owed
 """An entry that moves the log's end."""
 
 
@@ -44,7 +46,10 @@ class Known:
     schemas: dict[int, TableSchema] = field(default_factory=dict)
     latest: int = 0
     baseline: Baseline | None = None
-    """The newest one after the last gap; an older one is of no use (R1)."""
+    """The newest one after the last gap, or since one is owed; an older one is of no use (R1)."""
+
+    owed: Owed | None = None
+    """The newest entry that says that rows changed without a change."""
 
     steps: list[int] = field(default_factory=list)
     """Which steps have files of this table."""
@@ -79,6 +84,8 @@ class History:
         self.baselines = 0
         self.counts = Counts()
         self.tables: dict[str, Known] = {}
+        self.notes: dict[str, str] = {}
+        """What the source wants to be told again, by table; its own under the empty name."""
         self.steps: list[Step] = []
         self.lasts: list[str] = []
         """The position each step ends at, as text; never falls."""
@@ -105,6 +112,15 @@ class History:
                 self._moved(entry.last, entry.source)
             case Gap():
                 self._gap(entry)
+            case Owed():
+                self._step(entry, entry.at)
+                self._moved(entry.at, entry.source)
+                known = self.known(entry.table)
+                known.baseline, known.owed = None, entry
+                # Numbers that were given to copies which came to nothing stay given.
+                self.baselines = max(self.baselines, entry.baseline)
+            case Note():
+                self.notes[entry.table] = entry.text
             case Baseline():
                 self.known(entry.table).baseline = entry
                 self.baselines = max(self.baselines, entry.baseline)

@@ -14,7 +14,7 @@ from threading import Condition, Lock
 
 import pyarrow as pa
 
-from headrace.changelog.entry import Baseline, File, Flush, Gap, Heartbeat
+from headrace.changelog.entry import Baseline, File, Flush, Gap, Heartbeat, Owed
 from headrace.changelog.history import Counts, History, Step
 from headrace.changelog.index import Index
 from headrace.changelog.position import ORIGIN, Position
@@ -207,6 +207,12 @@ class LogReader:
             known = self._history.tables.get(table)
             return known.baseline if known else None
 
+    def owed(self, table: str) -> Owed | None:
+        """Return the newest entry that asks for a new baseline of this table alone."""
+        with self._changed:
+            known = self._history.tables.get(table)
+            return known.owed if known else None
+
     def gap_after(self, position: Position) -> Gap | None:
         """
         Return the first gap that lies beyond `position`: what stands there cannot go on.
@@ -329,5 +335,5 @@ def _begins(step: Step) -> str:
             return step.first
         case Heartbeat():
             return step.last
-        case Gap():
+        case Gap() | Owed():
             return step.at

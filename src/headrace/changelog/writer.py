@@ -12,14 +12,24 @@ before loses its next number and can never name a file that was swept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 
 from headrace.changelog.baseline import BaselineWriter
 from headrace.changelog.change import Changes
-from headrace.changelog.entry import AnyEntry, Baseline, File, Flush, Gap, Heartbeat, Schema
+from headrace.changelog.entry import (
+    AnyEntry,
+    Baseline,
+    File,
+    Flush,
+    Gap,
+    Heartbeat,
+    Note,
+    Owed,
+    Schema,
+)
 from headrace.changelog.history import History, as_columns
 from headrace.changelog.index import Index
 from headrace.changelog.pending import Pending
@@ -186,6 +196,11 @@ class LogWriter:
         known = self._history.tables.get(table)
         return None if known is None else known.schemas.get(known.latest)
 
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What the source wants to be told again, by table; its own under the empty name."""
+        return self._history.notes
+
     def begin(self, at: SourcePosition, reason: str, origin: str) -> Gap:
         """
         Record that history begins, or begins anew, at `at`; every table then needs a baseline.
@@ -220,6 +235,47 @@ class LogWriter:
         )
         self._append(gap)
         return gap
+
+    def owe(self, table: str, reason: str, *, missing: bool = False) -> Owed:
+        """
+        Record that rows of one table changed without a change: it needs a new baseline.
+
+        What is pending must be flushed before. Baselines of the table that are being taken
+        are of no use either.
+        """
+        self._usable()
+        if self._pending.rows or self.source_position is None:
+            raise ChangeLogError("Cannot owe a baseline within a flush", table=table)
+        end = self.end
+        owed = Owed(
+            entry=self._index.last + 1,
+            writer=self._writer,
+            term=self._term,
+            epoch=self.epoch,
+            table=table,
+            baseline=self._baselines,
+            at=str(Position(end.epoch, end.commit, end.ordinal + 1)),
+            source=self.source_position,
+            reason=reason,
+            missing=missing,
+        )
+        self._append(owed)
+        return owed
+
+    def note(self, text: str, table: str = "") -> None:
+        """Keep what the source wants to be told again; what is kept already is not written."""
+        self._usable()
+        if self.notes.get(table) != text:
+            self._append(
+                Note(
+                    entry=self._index.last + 1,
+                    writer=self._writer,
+                    term=self._term,
+                    epoch=self.epoch,
+                    table=table,
+                    text=text,
+                )
+            )
 
     def append(self, changes: Changes) -> None:
         """
@@ -407,7 +463,7 @@ class LogWriter:
         with self._guarded():
             self._index.append(entry)
             self._history.take(entry)
-            if isinstance(entry, Flush | Gap | Heartbeat):
+            if isinstance(entry, Flush | Gap | Heartbeat | Owed):
                 self._pending = Pending(self.end)
             self._index.checkpoint()
 

@@ -93,6 +93,11 @@ class Member:
         # epoch this log never had. With either, positions do not compare.
         if log.gap is None or not self.following:
             return False
+        if (owed := log.owed(self.table)) is not None:
+            if self.baseline and self.baseline <= owed.baseline:
+                return True
+            if not self.baseline and owed.missing and self.reached < Position.parse(owed.at):
+                return True  # it takes changes alone, and some are not there
         elsewhere = self.lineage not in (None, log.lineage) or self.reached.epoch > log.epoch
         return elsewhere or self.reached < Position.parse(log.gap.at)
 
@@ -100,6 +105,9 @@ class Member:
         """Whether what is being loaded cannot be brought to the present any more."""
         if log.gap is None or self.load is None:
             return False
+        owed = log.owed(self.table)
+        if owed is not None and 0 < self.load.baseline <= owed.baseline:
+            return True
         return self.load.first < Position.parse(log.gap.at)
 
 

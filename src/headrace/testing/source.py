@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -308,10 +308,6 @@ class MemorySource:
         with self._changed:
             self.acknowledged.append(upto)
             self._changed.notify_all()
-
-    def unfollowed(self) -> Collection[TableName]:
-        """Return none: its tables are all captured from the beginning."""
-        return ()
 
     def lag(self) -> Lag:
         """Count what was not read yet."""

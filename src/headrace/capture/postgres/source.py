@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -40,6 +40,7 @@ from headrace.capture.postgres.transactions import Transactions
 from headrace.capture.postgres.watch import Watch, same_shape
 from headrace.capture.source import (
     Lag,
+    News,
     Problem,
     SourcePosition,
     SourceSpec,
@@ -80,7 +81,9 @@ class PostgresSource:
         self.name = spec.name
         self._reader = reader or spec.name
         self.options: Options = options_of(spec.name, spec.options, self._reader)
-        self.traits = SourceTraits(lineage="pg", resumes=not self._ephemeral, shares=True)
+        self.traits = SourceTraits(
+            lineage="pg", resumes=not self._ephemeral, shares=True, tells=True
+        )
         self._tables: dict[TableName, CatalogTable] = {}
         self._schemas: dict[TableName, TableSchema] = {}
         self._query: psycopg.Connection[Any] | None = None
@@ -97,8 +100,8 @@ class PostgresSource:
         self._opened_at = 0.0
         self._resumed = False
         self._began = False
-        self._made = False
-        """Whether the slot is one that this object made."""
+        self._claimed = False
+        """Whether the log says that the slot is ours."""
 
         self._anew = False
         """Whether what the slot has cannot be read any more."""
@@ -150,9 +153,18 @@ class PostgresSource:
         # Also where a standby took over: it has all that the log has, and history goes on (R2).
         return wanted if self._resumed and wanted is not None else self._at
 
-    def unfollowed(self) -> Collection[TableName]:
-        """Return the tables that are not published yet, or otherwise than they will be."""
-        return frozenset(self._publishing.unfollowed)
+    def claim(self) -> str:
+        """Return the slot: a server keeps it, and what it needs, until somebody removes it."""
+        return f"slot {self.options.slot}"
+
+    def recall(self, notes: Mapping[TableName, str]) -> None:
+        """Take what the log kept."""
+        self._claimed = notes.get("") == self.claim()
+
+    def news(self) -> Sequence[News]:
+        """Tell of tables that are not published yet, or otherwise than they will be."""
+        left_out = sorted(self._publishing.unfollowed)
+        return [News(table, owed="left out", missing=True) for table in left_out]
 
     def read(self, most: int, wait: float) -> Changes | None:
         """Return the next commits, or a part of a large one, or how far the server came."""
@@ -300,7 +312,8 @@ class PostgresSource:
                 ephemeral=self._ephemeral,
                 always_baseline=self._anew or (self.options.always_baseline and not self._began),
                 # A name that we made up is nobody else's: we died before the log had a start.
-                intended=self._made or self.options.slot == default_slot(self.name, self._reader),
+                intended=self._claimed
+                or self.options.slot == default_slot(self.name, self._reader),
             )
             match self._publishing.prepare(query, decision, self._tables):
                 case Resume(at):
@@ -349,7 +362,6 @@ class PostgresSource:
             failover=self.options.failover,
             timeout=self.options.create_slot_timeout,
         )
-        self._made = True
         points.reach(points.SLOT_CREATED)
         # Before anything else goes over that connection: the slot's snapshot ends with it (R14).
         self._holder = import_snapshot(

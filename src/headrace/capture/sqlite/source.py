@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, SourceTraits
@@ -204,10 +204,6 @@ class SQLiteSource:
         self._pruning = prune.Pruning(database, self._reader, capture)
         self._was_open = True
         return self._at
-
-    def unfollowed(self) -> Collection[TableName]:
-        """Return none: where changes are missing, `open` begins after them."""
-        return ()
 
     def read(self, most: int, wait: float) -> Changes | None:
         """Return the next group, or a part of it, of the tables named last."""

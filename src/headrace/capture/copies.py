@@ -1,0 +1,143 @@
+"""
+The baselines that a recorder was asked for: which wait, which are copied, which are finished.
+
+One is copied here at a time, a chunk between two reads of changes (R43); those that the engine
+copies on Spark go on beside it. Either way a baseline counts once the log has passed its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+from headrace.capture.copying import Copying
+from headrace.capture.sharing import Shared, Sharing
+from headrace.capture.source import Recordable, Shares
+from headrace.capture.wire import BaselineProgress, CopyDone, CopyFailed, Flushed, Report
+from headrace.changelog.log import LogWriter
+from headrace.storage import points
+
+
+class Copies:
+    """For the recorder's thread alone. `tell` takes what the engine should know."""
+
+    def __init__(self, source: Recordable, tell: Callable[[Report], None]) -> None:
+        self.owed_end = 0
+        """The commit that the log has to come to before what is copied counts."""
+
+        self._source = source
+        self._tell = tell
+        self._wanted: deque[str] = deque()
+        self._to_share: set[str] = set()
+        """Of the tables wanted, those that the engine will copy."""
+
+        self._copying: Copying | None = None
+        self._sharing = Sharing()
+        self._waits = False
+
+    @property
+    def pressing(self) -> bool:
+        """Whether the next chunk can be copied at once."""
+        return bool(self._wanted or self._copying is not None) and not self._waits
+
+    def want(self, table: str, *, shared: bool) -> None:
+        """Take a baseline of a table, unless that is under way."""
+        under_way = self._copying is not None and self._copying.table == table
+        if not under_way and table not in self._wanted and table not in self._sharing.copies:
+            self._wanted.append(table)
+            (self._to_share.add if shared else self._to_share.discard)(table)
+
+    def copied(self, done: CopyDone) -> None:
+        """Take what the engine copied."""
+        self._sharing.copied(done.table, done.stem, done.files)
+
+    def failed(self, told: CopyFailed) -> None:
+        """Plan anew, or copy here, what the engine could not copy."""
+        if (failed := self._sharing.take(told.table, told.stem)) is not None:
+            failed.planned.close()
+            self.want(told.table, shared=told.shared)
+
+    def advance(self, log: LogWriter, flush: Callable[[], None]) -> None:
+        """Do the next piece of work, if there is any; `flush` writes what is pending."""
+        for table in self._sharing.lost():
+            self.want(table, shared=True)
+        for done in self._sharing.done():
+            if self._passed(log, flush, done.planned.last):
+                points.reach(points.BASELINE_COPIED)
+                self._finished(done.table, self._sharing.finish(done), done.writer.rows)
+        if self._copying is None:
+            if not self._wanted:
+                return
+            table = self._wanted.popleft()
+            if self._share(log, table):
+                return
+            self._copying = Copying(table, self._source, log)
+        copying = self._copying
+        if (rows := copying.chunk()) is not None:
+            self._waits = False
+            points.reach(points.BASELINE_CHUNK)
+            self._tell(BaselineProgress(copying.table, rows))
+            return
+        self._waits = not self._passed(log, flush, copying.copy.last)
+        if self._waits:
+            return
+        points.reach(points.BASELINE_COPIED)
+        entry = copying.finish()
+        self._copying = None
+        self._finished(copying.table, entry, copying.rows)
+
+    def give_up(self, table: str) -> None:
+        """Begin anew with a table of which nothing copied so far is of use."""
+        if table in self._sharing.copies:
+            self._sharing.drop(table)
+            self.want(table, shared=True)
+        elif self._copying is not None and self._copying.table == table:
+            self._stop_here()
+
+    def stop(self) -> None:
+        """Let go of everything under way: it belongs to one connection, and is wanted again."""
+        self._stop_here()
+        # Their snapshots end with the source's connections.
+        for table in self._sharing.clear():
+            self.want(table, shared=True)
+
+    def _stop_here(self) -> None:
+        self._waits = False
+        if self._copying is not None:
+            self._wanted.appendleft(self._copying.table)
+            self._copying.discard()
+            self._copying = None
+
+    def _passed(self, log: LogWriter, flush: Callable[[], None], last: int) -> bool:
+        """
+        Whether the log has come to the end of a baseline that is copied.
+
+        Before, its rows may hold commits that a standby, once promoted, never had; once the log
+        has come so far, that is noticed (R2).
+        """
+        if log.end.commit < last:
+            flush()
+        passed = log.end.commit >= last
+        if not passed:
+            self.owed_end = max(self.owed_end, last)
+        return passed
+
+    def _share(self, log: LogWriter, table: str) -> bool:
+        """Let the engine copy a table, if it can and it is worth it."""
+        if table not in self._to_share or not self._source.traits.shares:
+            return False
+        self._to_share.discard(table)
+        planned = cast(Shares, self._source).plan(table)
+        if planned is None:
+            return False
+        shared = Shared(table, planned, log)
+        self._sharing.begin(shared)
+        points.reach(points.COPY_PLANNED)
+        self._tell(shared.report())
+        return True
+
+    def _finished(self, table: str, entry: int, rows: int) -> None:
+        points.reach(points.BASELINE_FINISHED)
+        self._tell(Flushed(entry))
+        self._tell(BaselineProgress(table, rows, done=True))

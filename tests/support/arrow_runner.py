@@ -55,7 +55,7 @@ class ArrowRunner:
             (change for part in parts for change in self._read(part)),
             key=lambda change: (change["_commit"], change["_ordinal"]),
         )
-        output = _output(pipeline, parts[-1].schema)
+        output = _output(pipeline, parts[-1].now)
         truncate: tuple[int, int] | None = None
         found: list[Row] = []
         failures: list[Failure] = []
@@ -69,13 +69,13 @@ class ArrowRunner:
             elif code := self._failing(pipeline, change["after"]):
                 failures.append(Failure(place, code))
             else:
-                found += self._told(pipeline, parts[-1].schema, change)
+                found += self._told(pipeline, parts[-1].now, change)
         _refuse(pipeline, failures)
         rows = pa.Table.from_pylist(found, schema=result_schema(output))
         return Result(rows, truncate, 0.0, len(changes), tuple(failures))
 
     def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[Loaded]:
-        output = _output(pipeline, part.schema)
+        output = _output(pipeline, part.now)
         rows: list[Row] = []
         failures: list[Failure] = []
         for number, changes in enumerate(self._segments_of(part)):
@@ -102,7 +102,7 @@ class ArrowRunner:
                 data = self._disk.read(path)
             except OSError as error:
                 raise JobFailed("Segment cannot be read") from error  # as Spark's would
-            yield self._segment(data)
+            yield [_lifted(change, part) for change in self._segment(data)]
 
     def _segment(self, data: bytes) -> list[Row]:
         return segment_rows(data)
@@ -128,6 +128,28 @@ class ArrowRunner:
         elif after and self._replaces[id(pipeline)] and (moved or not was):
             found.append(deleted(after))
         return found
+
+
+def _lifted(change: Row, part: Part) -> Row:
+    """Return a change in the columns that its table has now."""
+    if part.newest is None or part.newest.columns == part.schema.columns:
+        return change
+    images = {name: _image(change[name], part) for name in ("before", "after")}
+    return {**change, **images}
+
+
+def _image(image: Row | None, part: Part) -> Row | None:
+    if image is None:
+        return None
+    written = {column.field: column.name for column in part.schema.columns}
+    return {
+        column.name: image[written[column.field]]
+        if column.field in written
+        else column.missing
+        if column.missing is None or column.type.kind == "text"
+        else int(column.missing)
+        for column in part.now.columns
+    }
 
 
 def segment_rows(data: bytes) -> list[Row]:

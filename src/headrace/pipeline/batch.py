@@ -8,7 +8,7 @@ a JVM: here is nothing of Spark.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
@@ -38,6 +38,17 @@ class Part:
 
     marked: int = 0
     """Rows with a value that its column could not hold, and whose text stands in `_exact`."""
+
+    newest: TableSchema | None = None
+    """The table's schema as the pipeline knows it, where it was altered since; see `lifting`."""
+
+    @property
+    def now(self) -> TableSchema:
+        """The schema that the rows are brought to."""
+        if self.newest is None:
+            return self.schema
+        # Lifting brings columns, but no image that was not sent (R22).
+        return replace(self.newest, whole_before=self.schema.whole_before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +118,7 @@ class Runner(Protocol):
         Return the rows of one table's batch: `_op _commit _ordinal _time`, then the columns.
 
         Parts are in the order of their schemas' versions; the result looks as the last one
-        does.
+        does, or as all do that name a `newest`.
         """
         ...
 

@@ -27,6 +27,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.failures import analysing, running
 from headrace.pipeline.framing import compared, made_by
 from headrace.pipeline.functions import must_load
+from headrace.pipeline.lifting import lifted, same_columns
 from headrace.pipeline.outputs import conditions, reads, transformed
 from headrace.pipeline.scan import Framed, Output, Scan, Shape
 from headrace.pipeline.session import Prepared, Spark
@@ -54,12 +55,19 @@ class Plan:
     """A pipeline over one version of its table's schema."""
 
     def __init__(
-        self, spark: Spark, pipeline: Pipeline, schema: TableSchema, traits: SourceTraits
+        self,
+        spark: Spark,
+        pipeline: Pipeline,
+        schema: TableSchema,
+        traits: SourceTraits,
+        written: TableSchema | None = None,
     ) -> None:
+        """Analyse; the segments may be `written` with an older schema than the plan is for."""
         if errors := pipeline.check(schema):
             raise errors[0]
         self._spark = spark
         self._schema = schema
+        self._older = None if written is None or same_columns(written, schema) else written
         filters = tuple(conditions(spark, pipeline, schema))
         made = transformed(spark, pipeline, schema)
         self._scan = Scan(
@@ -69,7 +77,7 @@ class Plan:
         self.output = _output_schema(schema, self._scan.outputs)
         # What only the whole shows is found here, and not by the first batch.
         with analysing("The pipeline"):
-            whole = spark.empty(self._read_schema(Shape.MOVES))
+            whole = self._lifted(spark.empty(self._read_schema(Shape.MOVES)), Shape.MOVES)
             stages, around = self._prepared(Shape.MOVES)
             self._follow(whole, stages, around)
         must_load(spark, self._scan.calls)
@@ -110,7 +118,8 @@ class Plan:
         if recipe is None:
             reader = session.read.schema(self._read_schema(shape))
             recipe = self._recipes[key] = Recipe(reader, *self._prepared(shape))
-        return self._follow(recipe.reader.parquet(*paths), recipe.stages, recipe.around)
+        frame = self._lifted(recipe.reader.parquet(*paths), shape)
+        return self._follow(frame, recipe.stages, recipe.around)
 
     def checked(self, rows: pa.Table, shape: Shape) -> pa.Table:
         """
@@ -151,6 +160,7 @@ class Plan:
             return None
         shape = Shape.BASELINE if baseline else Shape.MOVES
         frame = session.read.schema(self._read_schema(shape, all_columns=True)).parquet(*paths)
+        frame = self._lifted(frame, shape)
         for each in Stages(self._scan, shape, self._tried).bad():
             assert not isinstance(each, Framed)
             frame = self._spark.select(frame, self._spark.prepared(each))
@@ -173,7 +183,7 @@ class Plan:
         for place, row in self._spark.one_by_one(reader.parquet(*paths)):
             try:
                 with running():
-                    self._spark.plan(self._follow(row, stages, around))
+                    self._spark.plan(self._follow(self._lifted(row, shape), stages, around))
             except RowFailed as error:
                 found[place] = str(error.facts["condition"])
         return found
@@ -225,7 +235,19 @@ class Plan:
         failed = " or _failed is not null" if self.reports_failures else ""
         return frame.where(f"`0` is not null{failed}")
 
+    def _lifted(self, frame: DataFrame, shape: Shape) -> DataFrame:
+        """Return segments of an older schema in the columns that the plan is for."""
+        if self._older is None:
+            return frame
+        images = ("before", "after") if shape.reads_before else ("after",)
+        made = [f"{lifted(image, self._older, self._schema)} as {image}" for image in images]
+        positions = [name for name in frame.columns if name not in ("before", "after")]
+        return self._spark.select(frame, self._spark.prepared([*positions, *made]))
+
     def _read_schema(self, shape: Shape, *, all_columns: bool = False) -> StructType:
+        if self._older is not None:
+            older = set(self._older.names)
+            return segment_schema(self._older, older, older if shape.reads_before else None)
         if all_columns or not self._scan.as_text:
             # A `Column` does not tell what it reads; Spark's own pruning has to do.
             every = set(self._schema.names)

@@ -44,7 +44,7 @@ class Plans:
         self._renew = renew
         self._lock = threading.Lock()
         self._known: dict[int, _Known] = {}
-        self._plans: dict[tuple[int, int, TableSchema], Plan] = {}
+        self._plans: dict[tuple[int, int, TableSchema, TableSchema], Plan] = {}
 
     @property
     def spark(self) -> Spark:
@@ -76,15 +76,25 @@ class Plans:
                 tag = self._new_tag(pipeline)
                 self._known[id(pipeline)] = _Known(pipeline, traits, self._spark, tag)
 
-    def of(self, spark: Spark, pipeline: Pipeline, schema: TableSchema) -> Plan:
-        """Return the plan of a known pipeline over such a table, making it where it is new."""
+    def of(
+        self,
+        spark: Spark,
+        pipeline: Pipeline,
+        schema: TableSchema,
+        written: TableSchema | None = None,
+    ) -> Plan:
+        """
+        Return the plan of a known pipeline over such a table, making it where it is new.
+
+        It reads segments that were `written` with that schema, where it is another one.
+        """
         known = self._known[id(pipeline)]
-        key = (id(spark), id(pipeline), schema)
+        key = (id(spark), id(pipeline), schema, written or schema)
         if key not in self._plans:
             if known.spark is not spark and _holds_columns(pipeline):
                 raise _died_with_it("a column", pipeline)
             try:
-                self._plans[key] = Plan(spark, pipeline, schema, known.traits)
+                self._plans[key] = Plan(spark, pipeline, schema, known.traits, written)
             except BadFrame:
                 if known.spark is spark:
                     raise
@@ -122,7 +132,7 @@ class Plans:
 
 def name_of(pipeline: Pipeline) -> str:
     """Return what a pipeline is called in errors and job descriptions."""
-    return pipeline.name or pipeline.tables[0]
+    return pipeline.name or (*pipeline.tables, *pipeline.patterns)[0]
 
 
 def _died_with_it(what: str, pipeline: Pipeline) -> SparkGone:

@@ -237,7 +237,7 @@ class SparkRunner:
         ):
             pieces = []
             for part in parts:
-                plan = self._plans.of(spark, pipeline, part.schema)
+                plan = self._plans.of(spark, pipeline, part.now, part.schema)
                 pieces.append(Piece(part.schema, plan, tuple(part.paths), _shape(plan, facts)))
             job = Job(spark, self._scratch, copies, pieces, facts.rows, told)
             isolation = Isolation(job, pipeline.most_failures, facts=told)
@@ -259,7 +259,7 @@ class SparkRunner:
             self._running(pipeline, f"baseline {chunk.number}") as spark,
             self._scratch.copies() as copies,
         ):
-            plan = self._plans.of(spark, pipeline, part.schema)
+            plan = self._plans.of(spark, pipeline, part.now, part.schema)
             piece = Piece(part.schema, plan, chunk.paths, Shape.BASELINE)
             count = chunk.row_count
             job = Job(spark, self._scratch, copies, [piece], count, told, first=chunk.first)

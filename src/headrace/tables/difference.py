@@ -71,6 +71,8 @@ def _keyed(store: Store, version: Version) -> tuple[npt.NDArray[Any], Numbers]:
 
 
 def _changed(before: Store, old: Numbers, after: Store, new: Numbers) -> npt.NDArray[np.bool_]:
+    if before.layout.schema.columns != after.layout.schema.columns:
+        return np.ones(len(new), np.bool_)  # another row by its columns alone
     every = range(len(after.layout.schema.columns))
     changed = np.zeros(len(new), np.bool_)
     for start in range(0, len(new), _AT_ONCE):

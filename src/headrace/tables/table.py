@@ -72,16 +72,11 @@ class Table:
         every = {name: columns_of(columns) for name, columns in indexes.items()}
         self._names = {name: at for at, name in enumerate(every)}
         self._indexed = [*every.values(), *([self._lookup] if self._lookup else [])]
-        for columns in (self.key, *self._indexed):
-            _check_columns(schema, columns)
-        self._layout = Layout(
-            schema,
-            Codec([schema.column(name) for name in self.key], hash64),
-            tuple(
-                Codec([schema.column(name) for name in columns], hash64)
-                for columns in self._indexed
-            ),
-        )
+        self._hash64 = hash64
+        self._given_key = key
+        self._layout = self._laid_out(schema)
+        self._coming: Layout | None = None
+        """What the table is after the next `switch`, where that is something else."""
         self._store = Store(self._layout)
         self._version = self._store.version(ORIGIN)
         self._loading: Store | None = None
@@ -211,11 +206,17 @@ class Table:
             self._shown = self._version
             self._shown_store = self._store
 
+    def adapt(self, schema: TableSchema) -> None:
+        """Load with other columns from here on; what readers see keeps its own until `switch`."""
+        self.discard()
+        self._coming = self._laid_out(schema)
+
     def load(self, rows: pa.Table) -> None:
         """Take rows of a baseline, in any order; they are nobody's until `switch`."""
-        store = self._loading or Store(self._layout)
+        store = self._loading or Store(self._coming or self._layout)
         if rows.num_rows:
-            store.write(np.zeros(rows.num_rows, np.int8), self._arrays(rows), net=True)
+            arrays = _arrays(rows, store.layout)
+            store.write(np.zeros(rows.num_rows, np.int8), arrays, net=True)
         self._loading = store.compacted() if store.worn_out else store
 
     def catch_up(
@@ -229,7 +230,7 @@ class Table:
         """Apply changes to the rows being loaded, as `apply` does to the live ones."""
         if upto <= self._caught_up:
             return
-        store = self._loading or Store(self._layout)
+        store = self._loading or Store(self._coming or self._layout)
         self._loading, _ = self._applied(
             store, self._caught_up, rows, epoch, upto, truncate, net=True
         )
@@ -241,9 +242,14 @@ class Table:
 
         Returns the difference to what readers saw, if wanted.
         """
-        self._store = self._loading or Store(self._layout)
+        self._store = self._loading or Store(self._coming or self._layout)
         self._version = self._store.version(at)
         self.discard()
+        if self._coming is not None:
+            self._layout, self._coming = self._coming, None
+            self.schema = self._layout.schema
+            self.key = key_of(self.schema, self._given_key)
+            self._width = len(self.key)
         changes = RowChanges.none()
         if want_changes:
             seen = None
@@ -275,7 +281,7 @@ class Table:
         emptied = truncate is not None and truncate > position
         if emptied and truncate is not None:
             # R23d: all rows so far are gone; the batch's own begin after it.
-            store, position = Store(self._layout), truncate
+            store, position = Store(store.layout), truncate
         fresh = None if rows is None else _after(rows, position, epoch)
         changes = RowChanges.none()
         if fresh is not None and fresh.num_rows:
@@ -285,11 +291,11 @@ class Table:
         return store.compacted() if store.worn_out else store, changes
 
     def _write(self, store: Store, rows: pa.Table, upto: Position, *, net: bool) -> RowChanges:
-        arrays = self._arrays(rows)
+        arrays = _arrays(rows, store.layout)
         written = store.write(_numpy(rows, "_op"), arrays, net=net)
         chosen = written.changes
         return RowChanges(
-            self.key,
+            [column.name for column in store.layout.key.columns],
             upto,
             old=store.chunks,
             new=store.chunks,
@@ -298,17 +304,29 @@ class Table:
             at=(_numpy(rows, "_commit")[chosen], _numpy(rows, "_ordinal")[chosen]),
         )
 
-    def _arrays(self, rows: pa.Table) -> list[pa.Array]:
-        arrays = [_array(rows, field) for field in self.schema.arrow]
-        for at in self._layout.places(self._layout.key):
-            if arrays[at].null_count:
-                raise NullKey(
-                    "Key holds a null",
-                    table=self.schema.table,
-                    column=self.schema.names[at],
-                    rows=arrays[at].null_count,
-                )
-        return arrays
+    def _laid_out(self, schema: TableSchema) -> Layout:
+        key = key_of(schema, self._given_key)
+        for columns in (key, *self._indexed):
+            _check_columns(schema, columns)
+        made = [
+            Codec([schema.column(name) for name in columns], self._hash64)
+            for columns in (key, *self._indexed)
+        ]
+        return Layout(schema, made[0], tuple(made[1:]))
+
+
+def _arrays(rows: pa.Table, layout: Layout) -> list[pa.Array]:
+    """Return the columns of rows as a store of this layout takes them."""
+    arrays = [_array(rows, field) for field in layout.schema.arrow]
+    for at in layout.places(layout.key):
+        if arrays[at].null_count:
+            raise NullKey(
+                "Key holds a null",
+                table=layout.schema.table,
+                column=layout.schema.names[at],
+                rows=arrays[at].null_count,
+            )
+    return arrays
 
 
 def key_of(schema: TableSchema, key: Sequence[str] | None) -> tuple[str, ...]:

@@ -1,0 +1,81 @@
+"""
+What a pipeline does when a table of it gets other columns.
+
+The log says so: a schema that the table did not have before. The plan is made anew for it and
+older segments are lifted to it; what becomes of the target is the target's to say, and whether
+all this is to happen by itself the pipeline's own `on_schema_change` (R23b).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.capture.source import SourceTraits
+from headrace.changelog.evolution import differences
+from headrace.changelog.schema import TableSchema
+from headrace.control.delivery import Surroundings
+from headrace.control.member import Member
+from headrace.control.states import TableState
+from headrace.errors import ColumnsChanged
+from headrace.observe.logs import logger
+from headrace.pipeline.definition import Pipeline
+from headrace.targets.target import FollowsSchema, SchemaAnswer
+
+_log = logger(__name__)
+
+
+class Evolving:
+    """Follows the columns of one pipeline's tables. For the run's thread alone."""
+
+    def __init__(
+        self,
+        name: str,
+        pipeline: Pipeline,
+        traits: SourceTraits,
+        around: Surroundings,
+        load_anew: Callable[[Member, int], None],
+    ) -> None:
+        self._name = name
+        self._pipeline = pipeline
+        self._traits = traits
+        self._load_anew = load_anew
+        self._around = around
+        self._shown: dict[str, int] = {}
+        """Of each table the schema that a person was shown, who lets the pipeline go on with it."""
+
+    def follow(self, members: Sequence[Member]) -> None:
+        """Take in what changed since the last look; raise `ColumnsChanged` where that stops it."""
+        for member in members:
+            found = self._around.log.altered(member.table, member.schema_id)
+            if found is not None and member.state != TableState.COMPLETE:
+                self._take(member, *found)
+
+    def _take(self, member: Member, number: int, schema: TableSchema) -> None:
+        changed = differences(member.input, schema)
+        told = ", ".join(map(str, changed))
+        policy = self._pipeline.on_schema_change
+        if changed and policy == "stop" and self._shown.get(member.table) != number:
+            self._shown[member.table] = number
+            raise self._stopped("Columns of a table changed", member, told)
+        runner, target = self._around.runner, self._pipeline.target
+        output = runner.prepare(self._pipeline, schema, self._traits)
+        answer: SchemaAnswer = "continue"
+        if (output.columns, output.key) != (member.output.columns, member.output.key):
+            target.check({member.table: output})
+            answer = "reload"
+            if isinstance(target, FollowsSchema):
+                answer = target.schema_changed(member.table, member.output, output)
+            if answer == "refuse":
+                raise self._stopped("The target refuses a table's other columns", member, told)
+        member.input, member.output, member.schema_id = schema, output, number
+        if changed:
+            _log.info("columns changed", pipeline=self._name, table=member.table, changes=told)
+        if changed and policy == "rebaseline":
+            newest = self._around.log.usable_baseline(member.table)
+            self._load_anew(member, newest.baseline if newest else 0)
+        elif answer == "reload":
+            # From the log: it knows whether its rows are still right, or else that one is owed.
+            self._load_anew(member, 0)
+
+    def _stopped(self, message: str, member: Member, told: str) -> ColumnsChanged:
+        return ColumnsChanged(message, pipeline=self._name, table=member.table, changes=told)

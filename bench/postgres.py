@@ -24,6 +24,7 @@ from bench import (
     postgres_drains,
     postgres_latency,
     postgres_memory,
+    postgres_toast,
 )
 from bench.harness import NOISY_FLOOR_MS, Result, show
 from bench.postgres_drains import TABLE, Backlog
@@ -31,7 +32,7 @@ from bench.postgres_table import TRANSPORTS, Server, running_server
 from bench.spine import QUICK_WARM_JOBS, WARM_JOBS, OneJob
 from headrace.pipeline.session import Spark, start_session
 
-CASES = ("drains", "decoder", "baseline", "latency", "memory")
+CASES = ("drains", "decoder", "baseline", "latency", "memory", "toast")
 NEED_SPARK = {"drains", "baseline", "latency"}
 EACH = (100, 1)
 """Rows in a transaction, of each backlog."""
@@ -73,6 +74,10 @@ def measure(sizes: Sizes, cases: Collection[str], transport: str) -> tuple[list[
             results += postgres_memory.run(server, folder, rows=sizes.large)
             server.drop_slots()
             server.execute(f"drop table {postgres_memory.TABLE}")
+        if "toast" in cases:
+            results += postgres_toast.run(server, folder, updates=sizes.rows // 10)
+            server.drop_slots()
+            server.execute(f"drop table {postgres_toast.TABLE}")
         if not NEED_SPARK & set(cases):
             return results + _backlogs(server, None, folder, sizes, cases), False
         driver = jdbc.driver() if "baseline" in cases else "not asked for"

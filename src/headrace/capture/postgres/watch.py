@@ -1,14 +1,15 @@
 """
-What happens to tables without a message in the stream (R23b).
+What happens to tables without a message in the stream (R23b, R23c).
 
 A table that is dropped, or replaced by another of its name, or taken out of the publication,
-is simply not heard of any more; a column that is added shows only with the next change. So the
-catalogue is asked now and then. It is asked without locks, and nobody waits for the answer.
+is simply not heard of any more; a column that is added shows only with the next change, and a
+partition that is emptied, dropped or attached not at all. So the catalogue is asked now and then.
+It is asked without locks, and nobody waits for the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import psycopg
@@ -16,6 +17,7 @@ import psycopg
 from headrace.capture.postgres import publication
 from headrace.capture.postgres.catalog import CatalogTable, look_up
 from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.trees import Trees
 from headrace.changelog.schema import TableSchema
 from headrace.errors import SchemaChanged, SourceUnreachable
 
@@ -29,16 +31,19 @@ class Watch:
     def __init__(
         self,
         options: Options,
-        tables: Mapping[str, CatalogTable],
+        tables: MutableMapping[str, CatalogTable],
         schemas: Mapping[str, TableSchema],
         schema_of: Callable[[CatalogTable], TableSchema],
         clock: Callable[[], float],
+        trees: Trees,
     ) -> None:
+        """`tables` are brought up to date where nothing but their partitions is another."""
         self._options = options
         self._tables = tables
         self._schemas = schemas
         self._schema_of = schema_of
         self._clock = clock
+        self._trees = trees
         self._named: frozenset[int] | None = None
         self._due = clock()
 
@@ -49,7 +54,7 @@ class Watch:
         Raises `SchemaChanged` where a table's columns are others, `TableRefused` where one is
         gone, and `SourceUnreachable` where reading has to begin anew to go on as it should.
         """
-        if self._clock() < self._due:
+        if self._clock() < self._due and not self._trees.unknown(self._tables.values()):
             return
         self._due = self._clock() + WATCH_SECONDS
         now = look_up(connection, list(self._tables))
@@ -67,10 +72,12 @@ class Watch:
                 tables=lost,
             )
         self._named = named
+        self._tables.update(now)
+        self._trees.look(connection, now)
 
 
 def same_shape(one: TableSchema, other: TableSchema) -> bool:
     """Whether rows of the one are rows of the other: columns by number, name and type, and key."""
     return one.key == other.key and [
-        (column.field, column.name, column.type) for column in one.columns
-    ] == [(column.field, column.name, column.type) for column in other.columns]
+        (column.field, column.name, column.type, column.declared) for column in one.columns
+    ] == [(column.field, column.name, column.type, column.declared) for column in other.columns]

@@ -1,0 +1,499 @@
+"""Partitions that come and go: rows that come or go with them are in no message."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.capture.child import log_opener
+from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.slots import Created
+from headrace.capture.postgres.snapshots import Snapshots
+from headrace.capture.postgres.source import PostgresSource
+from headrace.capture.postgres.stream import Stream
+from headrace.capture.postgres.trees import Branch, Tree
+from headrace.capture.recorder import Recorder
+from headrace.capture.registry import build
+from headrace.capture.wire import (
+    BaselineProgress,
+    Failed,
+    Report,
+    Setup,
+    StateReport,
+    TakeBaseline,
+    Warned,
+)
+from headrace.changelog.change import Op
+from headrace.changelog.log import LogReader
+from headrace.control.engine import Engine
+from headrace.errors import NoIdentity, TableRefused
+from headrace.pipeline.definition import Pipeline
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
+from headrace.targets.memory import IndexedMemory, memory
+from tests.postgres.servers import Database, wait_until
+from tests.support.arrow_runner import ArrowRunner
+
+PATIENCE = 25.0
+ENGINE_PATIENCE = 60.0
+
+MONTHS = """
+    create table sales (id bigint, value text, primary key (id)) partition by range (id);
+    create table sales_1 partition of sales for values from (100) to (200);
+    create table sales_2 partition of sales for values from (200) to (300);
+    create table sales_3 partition of sales for values from (300) to (400)
+        partition by range (id);
+    create table sales_3a partition of sales_3 for values from (300) to (350);
+    create table clients (id bigint primary key, value text);
+    insert into sales select n, 'old' from generate_series(100, 349, 10) n;
+    insert into clients values (1, 'ada');
+"""
+
+SILENT = {
+    "emptied": "truncate sales_1",
+    "dropped": "drop table sales_1",
+    "detached": "alter table sales detach partition sales_1",
+    "emptied with all below it": "truncate sales_3",
+    "attached": """
+        create table filled (id bigint primary key, value text);
+        insert into filled values (401, 'brought');
+        alter table sales attach partition filled for values from (400) to (500)""",
+    "attached with what is below it": """
+        create table above (id bigint primary key, value text) partition by range (id);
+        create table below partition of above for values from (400) to (450);
+        insert into above values (401, 'brought');
+        alter table sales attach partition above for values from (400) to (500)""",
+    "made, filled and attached in one transaction": """
+        begin;
+        create table filled (id bigint primary key, value text);
+        insert into filled values (401, 'brought');
+        alter table sales attach partition filled for values from (400) to (500);
+        commit""",
+    "filled under a savepoint": """
+        begin;
+        create table filled (id bigint primary key, value text);
+        savepoint here;
+        insert into filled values (401, 'brought');
+        release here;
+        alter table sales attach partition filled for values from (400) to (500);
+        commit""",
+    "away for a moment": """
+        alter table sales detach partition sales_1;
+        insert into sales_1 values (199, 'meanwhile');
+        alter table sales attach partition sales_1 for values from (100) to (200)""",
+    "replaced": """
+        begin;
+        drop table sales_1;
+        create table sales_1 partition of sales for values from (100) to (200);
+        insert into sales values (101, 'again');
+        commit""",
+    "emptied and filled again": """
+        begin; truncate sales_1; insert into sales values (101, 'again'); commit""",
+    "emptied, filled again and written anew": """
+        truncate sales_1; insert into sales values (101, 'again'); vacuum full sales_1""",
+}
+
+HARMLESS = {
+    "made and filled": """
+        create table sales_4 partition of sales for values from (400) to (500);
+        insert into sales values (401, 'sent')""",
+    "made and filled in one transaction": """
+        begin;
+        create table sales_4 partition of sales for values from (400) to (500);
+        insert into sales values (401, 'sent');
+        insert into sales_4 values (402, 'sent, too');
+        commit""",
+    "made of several levels and filled": """
+        create table sales_4 partition of sales for values from (400) to (500)
+            partition by range (id);
+        create table sales_4a partition of sales_4 for values from (400) to (450);
+        insert into sales values (401, 'sent')""",
+    "made below another and filled": """
+        create table sales_3b partition of sales_3 for values from (350) to (400);
+        insert into sales values (351, 'sent')""",
+    "written anew": "vacuum full sales_1; cluster sales_2 using sales_2_pkey",
+    "without partitions and dropped": """
+        create table sales_4 partition of sales for values from (400) to (500)
+            partition by range (id);
+        drop table sales_4""",
+}
+
+ATTACHED_EMPTY = """
+    create table empty (like sales including all);
+    alter table sales attach partition empty for values from (400) to (500)
+"""
+
+
+class Recording:
+    """Recorders of one source, each with a life of its own, on one log."""
+
+    def __init__(self, database: Database, data: Path) -> None:
+        self.database = database
+        self.data = data
+        self.source: PostgresSource | None = None
+        self.recorder: Recorder
+        self.reports: list[Report] = []
+        self.term = 0
+
+    def live(self) -> None:
+        """Begin a new life; the last one is over as if it had been killed."""
+        self.die()
+        tables = ("sales", "clients")
+        spec = postgres(self.database.dsn, name="shop").spec
+        source = build(spec, f"shop@{self.data}")
+        assert isinstance(source, PostgresSource)
+        self.source = source
+        self.term += 1
+        setup = Setup(
+            kind="postgres",
+            name="shop",
+            options=dict(spec.options),
+            tables=tables,
+            data=str(self.data),
+            writer=f"w{self.term}",
+            term=self.term,
+            reader=f"shop@{self.data}",
+        )
+        self.recorder = Recorder(source, log_opener(setup, source), tables, time.monotonic)
+        self.until(lambda: any(isinstance(each, StateReport) for each in self.reports))
+        self.until(lambda: self.recorder._connected)
+
+    def die(self) -> None:
+        if self.source is not None:
+            # A process that is killed leaves no connection behind.
+            self.recorder._copies.stop()
+            self.source.close()
+            self.source = None
+
+    def step(self) -> None:
+        self.reports += self.recorder.step([], 0.02)
+
+    def run(self, script: str) -> None:
+        """Run statements, each by itself: some of them cannot be run in a transaction."""
+        for statement in filter(str.strip, script.split(";")):
+            self.database.execute(statement)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Step until something is true."""
+
+        def stepped() -> object:
+            self.step()
+            assert not self.recorder.done, self.reports[-2:]
+            return condition()
+
+        wait_until(stepped, PATIENCE)
+
+    def copy(self, *tables: str) -> None:
+        before = {table: self.baseline(table) for table in tables}
+        self.reports += self.recorder.step([TakeBaseline(table) for table in tables], 0.02)
+        self.until(
+            lambda: all(self.baseline(table) not in (None, before[table]) for table in tables)
+        )
+
+    def pass_by(self) -> None:
+        """Read until the log has something written now: what was there before is noticed."""
+        name = f"at {time.monotonic()}"
+        self.database.execute("update clients set value = %s", name)
+        self.until(lambda: self.rows("clients")[1] == name)
+
+    @property
+    def log(self) -> LogReader:
+        return LogReader.open(Files(RealDisk(), str(self.data)), "shop")
+
+    def baseline(self, table: str) -> int | None:
+        found = self.log.usable_baseline(table)
+        return None if found is None else found.baseline
+
+    def rows(self, table: str) -> dict[int, object]:
+        """Return what a target would have: the newest baseline, and every change after its F."""
+        return replayed(self.log, table)
+
+    def truth(self, table: str) -> dict[int, object]:
+        return dict(self.database.rows(f"select * from {table}"))
+
+    def exact(self) -> bool:
+        return all(self.rows(each) == self.truth(each) for each in ("sales", "clients"))
+
+
+@pytest.fixture
+def shop(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Recording]:
+    """Looked at with every read, and copied once."""
+    monkeypatch.setattr("headrace.capture.postgres.watch.WATCH_SECONDS", 0.0)
+    recording = Recording(database, tmp_path / "data")
+    recording.run(MONTHS)
+    recording.live()
+    recording.copy("sales", "clients")
+    yield recording
+    recording.die()
+
+
+@pytest.mark.meets("R23c")
+@pytest.mark.parametrize("script", SILENT.values(), ids=SILENT)
+def test_rows_that_came_or_went_with_a_partition_make_the_table_be_copied_and_no_other(
+    shop: Recording, script: str
+) -> None:
+    shop.run(script)
+    copied_again(shop)
+
+
+@pytest.mark.meets("R23c")
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("emptied", "dropped", "detached", "attached", "away for a moment"),
+        "made, filled and attached in one transaction",
+        "emptied, filled again and written anew",
+    ],
+)
+def test_what_came_or_went_while_nobody_recorded_is_noticed(shop: Recording, how: str) -> None:
+    shop.die()
+    shop.run(SILENT[how])
+    shop.live()
+    copied_again(shop)
+
+
+@pytest.mark.meets("R23c")
+@pytest.mark.parametrize("script", HARMLESS.values(), ids=HARMLESS)
+@pytest.mark.parametrize("stopped", [False, True], ids=["while recording", "while nobody records"])
+def test_a_partition_that_brought_nothing_with_it_costs_no_copy(
+    shop: Recording, script: str, stopped: bool
+) -> None:
+    before = shop.baseline("sales"), shop.baseline("clients")
+    if stopped:
+        shop.die()
+    shop.run(script)
+    if stopped:
+        shop.live()
+    shop.pass_by()
+    assert (shop.baseline("sales"), shop.baseline("clients")) == before
+    assert shop.exact()
+    shop.copy("sales")
+    assert shop.exact()
+
+
+@pytest.mark.meets("R23c")
+def test_what_is_written_to_a_partition_after_it_was_detached_is_not_the_tables(
+    shop: Recording,
+) -> None:
+    shop.run("update sales set value = 'sent'")
+    shop.run(SILENT["detached"])
+    shop.until(lambda: shop.log.owed("sales") is not None)
+    shop.copy("sales")
+    shop.run("insert into sales_1 values (155, 'elsewhere')")
+    shop.pass_by()
+    assert shop.exact()
+
+
+@pytest.mark.meets("R23c")
+def test_a_table_that_was_attached_empty_and_noticed_so_costs_no_copy(shop: Recording) -> None:
+    before = shop.baseline("sales")
+    shop.run(ATTACHED_EMPTY)
+    shop.pass_by()
+    shop.run("insert into sales values (401, 'sent')")
+    shop.pass_by()
+    shop.run("vacuum full empty")
+    shop.pass_by()
+    assert shop.baseline("sales") == before
+    assert shop.exact()
+
+
+@pytest.mark.meets("R23c")
+def test_what_cannot_be_looked_into_soon_is_copied(shop: Recording) -> None:
+    shop.run("create table empty (like sales including all)")
+    holder = shop.database.connect(autocommit=False)
+    holder.execute("alter table sales attach partition empty for values from (400) to (500)")
+    holder.commit()
+    holder.execute("lock table empty")
+    shop.step()
+    holder.commit()
+    shop.pass_by()
+    assert shop.log.owed("sales") is not None
+    shop.copy("sales")
+    assert shop.exact()
+
+
+@pytest.mark.meets("R23c", "R11")
+@pytest.mark.parametrize("killed", [False, True], ids=["in one life", "in two"])
+def test_what_was_written_before_a_partition_went_does_not_come_back(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    with monkeypatch.context() as late:
+        late.setattr(Stream, "receive", lambda *_: None)
+        shop.run("insert into sales values (155, 'goes'); truncate sales_1")
+        shop.reports += shop.recorder.step([TakeBaseline("sales")], 0.0)
+        wait_a_little(shop)
+    if killed:
+        shop.run("insert into sales values (156, 'stays')")
+        with monkeypatch.context() as dying:
+            dying.setattr(Recorder, "_take", lambda *_: None)
+            shop.until(lambda: shop.log.owed("sales") is not None)
+        assert shop.log.counts().rows == 0
+        with monkeypatch.context() as late:
+            late.setattr(Stream, "receive", lambda *_: None)
+            shop.live()
+            shop.reports += shop.recorder.step([TakeBaseline("sales")], 0.0)
+            wait_a_little(shop)
+    shop.pass_by()
+    shop.until(lambda: not shop.recorder._copies.pressing)
+    if shop.baseline("sales") in (None, 1):
+        shop.copy("sales")
+    assert shop.exact()
+
+
+@pytest.mark.meets("R23c", "R16")
+@pytest.mark.parametrize("how", ["dropped", "emptied and filled again", "attached", "replaced"])
+def test_a_copy_under_way_does_not_outlive_the_partitions_it_was_planned_with(
+    shop: Recording, how: str
+) -> None:
+    told = len(shop.reports)
+    shop.reports += shop.recorder.step([TakeBaseline("sales")], 0.0)
+    shop.until(lambda: any(isinstance(each, BaselineProgress) for each in shop.reports[told:]))
+    shop.run(SILENT[how])
+    shop.pass_by()
+    shop.until(lambda: not shop.recorder._copies.pressing)
+    if shop.baseline("sales") is None:
+        shop.copy("sales")
+    assert shop.exact()
+
+
+@pytest.mark.meets("R23c", "H1")
+@pytest.mark.parametrize("how", ["dropped", "attached", "made and filled"])
+def test_what_happens_right_after_the_slot_was_made_is_noticed(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    shop = Recording(database, tmp_path / "data")
+    shop.run(MONTHS)
+    keep = Snapshots.keep
+
+    def kept(self: Snapshots, created: Created) -> None:
+        keep(self, created)
+        shop.run({**SILENT, **HARMLESS}[how])
+
+    monkeypatch.setattr(Snapshots, "keep", kept)
+    shop.live()
+    shop.copy("sales", "clients")
+    shop.pass_by()
+    assert shop.baseline("sales") is not None
+    assert shop.exact()
+    assert not reconnected(shop)
+    shop.die()
+
+
+@pytest.mark.meets("R23a", "R23c")
+def test_a_partition_whose_rows_cannot_be_changed_any_more_is_told_of_and_recording_goes_on(
+    shop: Recording,
+) -> None:
+    shop.run(
+        "begin; create table sales_4 partition of sales for values from (400) to (500);"
+        " alter table sales_4 replica identity nothing; commit"
+    )
+    shop.until(lambda: any(isinstance(each, Warned) for each in shop.reports))
+    [warned] = [each for each in shop.reports if isinstance(each, Warned)]
+    assert isinstance(warned.problem.error(), NoIdentity)
+    assert "sales_4" in warned.problem.remedy
+    shop.pass_by()
+    assert [each for each in shop.reports if isinstance(each, Warned)] == [warned]
+
+
+@pytest.mark.meets("R23a", "R23c")
+def test_a_partition_without_changes_is_refused(shop: Recording) -> None:
+    shop.run("create unlogged table sales_4 (like sales including all)")
+    shop.run("alter table sales attach partition sales_4 for values from (400) to (500)")
+
+    def ended() -> bool:
+        shop.step()
+        return shop.recorder.done
+
+    wait_until(ended, PATIENCE)
+    [failed] = [each for each in shop.reports if isinstance(each, Failed)]
+    assert isinstance(failed.error(), TableRefused)
+    assert failed.stops
+
+
+def test_a_note_reads_back_and_any_other_text_stands_for_partitions_that_are_gone() -> None:
+    tree = Tree(2**40, {16_400: Branch(16_403, 750), 16_390: Branch(0, 4_000_000_000)})
+    assert Tree.parse(str(tree)) == tree
+    assert Tree.parse(str(Tree(7, {}))) == Tree(7, {})
+    [gone] = Tree.parse("something else").branches.values()
+    assert gone.filenode
+
+
+@pytest.mark.meets("R23c")
+def test_a_target_follows_partitions_that_come_and_go(database: Database, tmp_path: Path) -> None:
+    shop = Recording(database, tmp_path / "data")
+    shop.run(MONTHS)
+    source = postgres(database.dsn, name="shop")
+    targets = {table: memory() for table in ("sales", "clients")}
+    pipelines = [Pipeline(source, table, targets[table], name=table) for table in targets]
+
+    def equal() -> bool:
+        return all(seen(target) == shop.truth(table) for table, target in targets.items())
+
+    with Engine(*pipelines, data=shop.data, runner=ArrowRunner()) as engine:
+        assert engine.await_ready(ENGINE_PATIENCE)
+        shop.run(SILENT["dropped"])
+        shop.run(SILENT["attached"])
+        shop.run(HARMLESS["made below another and filled"])
+        shop.run("insert into clients values (2, 'bob')")
+        wait_until(equal, ENGINE_PATIENCE)
+        assert engine.pipeline_info("clients").tables[0].baseline in (1, 2)
+        assert engine.pipeline_info("sales").tables[0].baseline == 3
+        assert engine.source_info("shop").restarts == 0
+
+
+def copied_again(shop: Recording) -> None:
+    """Look for what is owed, pay it, and see that nothing else was touched."""
+    before = shop.baseline("clients")
+    shop.until(lambda: shop.log.owed("sales") is not None)
+    shop.pass_by()
+    shop.copy("sales")
+    assert shop.exact()
+    shop.database.execute("update sales set value = 'later' where id >= 210")
+    shop.pass_by()
+    assert shop.exact()
+    assert shop.baseline("sales") is not None
+    assert shop.baseline("clients") == before
+    assert not reconnected(shop)
+
+
+def wait_a_little(shop: Recording) -> None:
+    """Let a copy begin that could, though nothing shall."""
+    for _ in range(20):
+        shop.step()
+
+
+def reconnected(shop: Recording) -> bool:
+    states = [each.state for each in shop.reports if isinstance(each, StateReport)]
+    return "reconnecting" in states
+
+
+def seen(target: IndexedMemory) -> dict[int, object]:
+    return {int(str(row["id"])): list(row.values())[1] for row in target.all()}
+
+
+def replayed(log: LogReader, table: str) -> dict[int, object]:
+    """Return what a target has: the newest baseline, and every change after its F."""
+    baseline = log.usable_baseline(table)
+    if baseline is None:
+        return {}
+    rows = [row for file in baseline.files for row in log.rows(file).to_pylist()]
+    held = {row["after"]["id"]: row["after"]["value"] for row in rows}
+    first, _ = baseline.window
+    batch = log.next_batch(table, first, 100_000, most_files=10_000)
+    changes = [row for file in (batch.files if batch else ()) for row in log.rows(file).to_pylist()]
+    for row in sorted(changes, key=lambda row: (row["_commit"], row["_ordinal"])):
+        if row["_commit"] <= first.commit:
+            continue
+        if row["_op"] == Op.TRUNCATE:
+            held.clear()
+        for image in ("before", "after"):
+            if row[image] is not None:
+                held.pop(row[image]["id"], None)
+        if row["after"] is not None:
+            held[row["after"]["id"]] = row["after"]["value"]
+    return held

@@ -1,0 +1,201 @@
+"""
+Which tables are captured: those that were named, and those that patterns stand for.
+
+A table that was named and cannot be captured is an error. One that merely matches a pattern
+is left out, and said to be: it never keeps the others from being captured, and nothing is
+done to it (R23a). Tables that come later are found by looking again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
+
+from headrace.capture.patterns import chosen, place_of
+from headrace.capture.source import Lists, Recordable
+from headrace.capture.wire import Failed, FoundTable, TablesFound
+from headrace.changelog.schema import TableName, TableSchema
+from headrace.errors import HeadraceError, SourceRefused, SourceUnreachable, TableRefused
+
+LOOK_SECONDS = 10.0
+"""The longest that a new table goes unnoticed."""
+
+
+def matching(
+    source: Recordable, named: Iterable[TableName], selections: Iterable[Sequence[str]]
+) -> tuple[TableName, ...]:
+    """Return the tables there are now that a selection chooses, without those named anyway."""
+    if not (selections := list(selections)):
+        return ()
+    if not source.traits.lists:
+        raise SourceRefused(
+            "A pattern needs a source that can list its tables",
+            source=source.name,
+            remedy="Name the tables one by one.",
+        )
+    # However it is written: a table has one name in the log.
+    taken = {place_of(name) for name in named}
+    there = [name for name in cast(Lists, source).tables() if place_of(name) not in taken]
+    wanted = {name for patterns in selections for name in chosen(there, patterns)}
+    return tuple(name for name in there if name in wanted)
+
+
+def blamed(
+    problems: Iterable[HeadraceError], matched: Iterable[TableName]
+) -> tuple[dict[TableName, HeadraceError], list[HeadraceError]]:
+    """Return what speaks against tables that merely match, by table, and all other problems."""
+    candidates = frozenset(matched)
+    left_out: dict[TableName, HeadraceError] = {}
+    others: list[HeadraceError] = []
+    for problem in problems:
+        named = [problem.facts.get("table"), problem.facts.get("other")]
+        found = next((str(name) for name in named if name in candidates), None)
+        if found is None:
+            others.append(problem)
+        else:
+            left_out.setdefault(found, problem)
+    return left_out, others
+
+
+def describe(
+    source: Recordable, tables: Sequence[TableName], matched: Iterable[TableName]
+) -> tuple[Mapping[TableName, TableSchema], dict[TableName, HeadraceError]]:
+    """Return the schemas, and what speaks against tables that merely match by now."""
+    left_out: dict[TableName, HeadraceError] = {}
+    while True:
+        try:
+            return source.describe([name for name in tables if name not in left_out]), left_out
+        except HeadraceError as error:
+            # Something happened to a table since it was listed and checked.
+            refused, others = blamed([error], [name for name in matched if name not in left_out])
+            if others:
+                raise
+            left_out |= refused
+
+
+class Choosing:
+    """The tables of one recorder. For its thread alone."""
+
+    def __init__(
+        self,
+        source: Recordable,
+        named: Sequence[TableName],
+        selections: Sequence[Sequence[str]],
+        clock: Callable[[], float],
+    ) -> None:
+        self.named = tuple(named)
+        self.found: dict[TableName, TableSchema] = {}
+        """The tables that are captured because a pattern stands for them."""
+
+        self.left_out: dict[TableName, HeadraceError] = {}
+        self._gone: dict[TableName, HeadraceError] = {}
+        """Of the tables left out, those that were captured before."""
+
+        self._source = source
+        self._selections = selections
+        self._clock = clock
+        self.next_look = clock()
+        """When it is time to look for new tables."""
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """All that are captured."""
+        return (*self.named, *self.found)
+
+    @property
+    def patterns(self) -> bool:
+        """Whether there are any."""
+        return bool(self._selections)
+
+    @property
+    def report(self) -> TablesFound:
+        """What the engine should know of it."""
+        return TablesFound(
+            tuple(FoundTable.of(schema) for schema in self.found.values()),
+            {name: Failed.of(error, stops=False) for name, error in self.left_out.items()},
+        )
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to look for new tables."""
+        return bool(self._selections) and self._clock() >= self.next_look
+
+    def matches(self, table: TableName) -> bool:
+        """Whether a pattern stands for the table, whether or not it is there."""
+        return any(chosen([table], patterns) for patterns in self._selections)
+
+    def all(self) -> Mapping[TableName, TableSchema]:
+        """Choose anew, and return the schemas; the source will capture these tables."""
+        self._looked()
+        matched = list(matching(self._source, self.named, self._selections))
+        self._gone |= {name: _gone(name) for name in self.found}
+        self.left_out = self._still_gone(matched)
+        if self._selections and not (self.named or matched):
+            self.found = {}
+            return {}
+        refused, others = blamed(self._source.check([*self.named, *matched]), matched)
+        if others:
+            raise others[0]
+        wanted = [name for name in (*self.named, *matched) if name not in refused]
+        described, more = describe(self._source, wanted, matched)
+        self.left_out |= {**refused, **more}
+        self.found = {name: described[name] for name in matched if name in described}
+        return described
+
+    def look(self) -> list[TableName]:
+        """
+        Return tables that could be captured, and are not yet.
+
+        Raises `SourceUnreachable` where one that was found is gone: reading begins anew.
+        """
+        self._looked()
+        matched = matching(self._source, self.named, self._selections)
+        if gone := [name for name in self.found if name not in matched]:
+            raise SourceUnreachable("Table is gone, and is not captured any more", table=gone[0])
+        new = [name for name in matched if name not in self.found]
+        refused, others = blamed(self._source.check(new) if new else (), new)
+        if any(isinstance(problem, SourceUnreachable) for problem in others):
+            return []
+        self.left_out = {**self._still_gone(matched), **refused}
+        return [name for name in new if name not in refused]
+
+    def take(self, table: TableName) -> bool:
+        """Capture one more table; False where the source has to be opened anew for that."""
+        try:
+            schema = cast(Lists, self._source).add(table)
+        except SourceUnreachable:
+            raise
+        except HeadraceError as error:
+            self.left_out[table] = error
+            return True
+        if schema is None:
+            return False
+        self.left_out.pop(table, None)
+        self.found[table] = schema
+        return True
+
+    def lost_one(self) -> bool:
+        """Whether a table that was found is not there any more, and an error may come of that."""
+        if not self.found:
+            return False
+        try:
+            there = matching(self._source, self.named, self._selections)
+        except HeadraceError:
+            return False  # then the error itself is what there is to tell
+        return any(name not in there for name in self.found)
+
+    def _still_gone(self, there: Iterable[TableName]) -> dict[TableName, HeadraceError]:
+        for name in there:
+            self._gone.pop(name, None)
+        return dict(self._gone)
+
+    def _looked(self) -> None:
+        self.next_look = self._clock() + LOOK_SECONDS
+
+
+def _gone(table: TableName) -> TableRefused:
+    return TableRefused(
+        "Table is gone; the rows that came of it stay as they were",
+        table=table,
+        remedy="Nothing is to be done: if it comes back it is copied anew.",
+    )

@@ -30,6 +30,7 @@ from headrace.errors import (
     ServerRefused,
     SlotBusy,
     SlotRefused,
+    SlotTimeout,
     SourceUnreachable,
 )
 
@@ -138,6 +139,7 @@ class Older:
     """None: it is prepared, and no session has it."""
 
     user: str | None
+    application: str | None
     database: str | None
     age: float | None
     """Seconds since it began or was prepared; None where we may not know."""
@@ -238,12 +240,10 @@ def create(
     if result is not None:
         return _created(result, name)
     _abandon(connection, name)
-    raise SourceUnreachable(
+    raise SlotTimeout(
         "Slot could not be made in time: older transactions are still open",
         slot=name,
         waited=round(time.monotonic() - started, 1),
-        remedy="End the transactions that are open for long, prepared ones too,"
-        " or raise create_slot_timeout.",
     )
 
 
@@ -255,18 +255,19 @@ def waiting_for(connection: psycopg.Connection[Any], sender: int | None = None) 
     which of them it waits for at this moment is then said as well.
     """
     query = """
-        SELECT r.pid, r.user, r.database, r.age::float8, r.query_age::float8, r.gid,
+        SELECT r.pid, r.user, r.application, r.database, r.age::float8, r.query_age::float8, r.gid,
                coalesce(r.xid = (SELECT l.transactionid FROM pg_catalog.pg_locks l
                                  WHERE l.pid = %s AND l.locktype = 'transactionid'
                                    AND NOT l.granted LIMIT 1), false) AS blocks
-        FROM (SELECT a.pid, a.usename::text AS user, a.datname::text AS database,
+        FROM (SELECT a.pid, a.usename::text AS user,
+                     a.application_name AS application, a.datname::text AS database,
                      extract(epoch FROM clock_timestamp() - a.xact_start) AS age,
                      extract(epoch FROM clock_timestamp() - a.query_start) AS query_age,
                      NULL::text AS gid, a.backend_xid AS xid
               FROM pg_catalog.pg_stat_activity a
               WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
               UNION ALL
-              SELECT NULL, p.owner::text, p.database::text,
+              SELECT NULL, p.owner::text, NULL, p.database::text,
                      extract(epoch FROM clock_timestamp() - p.prepared),
                      NULL, p.gid, p.transaction
               FROM pg_catalog.pg_prepared_xacts p) r
@@ -427,3 +428,12 @@ def _row(connection: psycopg.Connection[Any], command: str) -> list[bytes]:
 
 def _text(value: bytes | None) -> str:
     return (value or b"").decode()
+
+
+def written(connection: psycopg.Connection[Any]) -> int:
+    """Return how far the server has written, flushed or not."""
+    found = connection.execute(
+        "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8"
+    ).fetchone()
+    assert found is not None
+    return int(found[0])

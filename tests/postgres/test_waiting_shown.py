@@ -1,0 +1,234 @@
+"""Whoever has to wait for transactions of others says for whom, and can be called off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import psycopg
+import pytest
+
+from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.older import whom
+from headrace.capture.postgres.slots import Older
+from headrace.control.engine import Engine
+from headrace.errors import SlotTimeout
+from headrace.interfaces.cli.demo.lines import waiting_text
+from headrace.interfaces.cli.demo.snapshot import Snapshot
+from headrace.pipeline.definition import Pipeline
+from headrace.targets.memory import IndexedMemory, memory
+from tests.postgres.servers import Database, wait_until
+from tests.support.arrow_runner import ArrowRunner
+
+PATIENCE = 60.0
+PROMPT = 10.0
+"""Seconds for a stop: far less than the time-out after which a recorder would be killed."""
+
+SECRET = "a value that nobody may see"
+
+How = Literal["process", "thread"]
+
+
+class Waiting:
+    """A table, and engines that follow it into memory."""
+
+    def __init__(self, database: Database, data: Path) -> None:
+        self.database = database
+        self.data = data
+        self.orders: IndexedMemory = memory()
+        database.execute("create table orders (id bigint primary key, note text)")
+        database.execute("insert into orders select n, 'x' from generate_series(1, 20) n")
+
+    def engine(self, how: How = "thread", **options: object) -> Engine:
+        source = postgres(self.database.dsn, name="shop", **options)  # type: ignore[arg-type]
+        return Engine(
+            Pipeline(source, "orders", self.orders, name="orders"),
+            data=self.data,
+            runner=ArrowRunner(),
+            recorder=how,
+        )
+
+    def writer(self, key: int) -> psycopg.Connection[object]:
+        """Return a session with a transaction that has a number, and has written `SECRET`."""
+        session = self.database.connect(autocommit=False, application_name="night job")
+        session.execute(f"insert into orders values ({key}, '{SECRET}')".encode())
+        return session
+
+    def equal(self) -> bool:
+        truth = dict(self.database.rows("select id, note from orders"))
+        return {row["id"]: row["note"] for row in self.orders.all()} == truth
+
+    def slots(self) -> list[tuple[object, ...]]:
+        return self.database.rows(
+            "select slot_name from pg_replication_slots where database = current_database()"
+        )
+
+
+@pytest.fixture
+def waiting(database: Database, tmp_path: Path) -> Iterator[Waiting]:
+    yield Waiting(database, tmp_path / "data")
+
+
+def await_waiting(engine: Engine) -> str:
+    """Wait until the source waits for somebody by name, and return what it says."""
+
+    def named() -> str:
+        info = engine.source_info("shop")
+        return info.reason if info.state == "waiting" and "user" in info.reason else ""
+
+    return wait_until(named, PATIENCE, what="the source to say whom it waits for")
+
+
+@pytest.mark.meets("R17", "PG-05", "H1")
+@pytest.mark.parametrize("how", ["process", "thread"])
+def test_a_first_start_says_whom_it_waits_for_and_goes_on_when_he_is_done(
+    waiting: Waiting, how: How
+) -> None:
+    session = waiting.writer(100)
+    with waiting.engine(how) as engine:
+        reason = await_waiting(engine)
+        assert f"pid {session.info.backend_pid} of user postgres (night job)" in reason
+        assert "open for" in reason and "since" in reason and "UTC" in reason
+        assert not engine.is_ready()
+        assert not engine.await_ready(0.1)
+        session.commit()
+        assert engine.await_ready(PATIENCE)
+        wait_until(waiting.equal, PATIENCE)
+        info = engine.source_info("shop")
+        assert (info.state, info.reason, info.restarts) == ("streaming", "", 0)
+    logs = b"".join(path.read_bytes() for path in (waiting.data / "logs").iterdir())
+    assert b"waiting" in logs
+    assert SECRET not in reason and SECRET.encode() not in logs
+    assert logs.count(b'"waiting"') + logs.count(b"state=waiting") <= 2  # not once for each look
+
+
+@pytest.mark.meets("R17")
+def test_a_prepared_transaction_is_named_as_what_it_is(waiting: Waiting) -> None:
+    waiting.database.execute(
+        f"begin; insert into orders values (7000, '{SECRET}'); prepare transaction 'left over'"
+    )
+    with waiting.engine() as engine:
+        assert "the prepared transaction 'left over' of user postgres" in await_waiting(engine)
+        waiting.database.execute("commit prepared 'left over'")
+        assert engine.await_ready(PATIENCE)
+        wait_until(waiting.equal, PATIENCE)
+
+
+@pytest.mark.meets("R17")
+@pytest.mark.parametrize("how", ["process", "thread"])
+def test_a_stop_is_obeyed_while_it_waits_and_leaves_no_slot(waiting: Waiting, how: How) -> None:
+    session = waiting.writer(100)
+    engine = waiting.engine(how)
+    engine.start()
+    await_waiting(engine)
+    began = time.monotonic()
+    engine.stop()
+    assert time.monotonic() - began < PROMPT
+    assert waiting.slots() == []
+    session.commit()
+    with waiting.engine(how) as engine:
+        assert engine.await_ready(PATIENCE)
+        wait_until(waiting.equal, PATIENCE)
+
+
+@pytest.mark.meets("R17")
+@pytest.mark.parametrize("how", ["process", "thread"])
+def test_a_wait_that_takes_too_long_ends_with_an_error_and_a_remedy(
+    waiting: Waiting, how: How
+) -> None:
+    session = waiting.writer(100)
+    with waiting.engine(how, create_slot_timeout=1.0) as engine:
+        assert not engine.await_ready(PATIENCE)
+        info = engine.source_info("shop")
+        assert info.state == "failed"
+        assert isinstance(info.error, SlotTimeout)
+        assert "create_slot_timeout" in info.error.remedy
+        assert info.reason
+        assert waiting.slots() == []
+        session.commit()
+        assert engine.reset_source("shop", timeout=PATIENCE)
+        assert engine.source_info("shop").error is None
+        assert waiting.equal()
+
+
+@pytest.mark.meets("R17", "ENG-53")
+def test_a_reset_is_obeyed_while_it_waits(waiting: Waiting) -> None:
+    session = waiting.writer(100)
+    with waiting.engine() as engine:
+        await_waiting(engine)
+        assert not engine.reset_source("shop")
+        wait_until(lambda: engine.source_info("shop").state != "waiting", PATIENCE)
+        await_waiting(engine)
+        session.commit()
+        assert engine.await_ready(PATIENCE)
+        assert waiting.equal()
+
+
+@pytest.mark.meets("R13")
+def test_a_copy_says_which_writer_it_waits_for(waiting: Waiting) -> None:
+    with waiting.engine() as engine:
+        assert engine.await_ready(PATIENCE)
+    waiting.database.execute("create table late (id bigint primary key, note text)")
+    session = waiting.database.connect(autocommit=False, application_name="night job")
+    session.execute(f"insert into late values (1, '{SECRET}')".encode())
+    late = memory()
+    source = postgres(waiting.database.dsn, name="shop")
+    engine = Engine(
+        Pipeline(source, "orders", waiting.orders, name="orders"),
+        Pipeline(source, "late", late, name="late"),
+        data=waiting.data,
+        runner=ArrowRunner(),
+        recorder="thread",
+    )
+    with engine:
+
+        def waits() -> str:
+            return "".join(copy.waits for copy in engine.source_info("shop").copies)
+
+        text = wait_until(waits, PATIENCE, what="the copy to say whom it waits for")
+        assert f"pid {session.info.backend_pid} of user postgres (night job)" in text
+        assert SECRET not in text
+        assert engine.source_info("shop").state == "streaming"
+        session.commit()
+        assert engine.await_ready(PATIENCE)
+        assert waits() == ""
+        assert [row["id"] for row in late.all()] == [1]
+
+
+def older(**facts: object) -> Older:
+    known: dict[str, object] = {
+        "pid": 4711,
+        "user": "app",
+        "application": "",
+        "database": "shop",
+        "age": 0.5,
+        "query_age": None,
+        "gid": None,
+        "blocks": True,
+    }
+    return Older(**{**known, **facts})  # type: ignore[arg-type]
+
+
+@pytest.mark.meets("R17")
+@pytest.mark.parametrize(
+    ("age", "said"), [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (7300, "2 h"), (200_000, "2 d")]
+)
+def test_an_age_is_said_coarsely(age: float, said: str) -> None:
+    assert f", open for {said}, since 20" in whom("It waits for", [older(age=age)])
+
+
+def test_what_may_not_be_known_is_left_out() -> None:
+    hidden = older(user=None, age=None)
+    assert whom("It waits for", [hidden]) == "It waits for pid 4711"
+    assert whom("It waits for", [hidden, hidden]) == "It waits for pid 4711, and 1 more"
+    assert whom("It waits for", []) == "It waits for transactions that are open"
+
+
+def test_the_demo_says_whom_its_source_waits_for() -> None:
+    before = Snapshot("starting", 1.0, None)
+    shown = replace(before, source_state="waiting", source_reason="A new slot waits for pid 4711")
+    assert waiting_text(shown) == "A new slot waits for pid 4711"
+    assert "4711" not in waiting_text(replace(shown, source_state="streaming"))

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from headrace.control.info import CopyInfo
 from headrace.interfaces.cli.demo.lines import (
     JsonView,
     PlainView,
@@ -18,7 +19,7 @@ from headrace.interfaces.cli.demo.lines import (
     step_line,
     summary_lines,
 )
-from headrace.interfaces.cli.demo.screen import picture, waiting_line
+from headrace.interfaces.cli.demo.screen import picture, waiting, waiting_line
 from headrace.interfaces.cli.demo.snapshot import (
     Command,
     Comparison,
@@ -50,6 +51,32 @@ def test_a_step_is_a_line_with_its_time() -> None:
 
 def test_the_line_while_spark_starts_counts_what_is_captured() -> None:
     assert snapshot_line(STARTING) == "   3.2 s  Spark is starting, 41 changes captured"
+
+
+def test_the_line_while_a_table_is_copied_says_how_far_it_is() -> None:
+    copying = replace(STARTING, copies=(CopyInfo("orders", 1_500, 6_000, 3.0, 500.0, 9.0),))
+    assert snapshot_line(copying) == (
+        "   3.2 s  orders: 1,500 of about 6,000 rows copied, 500 rows/s, 9 s left,"
+        " 41 changes captured"
+    )
+    unknown = replace(STARTING, copies=(CopyInfo("orders", 0, None, 0.0, 0.0, None),))
+    assert snapshot_line(unknown) == "   3.2 s  orders: 0 rows copied, 41 changes captured"
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_copy_is_a_bar_with_rate_and_time_left(width: int, height: int) -> None:
+    copying = replace(STARTING, copies=(CopyInfo("orders", 1_500, 6_000, 3.0, 500.0, 9_000.0),))
+    first, bar = drawn(waiting(copying), width, height)
+    assert first.startswith("   3.2 s  orders: 1,500 of about 6,000 rows copied")
+    assert bar.strip().startswith("━" * 4)
+    assert bar.rstrip().endswith("25% 500 rows/s, 2 h 30 min left")
+
+
+def test_a_copy_of_unknown_size_has_a_bar_that_only_moves() -> None:
+    copying = replace(STARTING, copies=(CopyInfo("orders", 10, None, 3.0, 5.0, None),))
+    _, bar = drawn(waiting(copying), 80, 24)
+    assert "%" not in bar
+    assert bar.rstrip().endswith("5 rows/s")
 
 
 def test_a_running_line_shows_counts_rates_latency_a_row_and_a_lookup() -> None:

@@ -53,11 +53,13 @@ class Gathering:
                 source=source.name,
                 kind=source.kind,
                 source_state=source.state,
+                source_reason=source.reason,
                 restarts=source.restarts,
                 captured=source.captured,
                 captured_rate=self._captured.at(now, source.captured),
                 flushes=source.flushes,
                 log_bytes=source.bytes,
+                copies=source.copies,
             )
         for pipeline in self.pipelines():
             _raise_failure(pipeline)

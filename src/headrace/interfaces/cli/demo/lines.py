@@ -13,6 +13,7 @@ from types import TracebackType
 
 import click
 
+from headrace.interfaces.cli.demo.copying import copy_text, rows_text
 from headrace.interfaces.cli.demo.snapshot import (
     Comparison,
     Difference,
@@ -58,11 +59,16 @@ def snapshot_line(snapshot: Snapshot) -> str:
     return at + " · ".join(parts)
 
 
-def waiting_text(snapshot: Snapshot) -> str:
-    """Return what is waited for, with what was captured meanwhile."""
+def waiting_text(snapshot: Snapshot, *, whole: bool = True) -> str:
+    """Return what is waited for, with what was captured meanwhile; `whole`: and how fast."""
     captured = f"{_count(snapshot.captured, 'change')} captured"
     if snapshot.phase == "closing":
         return f"closing, {captured}"
+    if snapshot.source_state == "waiting":
+        return snapshot.source_reason
+    if snapshot.copies:
+        copies = [copy_text(copy) if whole else rows_text(copy) for copy in snapshot.copies]
+        return f"{'; '.join(copies)}, {captured}"
     if snapshot.spark is None:
         return f"Spark is starting, {captured}"
     return f"orders are {snapshot.state.replace('_', ' ')}, {captured}"

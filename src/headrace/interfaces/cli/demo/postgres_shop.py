@@ -199,6 +199,8 @@ def make(till: PostgresTill, *, orders: int = SEED_ORDERS, seed: int = 1) -> Non
     for statement in _TABLES:
         till.execute(statement)
     stock(till, orders=orders, seed=seed)
+    # As after any large load: until then the server knows nothing of what was put in.
+    till.execute("analyze")
 
 
 @contextmanager

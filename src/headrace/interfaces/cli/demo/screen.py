@@ -17,6 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from headrace.interfaces.cli.demo.copying import copy_bar
 from headrace.interfaces.cli.demo.lines import (
     letters_text,
     lookup_text,
@@ -66,7 +67,12 @@ def picture(snapshot: Snapshot, width: int, height: int) -> RenderableType:
 def waiting_line(snapshot: Snapshot) -> Text:
     """Return the one line that is redrawn while there is nothing to draw yet."""
     line = _line(f"{snapshot.seconds:6.1f} s  ", "dim")
-    return line.append(f"{waiting_text(snapshot)} …", "default")
+    return line.append(f"{waiting_text(snapshot, whole=False)} …", "default")
+
+
+def waiting(snapshot: Snapshot) -> RenderableType:
+    """Return that line, with a bar for each table that is being copied."""
+    return Group(waiting_line(snapshot), *(copy_bar(copy) for copy in snapshot.copies))
 
 
 def _title(snapshot: Snapshot, width: int) -> RenderableType:
@@ -240,7 +246,7 @@ class LiveView:
     def show(self, snapshot: Snapshot) -> None:
         """Draw the picture, or the one line before there is one."""
         if snapshot.phase == "starting":
-            self._live.update(waiting_line(snapshot), refresh=True)
+            self._live.update(waiting(snapshot), refresh=True)
             return
         width, height = self._console.size
         self._live.update(picture(snapshot, width, height), refresh=True)

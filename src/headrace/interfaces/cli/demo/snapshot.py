@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from headrace.control.info import CopyInfo
+
 HOPS = ("captured", "flushed", "job", "applied", "total")
 """The way of a change after its commit; `total` is from commit to visible."""
 
@@ -119,6 +121,9 @@ class Snapshot:
     """What the source is."""
 
     source_state: str = "connecting"
+    source_reason: str = ""
+    """Why it is in that state, where that is known: whom it waits for."""
+
     restarts: int = 0
     """How often the source's recorder had to be started again."""
 
@@ -142,6 +147,8 @@ class Snapshot:
     """The last ones, newest first."""
 
     lookup: Lookup | None = None
+    copies: tuple[CopyInfo, ...] = ()
+    """Copies of the shop's tables that are under way."""
 
     def hop(self, name: str) -> HopTimes | None:
         """Return the times of one hop, if there are any yet."""
@@ -241,5 +248,7 @@ def _rounded(fields: Mapping[str, object]) -> dict[str, object]:
     for name, value in fields.items():
         if isinstance(value, float):
             value = round(value, 3)
+        elif isinstance(value, tuple):
+            value = tuple(_rounded(part) if isinstance(part, dict) else part for part in value)
         rounded[name] = _rounded(value) if isinstance(value, dict) else value
     return rounded

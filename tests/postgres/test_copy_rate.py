@@ -1,0 +1,179 @@
+"""Copies that may not go fast, and what is told of how far they are: on a real server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headrace.capture.parts import Order, copy_part
+from headrace.capture.postgres import ranges
+from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.pieces import pieces
+from headrace.changelog.entry import File
+from headrace.control.engine import Engine
+from headrace.control.info import CopyInfo
+from headrace.errors import SourceRefused
+from headrace.pipeline.definition import Pipeline
+from headrace.targets.memory import IndexedMemory, memory
+from tests.postgres.copies import copied, holding, known, values
+from tests.postgres.servers import Database, wait_until
+from tests.support.arrow_runner import ArrowRunner
+
+PATIENCE = 60
+ROWS = 2_000
+RATE = 1_000
+
+
+@pytest.fixture
+def orders(database: Database) -> Database:
+    # Numbers only: tables with large values are for the recorder alone to copy.
+    database.execute("create table orders (id bigint primary key, total bigint)")
+    database.execute("create table clients (id bigint primary key, note text)")
+    database.execute(f"insert into orders select n, n from generate_series(1, {ROWS}) n")
+    database.execute("vacuum analyze")
+    return database
+
+
+class Followed:
+    """An engine that follows a table with a limit, and one without rows beside it."""
+
+    def __init__(self, database: Database, data: Path, runner: ArrowRunner) -> None:
+        self.orders: IndexedMemory = memory()
+        self.clients: IndexedMemory = memory()
+        source = postgres(database.dsn, name="shop", copy_rows_per_s=RATE)
+        self.engine = Engine(
+            Pipeline(source, "orders", self.orders, name="orders"),
+            Pipeline(source, "clients", self.clients, name="clients"),
+            data=data,
+            runner=runner,
+            recorder="thread",
+        )
+
+    def copies(self) -> Sequence[CopyInfo]:
+        return self.engine.source_info("shop").copies
+
+
+@pytest.mark.meets("R14", "R15")
+def test_a_copy_keeps_to_its_limit_while_changes_go_through(
+    orders: Database, tmp_path: Path
+) -> None:
+    followed = Followed(orders, tmp_path / "data", ArrowRunner())
+    with followed.engine as engine:
+        assert engine.await_ready(PATIENCE)
+        assert followed.copies() == ()
+        began = time.monotonic()
+        engine.reload("shop", "orders")
+        wait_until(followed.copies, PATIENCE)
+        slowest = 0.0
+        seen: list[CopyInfo] = []
+        for key in range(1, 100):
+            orders.execute(f"insert into clients values ({key}, 'new')")
+            written = time.monotonic()
+            wait_until(lambda key=key: followed.clients.get(key), PATIENCE)  # type: ignore[misc]
+            slowest = max(slowest, time.monotonic() - written)
+            if not (found := followed.copies()):
+                break
+            seen += found
+        took = time.monotonic() - began
+        assert took >= ROWS / RATE - 0.3, "the limit was not kept"
+        assert slowest < 1.0, "changes waited for the copy"
+        assert engine.reload("shop", "orders", timeout=PATIENCE)
+        assert followed.orders.count() == ROWS
+    assert {copy.expected for copy in seen} == {ROWS}
+    assert [copy.rows for copy in seen] == sorted(copy.rows for copy in seen)
+    told = [copy for copy in seen if copy.left_seconds is not None]
+    assert told, "never was the time left told"
+    assert all(copy.rows_per_s < 1.5 * RATE for copy in told)
+
+
+class Tasks(ArrowRunner):
+    """Copies parts as Spark's tasks do, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waves = 0
+
+    def copy(self, order: Order, numbers: range) -> list[File]:
+        self.waves += 1
+        return [file for number in numbers for file in copy_part(order, number)]
+
+
+@pytest.mark.meets("R16", "R20")
+def test_tasks_keep_to_their_share_and_progress_is_told(
+    orders: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "RANGE_BYTES", 8_192)
+    runner = Tasks()
+    followed = Followed(orders, tmp_path / "data", runner)
+    began = time.monotonic()
+    with followed.engine as engine:
+        seen: list[CopyInfo] = []
+        while not engine.await_ready(0.02):
+            seen += [copy for copy in followed.copies() if copy.table == "orders"]
+        assert time.monotonic() - began >= ROWS / RATE - 0.3
+        assert followed.orders.count() == ROWS
+    assert runner.waves > 1
+    assert seen[0].expected == ROWS
+    assert any(0 < copy.rows < ROWS and copy.left_seconds is not None for copy in seen)
+
+
+@pytest.mark.meets("R16")
+def test_a_range_is_read_in_pieces_that_are_the_same_rows(orders: Database) -> None:
+    table, schema = known(orders, "orders")
+    with holding(orders) as holder:
+        [whole] = ranges.ranges(holder, table, schema)
+        cut = list(pieces(whole, RATE))
+    assert len(cut) > 3
+    assert [piece.start for piece in cut[1:]] == [piece.stop for piece in cut[:-1]]
+    assert (cut[0].start, cut[-1].stop) == (whole.start, whole.stop)
+    assert list(pieces(whole, None)) == [whole]
+    # What is not counted, and what is empty, has pieces too.
+    assert len(list(pieces(replace(whole, rows_per_page=None), RATE))) > 3
+    assert len(list(pieces(replace(whole, pages=0), RATE))) == 1
+
+
+def test_a_table_of_which_nobody_counted_the_rows_has_no_estimate(database: Database) -> None:
+    database.execute("create table orders (id bigint primary key, note text)")
+    database.execute("insert into orders values (1, 'a')")
+    source = postgres(database.dsn, name="shop")
+    source.describe(["orders"])
+    source.open(None)
+    try:
+        copy = source.baseline("orders")
+        assert len(values(copy.schema, copy)) == 1
+        assert copy.expected is None
+        database.execute("analyze orders")
+        copy = source.baseline("orders")
+        assert len(values(copy.schema, copy)) == 1
+        assert copy.expected == 1
+    finally:
+        source.close()
+    assert copied(database, "orders") == [(1, "a")]
+
+
+def test_partitions_are_counted_together(database: Database) -> None:
+    database.execute("create table t (id int primary key) partition by range (id)")
+    database.execute("create table t1 partition of t for values from (0) to (10)")
+    database.execute("create table t2 partition of t for values from (10) to (100)")
+    database.execute("insert into t select generate_series(1, 30)")
+    source = postgres(database.dsn, name="shop", tables={"t": {}})
+    source.describe(["t"])
+    source.open(None)
+    try:
+        database.execute("analyze t1")
+        copy = source.baseline("t")
+        assert (len(values(copy.schema, copy)), copy.expected) == (30, None)
+        database.execute("analyze t2")
+        copy = source.baseline("t")
+        assert (len(values(copy.schema, copy)), copy.expected) == (30, 30)
+    finally:
+        source.close()
+
+
+def test_a_limit_below_a_row_a_second_is_refused() -> None:
+    with pytest.raises(SourceRefused, match="Too slow"):
+        postgres("dbname=shop", copy_rows_per_s=0)

@@ -203,5 +203,5 @@ def prepare(dsn: str, table: str, data: Path) -> None:
         assert engine.await_ready(PATIENCE), engine.source_info(NAME)
 
 
-def _nobody(table: str, rows: int, expected: int) -> None:
+def _nobody(table: str, rows: int, expected: int | None) -> None:
     """Hear of progress, and do nothing."""

@@ -56,7 +56,12 @@ AT_HOME_IN = {
     "click": ("interfaces/cli/",),
     "rich": ("interfaces/cli/",),
     "psycopg": ("capture/postgres/", "embedded/", "interfaces/cli/demo/"),
-    "sqlite3": ("capture/sqlite/", "control/store", "interfaces/cli/demo/"),
+    "sqlite3": (
+        "capture/sqlite/",
+        "capture/postgres/toast_file",
+        "control/store",
+        "interfaces/cli/demo/",
+    ),
 }
 
 CLASSIC_ONLY = {"sparkContext", "rdd", "_jvm", "_jdf", "_jsc", "_jsparkSession"}

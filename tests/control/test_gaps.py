@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
 from headrace.control.run import IDLE
@@ -11,6 +14,7 @@ from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget
 from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner, Row
+from tests.support.shop import Market
 
 
 def replace_history(world: Stepping) -> None:
@@ -128,3 +132,20 @@ def test_letters_of_a_log_that_is_gone_hold_nothing_in_the_next(durable: bool) -
     last = target.get(1) if isinstance(target, IndexedMemory) else target.rows("orders")[(1,)]
     assert last is not None
     assert last["status"] == "good"
+
+
+@pytest.mark.meets("R1", "R30")
+def test_baselines_of_a_log_made_anew_have_numbers_that_nothing_old_has(tmp_path: Path) -> None:
+    # A letter names its baseline by number: one of a lost log was taken for that of a reload
+    # under way, and let go of a row that it held.
+    market = Market(tmp_path)
+    with market.engine(market.pipeline(memory())) as engine:
+        assert engine.await_ready(30)
+        assert engine.reload("shop", "orders", timeout=30)
+        [table] = engine.pipelines()[0].tables
+        assert table.baseline == 2
+    shutil.rmtree(tmp_path / "data" / "log")
+    with market.engine(market.pipeline(memory())) as engine:
+        assert engine.await_ready(30)
+        [table] = engine.pipelines()[0].tables
+        assert table.baseline == 3

@@ -74,7 +74,7 @@ def test_a_baseline_and_changes_are_recorded_and_the_source_may_forget(tmp_path:
     shop.close()
 
 
-@pytest.mark.meets("R12")
+@pytest.mark.meets("R12", "R19")
 def test_pipelines_that_come_later_take_what_was_recorded(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     source = shop.source()

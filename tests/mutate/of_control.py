@@ -55,6 +55,13 @@ OF_CONTROL = (
         "            if True:\n",
     ),
     Mutation(
+        "a baseline that is owed passed over",
+        "control/run.py",
+        "            if (owed := member.owes(log)) is not None:\n",
+        "            if (owed := member.owes(log)) is not None and log is None:\n",
+        also=(("control/run.py", "or member.owes(self._around.log)\n", "\n"),),
+    ),
+    Mutation(
         "live before it is shown",
         "control/loading.py",
         "        for _, load in arrived:\n            load.loading.switch(at)\n"

@@ -65,7 +65,7 @@ OF_LOG = (
     ),
     Mutation(
         "no lineage check in the recorder",
-        "capture/recorder.py",
+        "capture/continuity.py",
         '    if at.lineage != log.lineage:\n        return "lineage"\n',
         "    if at.lineage != log.lineage:\n        return None\n",
     ),

@@ -26,6 +26,7 @@ def column_of(table: CatalogTable, name: str) -> CatalogColumn:
     return next(column for column in table.columns if column.name == name)
 
 
+@pytest.mark.meets("PG-02")
 def test_a_table_is_found_by_the_name_given_and_keeps_it(database: Database) -> None:
     database.execute("create schema shop; create table shop.orders (id int primary key)")
     database.execute("create table orders (id int primary key)")
@@ -53,6 +54,7 @@ def test_a_name_cannot_carry_a_statement(database: Database) -> None:
     assert database.value("select count(*) from kept") == 0
 
 
+@pytest.mark.meets("PG-02")
 def test_a_missing_table_is_refused_with_what_may_have_been_meant(database: Database) -> None:
     database.execute('create schema shop; create table shop."Orders" (id int)')
     tables, problems = find(database.connect(), ["orders", "nothing", "not a name"])

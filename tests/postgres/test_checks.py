@@ -55,6 +55,7 @@ def test_the_checks_change_nothing(database: Database) -> None:
     assert database.value("select count(*) from pg_publication") == 0
 
 
+@pytest.mark.meets("PG-02", "PG-24")
 def test_all_problems_are_gathered(database: Database) -> None:
     database.execute("create table keyless (id int); create unlogged table u (id int primary key)")
     problems = found(database, "keyless", "u", "missing", "no name", failover=True)
@@ -194,7 +195,7 @@ def test_row_security_that_would_hide_rows_is_refused(database: Database) -> Non
     database.execute(f"drop owned by {role} cascade")
 
 
-@pytest.mark.meets("R23a")
+@pytest.mark.meets("R23a", "R23e")
 @pytest.mark.parametrize(
     ("made", "name", "message"),
     [

@@ -127,7 +127,7 @@ def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "RANGE_BYTES", 64 << 10)
 
 
-@pytest.mark.meets("R16")
+@pytest.mark.meets("R16", "PG-08")
 def test_many_rows_in_several_ranges_are_all_there_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +305,7 @@ def test_rows_of_tables_that_inherit_are_left_to_these(database: Database) -> No
     assert copied(database, "t") == [(1,)]
 
 
-@pytest.mark.meets("R18")
+@pytest.mark.meets("R18", "PG-08")
 def test_a_row_filter_holds_for_the_copy_too(database: Database) -> None:
     database.execute("create table t (id int primary key, v text)")
     database.execute("insert into t values (1, 'a'), (2, 'b')")

@@ -203,7 +203,7 @@ def _baseline(database: Database, recorder: Recorder) -> Baseline:
     holder = take_snapshot(connecting(database), first, committed)
     copy = PostgresCopy(holder, table, schema)
     rows = dict(values(schema, copy))
-    return Baseline(copy.first, copy.snapshot, copy.last, rows)
+    return Baseline(copy.first, holder.snapshot, copy.last, rows)
 
 
 def _baselines(database: Database, recorder: Recorder) -> Iterator[Baseline]:

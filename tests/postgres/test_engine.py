@@ -83,7 +83,7 @@ def test_a_table_and_all_that_happens_to_it_are_there(shop: Shop) -> None:
         assert info.restarts == 0
 
 
-@pytest.mark.meets("PG-04", "R2", "R8")
+@pytest.mark.meets("PG-04", "R2", "R8", "H0")
 def test_what_happens_between_two_lives_is_not_lost(shop: Shop) -> None:
     with shop.engine(memory()) as engine:
         assert engine.await_ready(PATIENCE)
@@ -125,7 +125,7 @@ def test_a_reader_whose_connection_is_cut_comes_back(shop: Shop) -> None:
         assert engine.source_info("shop").restarts == 0
 
 
-@pytest.mark.meets("R7", "R8")
+@pytest.mark.meets("R7", "R8", "PG-21")
 def test_the_server_may_forget_what_was_recorded(shop: Shop) -> None:
     with shop.engine(memory()) as engine:
         assert engine.await_ready(PATIENCE)
@@ -152,11 +152,11 @@ def test_a_reload_while_writers_write_ends_exact(shop: Shop) -> None:
 
 
 @pytest.mark.meets("PG-14", "R21")
-def test_a_large_value_that_was_not_sent_never_becomes_null(shop: Shop) -> None:
+def test_a_large_value_that_was_not_sent_and_is_not_kept_never_becomes_null(shop: Shop) -> None:
     shop.database.execute("alter table orders alter note set storage external")
     shop.database.execute("update orders set note = repeat('long', 5000) where id = 1")
     orders = memory()
-    with shop.engine(orders) as engine:
+    with shop.engine(orders, toast_store=False) as engine:
         assert engine.await_ready(PATIENCE)
         shop.database.execute("update orders set status = 'sent' where id = 1")
         wait_until(lambda: engine.pipeline_info("orders").state == "failed", PATIENCE)

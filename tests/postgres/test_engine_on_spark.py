@@ -77,3 +77,37 @@ def test_rows_enter_and_leave_a_filter_also_without_their_image_before(
         database.execute("update orders set id = 40 where id = 4")
         database.execute("insert into orders values (5, 'new'), (6, 'paid')")
         wait_until(lambda: {row["id"] for row in orders.all()} == {3, 6, 40}, PATIENCE)
+
+
+@pytest.mark.meets("R23b")
+def test_a_table_that_is_altered_while_it_is_followed_stays_equal_to_its_source(
+    database: Database, tmp_path: Path, spark: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.execute("create table orders (id bigint primary key, status text, qty int)")
+    database.execute("insert into orders select n, 'paid', n from generate_series(1, 100) n")
+    orders = hr.memory()
+    pipeline = hr.Pipeline(hr.postgres(database.dsn, name="shop"), "orders", orders)
+
+    def equal() -> bool:
+        (truth,) = database.rows("select json_agg(o order by id) from orders o")[0]
+        found = sorted((dict(row) for row in orders.all()), key=lambda row: str(row["id"]).zfill(9))
+        return [dict(row) for row in truth] == found
+
+    with hr.Engine(pipeline, data=tmp_path / "data", spark=spark.session) as engine:
+        assert engine.await_ready(PATIENCE)
+        for statement in (
+            "alter table orders add state text default 'new'",
+            "insert into orders values (101, 'new', 5, 'x')",
+            "alter table orders rename qty to quantity",
+            "update orders set quantity = 0 where id <= 10",
+            "alter table orders drop status",
+            "delete from orders where id = 50",
+        ):
+            database.execute(statement)
+        wait_until(equal, PATIENCE)
+        assert engine.pipeline_info("orders").tables[0].baseline == 1
+        database.execute("alter table orders add drawn int default (random() * 100)::int")
+        database.execute("update orders set state = 'y' where id = 3")
+        wait_until(equal, PATIENCE)
+        assert engine.await_ready(PATIENCE)
+        assert engine.pipeline_info("orders").tables[0].baseline == 2

@@ -270,7 +270,7 @@ def test_a_server_stops_at_once_though_a_pipeline_is_paused_and_nothing_is_lost(
         assert engine.pipeline_info("file").tables[0].baseline == 1
 
 
-@pytest.mark.meets("R2", "R35", "H1")
+@pytest.mark.meets("R2", "R35", "H1", "PG-19", "H0")
 @pytest.mark.parametrize("how", ["dropped", "advanced"])
 def test_when_the_slot_lost_what_we_had_not_read_every_table_is_copied_anew(
     followed: Followed, how: str

@@ -14,8 +14,8 @@ from headrace.capture.postgres.copying import PostgresCopy, read_range
 from headrace.capture.postgres.holder import (
     Awaited,
     Snapshot,
-    _record_end,
     import_snapshot,
+    record_end,
     take_snapshot,
     visible,
 )
@@ -216,4 +216,4 @@ def test_a_reader_that_has_begun_outlives_its_holder_and_others_are_refused(
 def test_at_the_start_of_a_page_the_last_record_ends_before_its_header(
     insert: int, end: int
 ) -> None:
-    assert _record_end(insert) == end
+    assert record_end(insert) == end

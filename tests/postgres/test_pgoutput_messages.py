@@ -53,7 +53,7 @@ def test_only_a_message_outside_transactions_has_a_place() -> None:
 
 def test_the_position_of_a_streamed_commit_is_the_end_of_its_record() -> None:
     found = pgoutput.read_stream_commit(m.stream_commit(2**32 - 1, 900, time=5))
-    assert found == Commit(2**32 - 1, 900, 5)
+    assert found == Commit(2**32 - 1, 900, 5, 892)
 
 
 def test_a_stream_abort_may_say_when() -> None:

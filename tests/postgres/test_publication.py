@@ -86,6 +86,7 @@ def test_a_publication_is_made_marked_and_then_left_as_it_is(shop: Database) -> 
     assert shop.value("select pg_current_xact_id()::text::int8") == before + 1  # nothing written
 
 
+@pytest.mark.meets("PG-09")
 def test_tables_are_added_and_removed_as_asked_for(shop: Database) -> None:
     ensure(shop, "orders", "clients")
     assert ensure(shop, "clients", "stock.items") == Ensured(
@@ -94,6 +95,7 @@ def test_tables_are_added_and_removed_as_asked_for(shop: Database) -> None:
     assert set(sent(shop)) == {"clients", "stock.items"}
 
 
+@pytest.mark.meets("PG-09")
 def test_other_operations_change_what_is_sent_of_every_table(shop: Database) -> None:
     ensure(shop, "orders", "clients")
     changed = ensure(shop, "orders", "clients", publish=["insert", "delete"])
@@ -120,6 +122,7 @@ def test_a_table_that_inherits_is_not_published_with_its_parent(shop: Database) 
     assert ensure(shop, "orders") == Ensured()
 
 
+@pytest.mark.meets("PG-24")
 def test_a_partitioned_table_is_sent_as_one_table(shop: Database) -> None:
     shop.execute("create table events (id int primary key) partition by range (id)")
     shop.execute("create table events_1 partition of events for values from (0) to (100)")
@@ -172,6 +175,7 @@ def test_a_filter_in_other_words_is_not_another_filter(shop: Database, asked: Ta
     assert shop.rows("select relname from pg_class where relname = 'headrace_row_filter'") == []
 
 
+@pytest.mark.meets("PG-09")
 @pytest.mark.parametrize(
     "asked",
     [TableOptions(), TableOptions(("id",), "id > 10"), TableOptions(("id", "state"), "id > 11")],
@@ -223,6 +227,7 @@ def test_nothing_to_publish_is_refused(shop: Database) -> None:
         ensure(shop)
 
 
+@pytest.mark.meets("PG-10")
 @pytest.mark.parametrize(
     "comment",
     [

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.child import log_opener
-from headrace.capture.postgres import publication
-from headrace.capture.postgres import source as source_module
+from headrace.capture.postgres import publication, snapshots
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.holder import Awaited, take_snapshot
 from headrace.capture.postgres.locks import Writers
@@ -27,7 +26,7 @@ from headrace.capture.wire import (
     TakeBaseline,
 )
 from headrace.changelog.log import LogReader
-from headrace.errors import SchemaChanged, SourceUnreachable
+from headrace.errors import SourceUnreachable
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.postgres.copies import connecting
@@ -187,7 +186,7 @@ def test_a_column_that_was_added_while_nobody_read_makes_a_baseline_useless(
     shop.live("orders", "clients")
     shop.streaming()
     shop.copy("orders")
-    shop.database.execute("alter table orders add state text default 'new'")
+    shop.database.execute("alter table orders add state double precision default random()")
     shop.live("orders", "clients")
     shop.streaming()
     assert shop.baseline("orders") is None
@@ -209,10 +208,9 @@ def test_what_the_stream_does_not_tell_of_is_noticed(
     shop.database.execute("create table orders (id bigint primary key, note text)")
     shop.until(lambda: shop.baseline("orders") is None)
     shop.streaming()
-    shop.database.execute("alter table orders add state text default 'new'")
-    shop.until(lambda: shop.recorder.done)
-    [failed] = [report for report in shop.reports if isinstance(report, Failed)]
-    assert failed.code == SchemaChanged.code
+    shop.copy("orders")
+    shop.database.execute("alter table orders add state double precision default random()")
+    shop.until(lambda: shop.baseline("orders") is None)
 
 
 @pytest.mark.meets("R23")
@@ -224,8 +222,8 @@ def test_another_key_under_the_same_kind_of_identity_is_noticed(shop: Recording)
     shop.source._watch = None  # the stream alone has to tell
     shop.database.execute("alter table orders drop constraint orders_pkey, add primary key (other)")
     shop.database.execute("delete from orders where id = 1")
-    shop.until(lambda: shop.recorder.done)
-    assert shop.log.counts().rows == 0
+    shop.until(lambda: shop.log.counts().rows == 1)
+    assert shop.log.schema("orders").key == ("other",)
 
 
 @pytest.mark.meets("H1")
@@ -237,7 +235,7 @@ def test_a_slot_with_a_name_of_the_users_is_ours_when_we_made_it_a_moment_before
     def broken(*arguments: object) -> None:
         raise SourceUnreachable("No more connections")
 
-    monkeypatch.setattr(source_module, "import_snapshot", broken)
+    monkeypatch.setattr(snapshots, "import_snapshot", broken)
     shop.until(lambda: shop.database.rows("select 1 from pg_replication_slots"))
     monkeypatch.undo()
     shop.streaming()
@@ -274,7 +272,7 @@ def test_the_answer_to_a_plan_of_a_recorder_before_is_of_no_use(
         shop.until(lambda: [r for r in shop.reports if isinstance(r, CopyPlanned)])
         plans += [r for r in shop.reports if isinstance(r, CopyPlanned)]
     stale, fresh = plans
-    assert stale.baseline == fresh.baseline
+    assert stale.stem != fresh.stem
     shop.reports += shop.recorder.step([CopyDone("orders", stale.stem, ())], 0.05)
     assert shop.baseline("orders") is None
     assert not shop.recorder.done

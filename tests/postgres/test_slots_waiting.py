@@ -9,7 +9,7 @@ import pytest
 
 from headrace.capture.postgres import slots
 from headrace.capture.postgres.slots import Older, SlotState
-from headrace.errors import SourceUnreachable
+from headrace.errors import SlotTimeout
 from tests.postgres.servers import Database, wait_until
 from tests.postgres.test_slots import NAME, replicating, state_of
 
@@ -64,7 +64,7 @@ def test_a_creation_that_takes_too_long_is_ended_and_leaves_nothing(database: Da
     writer = database.connect(autocommit=False)
     writer.execute("create table t (id int primary key)")
     sender = replicating(database)
-    with pytest.raises(SourceUnreachable) as caught:
+    with pytest.raises(SlotTimeout) as caught:
         slots.create(sender, NAME, timeout=0.5)
     assert "create_slot_timeout" in caught.value.remedy
     assert state_of(database) is SlotState.ABSENT

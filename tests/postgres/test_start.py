@@ -73,7 +73,7 @@ def by_the_rule(
     return Resume(replace(after, timeline=server.timeline))
 
 
-@pytest.mark.meets("R2", "R1")
+@pytest.mark.meets("R2", "R1", "H0")
 def test_every_small_case_is_decided_as_the_rule_says() -> None:
     seen: dict[str, int] = {}
     for end, on, branch, flushed, timeline, confirmed in itertools.product(
@@ -195,6 +195,7 @@ def test_an_ephemeral_source_always_begins_and_drops_nothing(slot: Slot | None) 
     assert rewound == Begin(Reason.REWOUND, 1, drop=False)
 
 
+@pytest.mark.meets("PG-07")
 def test_always_baseline_begins_where_reading_could_go_on() -> None:
     assert decide(LOG_END, SERVER, SLOT) == Resume(LOG_END)
     always = decide(LOG_END, SERVER, SLOT, always_baseline=True)

@@ -131,6 +131,7 @@ def is_commit(message: bytes) -> bool:
     return message[:1] == b"C"
 
 
+@pytest.mark.meets("PG-01")
 @BOTH
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
 def test_both_ways_give_the_servers_very_bytes(slots: Slots, direct: bool, streaming: bool) -> None:
@@ -229,6 +230,7 @@ def test_a_single_commit_is_given_at_once(slots: Slots, direct: bool) -> None:
     assert sorted(took)[len(took) // 2] < 0.02
 
 
+@pytest.mark.meets("PG-22")
 @BOTH
 def test_wake_ends_a_wait_from_another_thread(slots: Slots, direct: bool) -> None:
     stream = slots.open(slots.make(), direct=direct)
@@ -246,7 +248,7 @@ def test_wake_ends_a_wait_from_another_thread(slots: Slots, direct: bool) -> Non
     stream.wake()
 
 
-@pytest.mark.meets("R4", "R8")
+@pytest.mark.meets("R4", "R8", "PG-21")
 @BOTH
 def test_an_acknowledgement_moves_the_slot_to_it_and_not_beyond(slots: Slots, direct: bool) -> None:
     slot = slots.make()
@@ -272,6 +274,7 @@ def test_an_acknowledgement_moves_the_slot_to_it_and_not_beyond(slots: Slots, di
     wait_until(lambda: slots.confirmed(slot) == second)
 
 
+@pytest.mark.meets("PG-21")
 @BOTH
 def test_without_an_acknowledgement_the_slot_stays(slots: Slots, direct: bool) -> None:
     slot = slots.make()
@@ -307,7 +310,7 @@ def test_reading_goes_on_after_the_position_given(slots: Slots, direct: bool) ->
     assert take(again, 4) == expected
 
 
-@pytest.mark.meets("R7")
+@pytest.mark.meets("R7", "PG-16")
 @BOTH
 def test_a_stream_outlives_the_servers_timeout_while_it_waits_or_beats(
     slots: Slots, direct: bool
@@ -323,7 +326,7 @@ def test_a_stream_outlives_the_servers_timeout_while_it_waits_or_beats(
     assert len(take(stream, 4)) == 4
 
 
-@pytest.mark.meets("R7")
+@pytest.mark.meets("R7", "PG-15", "PG-16")
 @BOTH
 def test_a_server_that_asks_gets_its_answer_at_once(slots: Slots, direct: bool) -> None:
     stream = slots.open(
@@ -339,6 +342,7 @@ def test_a_server_that_asks_gets_its_answer_at_once(slots: Slots, direct: bool) 
     assert len(take(stream, 4)) == 4
 
 
+@pytest.mark.meets("PG-15", "PG-23")
 @BOTH
 def test_the_end_of_the_log_is_told_while_nothing_of_ours_is_written(
     slots: Slots, direct: bool

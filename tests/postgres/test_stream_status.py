@@ -98,7 +98,7 @@ def test_a_server_that_asks_now_and_then_or_has_news_is_not_leaving() -> None:
     assert not busy.leaving
 
 
-@pytest.mark.meets("R4")
+@pytest.mark.meets("R4", "PG-21", "PG-22")
 @given(
     st.lists(
         st.tuples(st.sampled_from(["moved", "asked", "acknowledge", "tell"]), st.integers(0, 40))

@@ -33,7 +33,7 @@ def brief(changes: list[Changes]) -> list[tuple[str, int, int, int]]:
     return [(t, r["_op"], r["_commit"], r["_ordinal"]) for t, _, r in rows(changes)]
 
 
-@pytest.mark.meets("R3", "R5")
+@pytest.mark.meets("R3", "R5", "PG-20")
 def test_many_commits_come_together_each_at_the_end_of_its_record() -> None:
     messages = [m.begin(1, time=5), KEPT, OTHER, m.insert(1, row(1)), m.commit(100, time=5)]
     messages += [m.begin(2), m.insert(1, row(2)), m.insert(3, row(9)), m.delete(1, key=row(2))]

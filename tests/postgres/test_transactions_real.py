@@ -112,7 +112,7 @@ def busy(it: Captured) -> list[bytes]:
     return it.messages()
 
 
-@pytest.mark.meets("R3", "R5", "R6", "R21", "R23d")
+@pytest.mark.meets("R3", "R5", "R6", "R21", "R23d", "PG-11", "PG-20", "PG-24")
 def test_the_tables_are_what_their_changes_make_of_them(captured: Captured) -> None:
     messages = busy(captured)
     found = kinds(messages)

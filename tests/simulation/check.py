@@ -102,6 +102,7 @@ def _check_targets(world: World) -> None:
             raise Violation(f"{name} is at rest and not ready: {driven.run.error}")
         for table in seat.flow.tables:
             _check_table(world, seat, table)
+            _check_owed(world, seat, table)
             check_letters(world, seat, driven.run, table)
     _check_wishes(world, life)
 
@@ -122,6 +123,17 @@ def _check_table(world: World, seat: Seat, table: str) -> None:
         other = {key for key in {*source, *found} if source.get(key) != found.get(key)}
         if not other <= replay.held:
             raise Violation(f"p{seat.number} holds {found} of {table}, and the source {source}")
+
+
+def _check_owed(world: World, seat: Seat, table: str) -> None:
+    """Where rows may have changed without a change, they were copied again."""
+    assert world.life is not None
+    owed, began = world.life.engine.log.owed(table), seat.target.began[table]
+    if owed is None or seat.flow.mode != "baseline_then_changes" or began.log != world.watch.log:
+        return
+    if began.baseline <= owed.baseline:
+        raise Violation(f"p{seat.number} holds {table} of {began}, and {owed} is owed")
+    world.counts["owed baseline loaded"] += 1
 
 
 def _check_wishes(world: World, life: Life) -> None:

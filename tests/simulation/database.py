@@ -11,8 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
-from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, SourceTraits
+from headrace.capture.source import (
+    Lag,
+    News,
+    Problem,
+    SourcePosition,
+    SourceSpec,
+    SourceTraits,
+)
 from headrace.changelog.change import Change, Changes
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import SourceUnreachable
@@ -50,6 +58,8 @@ class Database(MemorySource):
         """For every life, the changes of each commit, by its number; 0 has none."""
         self.states: dict[int, list[dict[TableName, Rows]]] = {1: []}
         """For every life, all tables after each commit."""
+        self.rewritten = dict.fromkeys(TABLES, 0)
+        """How often rows of a table may have changed without a change."""
         self.on_acknowledge: Callable[[MemoryPosition], None] = lambda at: None
         for table in TABLES:
             self.set_schema(table, COLUMNS, key=["id"])
@@ -114,6 +124,7 @@ class Session:
         self._database = database
         self._at = MemoryPosition(1, 0)
         self._part = 0
+        self._noted: dict[TableName, int] = {}
         self.superseded = False
         """Whether another recorder is at work: what this one misses is no loss."""
         self.acknowledged: list[MemoryPosition] = []
@@ -132,7 +143,27 @@ class Session:
 
     @property
     def traits(self) -> SourceTraits:
-        return self._database.traits
+        return replace(self._database.traits, tells=True)
+
+    def claim(self) -> str:
+        return "session"
+
+    def recall(
+        self, notes: Mapping[TableName, str], schemas: Mapping[TableName, TableSchema]
+    ) -> None:
+        self._noted = {table: int(text) for table, text in notes.items() if table}
+
+    def synced(self, upto: str) -> None:
+        """Take no part in what is synced: the acknowledgement tells."""
+
+    def news(self) -> Sequence[News]:
+        found = []
+        for table, count in self._database.rewritten.items():
+            if self._noted.get(table) != count:
+                owed = "rewritten" if table in self._noted else ""
+                found.append(News(table, str(count), owed))
+                self._noted[table] = count
+        return found
 
     def lineage(self) -> str | None:
         self._database.reachable()

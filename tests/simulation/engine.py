@@ -131,7 +131,12 @@ class RecorderLife:
     """One recorder process: what it was sent and has not read yet, and what it does with it."""
 
     def __init__(
-        self, database: Database, files: Files, term: int, clock: Callable[[], float]
+        self,
+        database: Database,
+        files: Files,
+        term: int,
+        clock: Callable[[], float],
+        baselines: int,
     ) -> None:
         self.session = Session(database)
         self.alive = True
@@ -146,6 +151,7 @@ class RecorderLife:
                 writer=f"w{term}",
                 term=term,
                 clock=lambda: WALL + clock(),
+                baselines=baselines,
             )
 
         self.recorder = Recorder(self.session, open_log, TABLES, clock)
@@ -193,6 +199,7 @@ class Engine:
         self.files = Files(disk, ROOT)
         self.store = ShakyStore(connection)
         self.term = self.store.take_over()
+        self._highest = self.store.highest_baseline()
         self.reports: deque[Report] = deque()
         self.recorder: RecorderLife | None = None
         self.recorder_failed: Failed | None = None
@@ -212,7 +219,7 @@ class Engine:
         ]
         schemas = database.describe(TABLES)
         for driven in self.driven:
-            driven.run.prepare(schemas)
+            driven.run.prepare({name: schemas[name] for name in driven.run.pipeline.tables})
         for driven in self.driven:
             driven.run.open()
 
@@ -267,7 +274,9 @@ class Engine:
 
     def spawn(self) -> None:
         """Start a recorder."""
-        self.recorder = RecorderLife(self._database, self.files, self.term, self._clock)
+        self.recorder = RecorderLife(
+            self._database, self.files, self.term, self._clock, self._highest
+        )
         self.recorder.session.superseded = self.superseded
         self.reports.append(Started(1))
 

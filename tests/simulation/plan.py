@@ -41,6 +41,7 @@ ROUGH = {
     "source_error": 2,
     "source_replaced": 1,
     "source_forgets": 1,
+    "source_rewritten": 2,
     "target_fault": 3,
     "target_stops": 1,
     "store_fault": 2,

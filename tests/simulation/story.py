@@ -338,6 +338,9 @@ class Story:
         database = self.world.database
         database.forget(self.dice.randint(database.floor, database.position.commit), injected=True)
 
+    def _source_rewritten(self) -> None:
+        self.world.database.rewritten[self.dice.choice(TABLES)] += 1
+
     def _target_fault(self) -> None:
         target = self._durable()
         if target is None:

@@ -387,16 +387,16 @@ def test_letters_that_a_truncate_ended_do_not_come_back_with_a_reload() -> None:
         life.engine.drive(driven)
         recorder.deliver(99)
         recorder.step()
-        copying = recorder.recorder._copying
+        copying = recorder.recorder._copies._copying
         assert copying is not None
-        recorder.recorder._copying = None  # it takes its time
+        recorder.recorder._copies._copying = None  # it takes its time
         database.emit_insert("orders", row(2, BAD))
         world.now += 1.1
         rounds(world)
         database.emit_truncate("orders")
         world.now += 1.1
         rounds(world)
-        recorder.recorder._copying = copying
+        recorder.recorder._copies._copying = copying
         life.engine.step_recorder()
         database.emit_insert("orders", row(2))
         for _ in range(3):

@@ -162,8 +162,7 @@ def file_rows_at(
 
 def await_that(engine: Engine, what: Callable[[], bool], timeout: float = PATIENCE) -> bool:
     """Wait until something observed about `engine` is true; False on time-out."""
-    with engine._changed:
-        return engine._changed.wait_for(what, timeout)
+    return engine._readiness.wait_for(what, timeout)
 
 
 def await_seen(what: Callable[[], bool], timeout: float = PATIENCE) -> bool:

@@ -47,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
         channel.send(Failed.of(error, stops=True))
         return 1
     inbox = Inbox()
+    if setup.reset is not None:
+        inbox.put(setup.reset)
 
     def stop(signum: int, frame: object) -> None:
         inbox.put(Stop())
@@ -56,7 +58,9 @@ def main(arguments: Sequence[str]) -> int:
     done = threading.Event()
     threading.Thread(target=_listen, args=(channel, inbox, source, done), daemon=True).start()
     threading.Thread(target=_look, args=(parent, inbox, source, done), daemon=True).start()
-    recorder = Recorder(source, log_opener(setup, source), setup.tables, time.monotonic)
+    recorder = Recorder(
+        source, log_opener(setup, source), setup.tables, time.monotonic, setup.selections
+    )
     channel.send(Started(os.getpid()))
     run(recorder, inbox, channel.send)
     done.set()
@@ -74,6 +78,7 @@ def log_opener(setup: Setup, source: Recordable) -> partial[LogWriter]:
         writer=setup.writer,
         term=setup.term,
         clock=time.time,
+        baselines=setup.baselines,
     )
 
 

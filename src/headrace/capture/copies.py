@@ -8,21 +8,27 @@ copies on Spark go on beside it. Either way a baseline counts once the log has p
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import cast
 
 from headrace.capture.copying import Copying
+from headrace.capture.pacing import Pacing
 from headrace.capture.sharing import Shared, Sharing
-from headrace.capture.source import Recordable, Shares
+from headrace.capture.source import NotYet, Recordable, Shares
 from headrace.capture.wire import BaselineProgress, CopyDone, CopyFailed, Flushed, Report
 from headrace.changelog.log import LogWriter
 from headrace.storage import points
+
+TRY_AGAIN_SECONDS = 0.1
+"""After a baseline could not begin: what it waits for may take an instant, or hours."""
 
 
 class Copies:
     """For the recorder's thread alone. `tell` takes what the engine should know."""
 
-    def __init__(self, source: Recordable, tell: Callable[[Report], None]) -> None:
+    def __init__(
+        self, source: Recordable, tell: Callable[[Report], None], clock: Callable[[], float]
+    ) -> None:
         self.owed_end = 0
         """The commit that the log has to come to before what is copied counts."""
 
@@ -35,11 +41,38 @@ class Copies:
         self._copying: Copying | None = None
         self._sharing = Sharing()
         self._waits = False
+        self._clock = clock
+        self._try_again = 0.0
+        """When those that could not begin are tried again."""
+
+        self._pacing = Pacing(source.traits.copy_rows_per_s)
 
     @property
     def pressing(self) -> bool:
         """Whether the next chunk can be copied at once."""
+        return self._at_work and not self._resting
+
+    @property
+    def due(self) -> float | None:
+        """When the next chunk may be copied; None: that does not depend on the time."""
+        return self._not_before if self._at_work and not self._held_back else None
+
+    @property
+    def _not_before(self) -> float:
+        return max(self._pacing.not_before, self._try_again)
+
+    @property
+    def _at_work(self) -> bool:
         return bool(self._wanted or self._copying is not None) and not self._waits
+
+    @property
+    def _resting(self) -> bool:
+        return self._held_back or self._clock() < self._not_before
+
+    @property
+    def _held_back(self) -> bool:
+        """Whether those who copy on Spark have all that a limit allows."""
+        return self._pacing.rows_per_s is not None and self._sharing.busy
 
     def want(self, table: str, *, shared: bool) -> None:
         """Take a baseline of a table, unless that is under way."""
@@ -47,6 +80,10 @@ class Copies:
         if not under_way and table not in self._wanted and table not in self._sharing.copies:
             self._wanted.append(table)
             (self._to_share.add if shared else self._to_share.discard)(table)
+
+    def keep(self, tables: Container[str]) -> None:
+        """Forget what is wanted of other tables: they are not captured any more."""
+        self._wanted = deque(table for table in self._wanted if table in tables)
 
     def copied(self, done: CopyDone) -> None:
         """Take what the engine copied."""
@@ -67,17 +104,24 @@ class Copies:
                 points.reach(points.BASELINE_COPIED)
                 self._finished(done.table, self._sharing.finish(done), done.writer.rows)
         if self._copying is None:
-            if not self._wanted:
+            if not self._wanted or self._clock() < self._try_again:
                 return
             table = self._wanted.popleft()
             if self._share(log, table):
                 return
             self._copying = Copying(table, self._source, log)
+        if self._resting:
+            return
         copying = self._copying
+        before = copying.rows
         if (rows := copying.chunk()) is not None:
             self._waits = False
+            self._pacing.took(rows - before, self._clock())
             points.reach(points.BASELINE_CHUNK)
-            self._tell(BaselineProgress(copying.table, rows))
+            copy = copying.copy
+            self._tell(
+                BaselineProgress(copying.table, rows, expected=copy.expected, waits=copy.waits)
+            )
             return
         self._waits = not self._passed(log, flush, copying.copy.last)
         if self._waits:
@@ -128,7 +172,14 @@ class Copies:
         if table not in self._to_share or not self._source.traits.shares:
             return False
         self._to_share.discard(table)
-        planned = cast(Shares, self._source).plan(table)
+        try:
+            planned = cast(Shares, self._source).plan(table)
+        except NotYet as why:
+            # Others have their turn first, and changes in any case.
+            self.want(table, shared=True)
+            self._try_again = self._clock() + TRY_AGAIN_SECONDS
+            self._tell(BaselineProgress(table, 0, waits=str(why)))
+            return True
         if planned is None:
             return False
         shared = Shared(table, planned, log)

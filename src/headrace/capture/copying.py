@@ -31,7 +31,8 @@ class Copying:
 
     def finish(self) -> int:
         """Make the baseline visible, and return its entry."""
-        return self._writer.finish(self.copy.first, self.copy.last).entry
+        copy = self.copy
+        return self._writer.finish(copy.first, copy.last, copy.snapshot).entry
 
     def discard(self) -> None:
         """Throw away what was copied."""

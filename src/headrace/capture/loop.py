@@ -6,7 +6,7 @@ import queue
 from collections.abc import Callable
 
 from headrace.capture.recorder import Recorder
-from headrace.capture.wire import Acknowledge, Command, FlushNow, Report
+from headrace.capture.wire import Acknowledge, Command, FlushNow, Report, Reset, Stop
 
 WAIT_SECONDS = 1.0
 """How long one step may wait for changes; commands end the wait early."""
@@ -19,10 +19,19 @@ class Inbox:
         # Unlike other queues, this one may be put to from within its own `get`.
         self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self.closed = False
+        self._pressing = False
+
+    @property
+    def pressing(self) -> bool:
+        """Whether something is in here that must not wait for others at the source."""
+        return self._pressing or self.closed
 
     def put(self, command: Command) -> None:
         """Add a command."""
         self._queue.put(command)
+        # After it: set before, a `take` in between would unset it and leave the command.
+        if isinstance(command, Stop | Reset):
+            self._pressing = True
 
     def close(self) -> None:
         """Nobody is left to command or to report to: the loop ends at once."""
@@ -32,6 +41,7 @@ class Inbox:
     def take(self, seconds: float) -> list[Command]:
         """Return what has come, after waiting up to `seconds` for the first."""
         taken: list[Command | None] = []
+        self._pressing = False
         try:
             taken.append(self._queue.get(timeout=seconds) if seconds > 0 else None)
             while True:
@@ -56,6 +66,7 @@ def _latest(commands: list[Command]) -> list[Command]:
 
 def run(recorder: Recorder, inbox: Inbox, report: Callable[[Report], object]) -> None:
     """Step until the recorder is done or nobody is left."""
+    recorder.tell, recorder.pressed = report, lambda: inbox.pressing
     while not recorder.done and not inbox.closed:
         for said in recorder.step(inbox.take(recorder.rest), WAIT_SECONDS):
             report(said)

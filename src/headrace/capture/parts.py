@@ -8,12 +8,15 @@ made twice, are swept (R20, S4).
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import pyarrow as pa
 
+from headrace.capture.pacing import Pacing
 from headrace.capture.registry import build
 from headrace.capture.source import Shares, SourceSpec
 from headrace.changelog.baseline import PART_BYTES, as_baseline
@@ -40,6 +43,8 @@ class Order:
     """The number of the table's schema in the log."""
 
     parts: Sequence[bytes]
+    at_once: int = 1
+    """How many parts are read at the same time, and share what a limit allows."""
 
     def __repr__(self) -> str:
         # The options hold the way into a database: they are printed nowhere.
@@ -48,17 +53,22 @@ class Order:
 
 def copy_part(order: Order, number: int) -> Iterator[File]:
     """Copy one part, and say of each segment what the index has to know."""
-    source: Shares = build(SourceSpec(order.kind, order.source, order.options), "")  # type: ignore[assignment]
+    source = build(SourceSpec(order.kind, order.source, order.options), "")
+    limit = source.traits.copy_rows_per_s
+    pacing = Pacing(None if limit is None else limit / order.at_once)
     files = Files(RealDisk(), order.folder)
     attempt = uuid.uuid4().hex[:12]
-    for count, (schema, rows) in enumerate(_gathered(source, order.parts[number])):
+    gathered = _gathered(cast(Shares, source), order.parts[number], pacing)
+    for count, (schema, rows) in enumerate(gathered):
         data = segment_bytes(rows)
         name = f"{order.stem}-{number + 1}-{attempt}-{count}.parquet"
         files.create(name, data, settle=False)
         yield describe(name, order.table, order.schema, schema, rows, data)
 
 
-def _gathered(source: Shares, part: bytes) -> Iterator[tuple[TableSchema, pa.Table]]:
+def _gathered(
+    source: Shares, part: bytes, pacing: Pacing
+) -> Iterator[tuple[TableSchema, pa.Table]]:
     """Yield a part's rows in the shape of segments, as many as make one."""
     waiting: list[pa.Table] = []
     size = 0
@@ -66,6 +76,8 @@ def _gathered(source: Shares, part: bytes) -> Iterator[tuple[TableSchema, pa.Tab
         if rows.num_rows:
             waiting.append(as_baseline(schema, rows, exact))
             size += waiting[-1].nbytes
+        pacing.took(rows.num_rows, time.monotonic())
+        time.sleep(pacing.rest(time.monotonic()))
         if size >= PART_BYTES:
             yield schema, pa.concat_tables(waiting)
             waiting, size = [], 0

@@ -21,8 +21,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from headrace.capture import beats
+from headrace.capture.choosing import Choosing
+from headrace.capture.continuity import break_at, outgrown, same_space
 from headrace.capture.copies import Copies
-from headrace.capture.source import News, Recordable, Tells
+from headrace.capture.source import News, Recordable, Resets, Tells, Waits
 from headrace.capture.wire import (
     Acknowledge,
     Command,
@@ -33,19 +36,21 @@ from headrace.capture.wire import (
     FlushNow,
     LagReport,
     Report,
+    Reset,
     StateReport,
     Stop,
     TakeBaseline,
+    Warned,
 )
 from headrace.changelog.change import Changes
 from headrace.changelog.log import LIMIT_BYTES, LIMIT_ROWS, LogWriter
 from headrace.changelog.position import Position, SourcePosition
-from headrace.changelog.schema import TableSchema
 from headrace.errors import (
     HeadraceError,
     LostLog,
     OtherDatabase,
     RecorderFailed,
+    SourceRefused,
     SourceUnreachable,
     StorageError,
     UnknownTable,
@@ -58,9 +63,6 @@ READ_ROWS = 20_000
 SOON_SECONDS = 0.005
 LATE_SECONDS = 1.0
 """From the first change to its flush, while the engine is idle, and while it is busy (R10)."""
-
-HEARTBEAT_SECONDS = 10.0
-"""A position that moved without changes enters the index this often at most (R34)."""
 
 LAG_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.1
@@ -78,13 +80,23 @@ class Recorder:
         open_log: Callable[[], LogWriter],
         tables: Sequence[str],
         clock: Callable[[], float],
+        selections: Sequence[Sequence[str]] = (),
     ) -> None:
         self.done = False
+        self.tell: Callable[[Report], object] | None = None
+        """Takes at once what cannot wait for the end of a step; None: nobody listens."""
+
+        self.pressed: Callable[[], bool] = lambda: False
+        """Says whether a command has come that must not wait for others at the source."""
+
         self._source = source
         self._open_log = open_log
-        self._tables = tuple(tables)
+        self._choice = Choosing(source, tables, selections, clock)
         self._clock = clock
         self._teller = cast(Tells, source) if source.traits.tells else None
+        if source.traits.waits:
+            cast(Waits, source).on_wait = self._wait
+        self._resetting: Reset | None = None
         self._news: list[News] = []
         self._log: LogWriter | None = None
         self._connected = False
@@ -98,10 +110,14 @@ class Recorder:
         self._last_heartbeat = clock()
         self._last_lag = clock()
         self._captured = 0
-        self._copies = Copies(source, lambda report: self._reports.append(report))
+        self._copies = Copies(source, lambda report: self._reports.append(report), clock)
         self._synced: deque[tuple[Position, str]] = deque()
         self._asked: Position | None = None
         self._acknowledged = ""
+
+    @property
+    def _tables(self) -> tuple[str, ...]:
+        return self._choice.tables
 
     @property
     def rest(self) -> float:
@@ -115,11 +131,14 @@ class Recorder:
             try:
                 self._advance(commands, wait)
             except SourceUnreachable as error:
-                self._lose(error, "reconnecting")
+                self._lose(error.message, "reconnecting")
             except StorageError as error:
                 self._lose_log(error)
             except HeadraceError as error:
-                self._fail(error)
+                if self._choice.lost_one():
+                    self._lose(error.message, "reconnecting")
+                else:
+                    self._fail(error)
         return self._reports
 
     def _advance(self, commands: Sequence[Command], wait: float) -> None:
@@ -148,6 +167,10 @@ class Recorder:
                 self._copies.copied(command)
             case CopyFailed():
                 self._copies.failed(command)
+            case Reset():
+                self._resetting = command
+                self._pause = FIRST_PAUSE_SECONDS
+                self._lose("All is read anew, as asked", "resetting")
             case Stop():
                 if self._log is not None:
                     self._flush(self._log, told=False)
@@ -155,25 +178,34 @@ class Recorder:
                 self._end()
 
     def _connect(self) -> None:
-        if self._state != "failed":
+        if self._state not in ("failed", "resetting"):
             self._move("reconnecting" if self._state else "connecting")
         # The log is taken before the source (R31), and kept while the source is away.
         log = self._log = self._log or self._open_log()
         origin = self._source.origin
-        if log.origin and log.origin != origin and not _same_space(self._source, log.lineage):
+        if log.origin and log.origin != origin and not same_space(self._source, log.lineage):
             # Asked before anything is set up there: it may be somebody else's database.
             raise OtherDatabase("Not the database this log was recorded from", source=origin)
-        if problems := self._source.check(self._tables):
-            raise problems[0]
-        described = self._source.describe(self._tables)
+        if self._teller is not None:
+            self._teller.recall(log.notes, log.schemas(self._tables))
+        if self._resetting is not None:
+            # Before it is checked: what is in the way may be what is removed.
+            self._reset(self._resetting, log.source_position)
+        described = self._choice.all()
+        self._copies.keep(described)
+        self._tell_found()
+        if not described:
+            # A pattern that nothing matches yet: there is nothing to open.
+            self._move("watching")
+            self._retry_at = self._choice.next_look
+            return
         try:
             if self._teller is not None:
                 # Before it is made: after a death in between it is known to be ours.
-                self._teller.recall(log.notes)
                 log.note(self._teller.claim())
             at = self._source.open(log.source_position)
             self._moved = None
-            reason = _break(log, at, self._source.traits.resumes)
+            reason = break_at(log, at, self._source.traits.resumes)
             if reason is not None:
                 self._copies.owed_end = 0
                 log.begin(at, reason, origin)
@@ -184,8 +216,8 @@ class Recorder:
             self._log = None
             self._source.close()
             return
-        outgrown = [each.table for each in described.values() if _outgrown(log, each)]
-        self._news = [News(table, owed="columns") for table in outgrown]
+        rewritten = [name for name, schema in described.items() if outgrown(log, schema)]
+        self._news = [News(table, owed="columns") for table in rewritten]
         self._hear(log)
         # Also what a recorder before this one made durable and did not live to tell.
         self._reports.append(Flushed(log.last_entry))
@@ -196,6 +228,22 @@ class Recorder:
         self._last_heartbeat = self._clock()
         self._move("streaming")
         self._acknowledge(log)
+
+    def _reset(self, asked: Reset, after: str | None) -> None:
+        if not self._source.traits.resets:
+            raise SourceRefused("This kind of source cannot be reset", source=self._source.name)
+        cast(Resets, self._source).reset(after, drop_publication=asked.drop_publication)
+        self._resetting = None
+
+    def _wait(self, reason: str) -> None:
+        """Tell whom the source waits for; it calls this in the middle of a step."""
+        if self.pressed():
+            raise SourceUnreachable("Called off, because there is something to obey")
+        self._move("waiting", reason)
+        if self.tell is not None:
+            for report in self._reports:
+                self.tell(report)
+            self._reports.clear()
 
     def _stream(self, log: LogWriter, wait: float) -> None:
         changes = self._source.read(READ_ROWS, self._patience(wait))
@@ -210,8 +258,28 @@ class Recorder:
             self._flush(log)
         self._copies.advance(log, lambda: self._flush(log))
         self._beat(log)
+        if self._choice.due and log.pending_complete:
+            self._look(log)
         if self._clock() - self._last_lag >= LAG_SECONDS:
             self._tell_lag()
+
+    def _look(self, log: LogWriter) -> None:
+        """Take in tables that came since, and that a pattern stands for (H2)."""
+        left_out = dict(self._choice.left_out)
+        new = self._choice.look()
+        for table in new:
+            # If the log has rows of it, they are of an earlier time. Said before it is
+            # captured: afterwards nothing would tell, should we die in between.
+            self._news.append(News(table, owed="left out", missing=True))
+            self._hear(log)
+            if not self._choice.take(table):
+                raise SourceUnreachable("Opened anew for a new table", table=table)
+        if new or self._choice.left_out.keys() != left_out.keys():
+            self._tell_found()
+
+    def _tell_found(self) -> None:
+        if self._choice.patterns:
+            self._reports.append(self._choice.report)
 
     def _hear(self, log: LogWriter) -> None:
         """Write down what the source has to say beside its changes."""
@@ -230,6 +298,8 @@ class Recorder:
                 self._copies.give_up(each.table)
             if each.note:
                 log.note(each.note, each.table)
+            if each.problem is not None:
+                self._reports.append(Warned(Failed.of(each.problem, stops=False)))
         self._news = []
 
     def _patience(self, wait: float) -> float:
@@ -242,7 +312,9 @@ class Recorder:
         if self._first_pending is not None:
             due.append(self._flush_at(self._first_pending))
         if self._moved is not None:
-            due.append(self._last_heartbeat + HEARTBEAT_SECONDS)
+            due.append(self._last_heartbeat + beats.HEARTBEAT_SECONDS)
+        if (copy_at := self._copies.due) is not None:
+            due.append(copy_at)
         return max(0.0, min(due) - now)
 
     def _take(self, log: LogWriter, changes: Changes) -> None:
@@ -288,9 +360,14 @@ class Recorder:
         """Let the log's end follow a source in which nothing of ours changes (R34)."""
         if self._moved is None or self._first_pending is not None:
             return
-        # A baseline counts once the log has passed its end: nobody waits for that.
-        owed = log.end.commit < self._copies.owed_end <= self._moved.commit
-        if not owed and self._clock() - self._last_heartbeat < HEARTBEAT_SECONDS:
+        if not beats.due(
+            log.end.commit,
+            self._moved.commit,
+            # A baseline counts once the log has passed its end: nobody waits for that.
+            wanted=self._copies.owed_end,
+            waited=self._clock() - self._last_heartbeat,
+            counts_bytes=self._source.traits.counts_bytes,
+        ):
             return
         beat = log.heartbeat(self._moved)
         self._moved = None
@@ -303,6 +380,8 @@ class Recorder:
         if log.source_position is None:
             return
         self._synced.append((log.end, log.source_position))
+        if self._teller is not None:
+            self._teller.synced(log.source_position)
         if len(self._synced) > _MOST_REMEMBERED:
             # Coarser is safe: what is acknowledged is always at or before what was asked.
             self._synced = deque(list(self._synced)[::2])
@@ -327,7 +406,9 @@ class Recorder:
             self._acknowledged = text
 
     def _want(self, table: str, *, shared: bool) -> None:
-        if table not in self._tables:
+        if table not in self._choice.tables:
+            if self._choice.matches(table):
+                return  # it is gone, or cannot be captured any more: that was said
             error = UnknownTable("No such table is recorded here", table=table)
             self._reports.append(Failed.of(error, stops=False))
             return
@@ -336,9 +417,11 @@ class Recorder:
     def _tell_lag(self) -> None:
         lag = self._source.lag()
         self._last_lag = self._clock()
-        self._reports.append(LagReport(lag.changes, lag.seconds, self._captured, lag.bytes))
+        self._reports.append(
+            LagReport(lag.changes, lag.seconds, self._captured, lag.bytes, lag.room)
+        )
 
-    def _lose(self, error: HeadraceError, state: str) -> None:
+    def _lose(self, reason: str, state: str) -> None:
         """Let go of the source, and come back later."""
         self._copies.stop()
         self._connected = False
@@ -357,7 +440,7 @@ class Recorder:
                 self._fail(second)
                 return
         self._first_pending = None
-        self._move(state, error.message)
+        self._move(state, reason)
         self._retry_at = self._clock() + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
 
@@ -365,7 +448,7 @@ class Recorder:
         """Stop appending; the log is opened anew from its index, and read on after it (R36)."""
         self._log = None
         self._reports.append(Failed.of(error, stops=False))
-        self._lose(error, "failed")
+        self._lose(error.message, "failed")
 
     def _fail(self, error: HeadraceError) -> None:
         """Stop for good: waiting does not mend this one."""
@@ -384,39 +467,6 @@ class Recorder:
         if state != self._state or reason:
             self._state = state
             self._reports.append(StateReport(state, reason))
-
-
-def _same_space(source: Recordable, known: str | None) -> bool:
-    """Whether a source at another address is the one that the log was recorded from."""
-    now = source.lineage()
-    # A lineage may have branched since: then it begins as the source's own does.
-    return now is not None and known is not None and f"{known}/".startswith(f"{now}/")
-
-
-def _outgrown(log: LogWriter, schema: TableSchema) -> bool:
-    """
-    Whether a table's baseline lacks something that its rows have now.
-
-    A column that was added may have got a value in every row, and one of another type was
-    rewritten: neither is a change that anybody is told of (R23b).
-    """
-    known = log.schema(schema.table) if log.has_baseline(schema.table) else None
-    if known is None:
-        return False
-    types = {column.field: column.type for column in known.columns}
-    return known.key != schema.key or any(
-        types.get(column.field) != column.type for column in schema.columns
-    )
-
-
-def _break(log: LogWriter, at: SourcePosition, resumes: bool) -> str | None:
-    """Return why history does not simply go on at `at`; None when it does (R1)."""
-    if log.lineage is None:
-        return "start"
-    if at.lineage != log.lineage:
-        return "lineage"
-    # A source that cannot resume may come to the same place without what lies between.
-    return None if resumes and str(at) == log.source_position else "gap"
 
 
 if __name__ == "__main__":

@@ -39,17 +39,18 @@ class Shared:
         """Return what those who copy need to know."""
         return CopyPlanned(
             table=self.table,
-            baseline=self.writer.number,
             stem=self.stem,
             schema=self.writer.schema_id,
             parts=tuple(self.planned.parts),
+            expected=self.planned.expected,
         )
 
     def finish(self) -> int:
         """Make what was copied the baseline, and return its entry."""
         self.writer.adopt(self.files or ())
-        entry = self.writer.finish(self.planned.first, self.planned.last).entry
-        self.planned.close()
+        planned = self.planned
+        entry = self.writer.finish(planned.first, planned.last, planned.snapshot).entry
+        planned.close()
         return entry
 
 
@@ -81,6 +82,11 @@ class Sharing:
         shared = self._copies.get(table)
         if shared is not None and shared.stem == stem:
             shared.files = files
+
+    @property
+    def busy(self) -> bool:
+        """Whether rows are being copied elsewhere."""
+        return any(shared.files is None for shared in self._copies.values())
 
     def done(self) -> list[Shared]:
         """Return those that are copied."""

@@ -8,7 +8,7 @@ flushed when. A source never writes to the log and never acknowledges by itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -24,16 +24,20 @@ __all__ = [
     "Baselines",
     "Copy",
     "Lag",
+    "Lists",
     "News",
     "Planned",
     "Problem",
     "Recordable",
+    "Resets",
+    "Room",
     "Shares",
     "Source",
     "SourcePosition",
     "SourceSpec",
     "SourceTraits",
     "Tells",
+    "Waits",
 ]
 
 
@@ -60,6 +64,21 @@ class SourceTraits:
     tells: bool = False
     """Whether it `Tells` the log more than its changes."""
 
+    counts_bytes: bool = False
+    """Whether its commits are numbered by the bytes of its own log, which it has to keep."""
+
+    resets: bool = False
+    """Whether what is ours there can be removed, and begun anew: whether it `Resets`."""
+
+    waits: bool = False
+    """Whether it `Waits` for others in `open`, for hours perhaps."""
+
+    lists: bool = False
+    """Whether it `Lists` its tables, so that a pattern can stand for them."""
+
+    copy_rows_per_s: float | None = None
+    """How many rows a second may be copied of it, of all its tables together; None: any."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
@@ -81,6 +100,26 @@ def reader_of(source: str, data: str | os.PathLike[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """What a source holds for us, and has to hold it in, as measured once (R28)."""
+
+    used: int
+    """Bytes that it keeps, and would not keep without us."""
+
+    limit: int | None = None
+    """The most it may keep: beyond, we lose our place. None: nobody set a limit."""
+
+    unacknowledged: int = 0
+    """Of these, bytes since what was acknowledged last (R4)."""
+
+    ours: int = 0
+    """Of these again, bytes that it could let go of if all that was read were acknowledged."""
+
+    oldest: str = ""
+    """Who at the source itself keeps the greater part from being let go of; empty: nobody."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lag:
     """How far reading is behind the source, as observed."""
 
@@ -90,6 +129,9 @@ class Lag:
     seconds: float | None = None
     bytes: int | None = None
     """Bytes of the source's own log not yet read; None where it has none."""
+
+    room: Room | None = None
+    """Where it was measured since it was asked for last: not every time, it costs something."""
 
 
 Problem = HeadraceError
@@ -187,6 +229,9 @@ class News:
     missing: bool = False
     """Whether changes are missing as well, as of a table that was left out for a while."""
 
+    problem: Problem | None = None
+    """What a person should know, while reading goes on."""
+
 
 class Tells(Protocol):
     """A source in which things happen that no change speaks of."""
@@ -195,8 +240,19 @@ class Tells(Protocol):
         """Return what it will make and leave at the source: the log keeps it before `open`."""
         ...
 
-    def recall(self, notes: Mapping[TableName, str]) -> None:
-        """Take what the log kept: the claim under the empty name, the newest note of tables."""
+    def recall(
+        self, notes: Mapping[TableName, str], schemas: Mapping[TableName, TableSchema]
+    ) -> None:
+        """
+        Take what the log kept, before `open`.
+
+        The claim stands under the empty name, beside the newest note of each table; `schemas`
+        are the newest of tables that the log has anything of.
+        """
+        ...
+
+    def synced(self, upto: str) -> None:
+        """Hear how far the log is durable: nothing at or before `upto` will be read again."""
         ...
 
     def news(self) -> Sequence[News]:
@@ -207,6 +263,57 @@ class Tells(Protocol):
         that is opened anew before it was asked again says the same again.
         """
         ...
+
+
+class Lists(Protocol):
+    """A source that knows which tables it has, and can take one more while it is read."""
+
+    def tables(self) -> Sequence[TableName]:
+        """
+        Return the tables there are now, by the names a person would write.
+
+        Of those that hold the application's rows; whether each can be captured is for `check`.
+        May be called before `open`, and again and again after it.
+        """
+        ...
+
+    def add(self, table: TableName) -> TableSchema | None:
+        """
+        Capture one more table from here on, as if `open` had known it; return its schema.
+
+        The others go on without noticing (H2). None: it has to be opened anew for that. Where
+        the table cannot be captured that is raised, and everything is as before.
+        """
+        ...
+
+
+class Resets(Protocol):
+    """A source in which something of ours stands, that can be taken away."""
+
+    def reset(self, after: str | None, *, drop_publication: bool) -> None:
+        """
+        Remove what is ours; called instead of `open`, before it.
+
+        `after` is where the log ends. The next `open` begins anew: it finds another place
+        than that one, and so does every later one should this process die at any instant
+        from the first removal on. What is not there is no error, what is not ours is.
+        """
+        ...
+
+
+class Waits(Protocol):
+    """A source that may have to wait for others before it can be read."""
+
+    on_wait: Callable[[str], object]
+    """
+    Set by the recorder; called now and then while `open` waits, with whom it waits for.
+
+    It raises where the recorder has something to obey: then `open` is to end with that.
+    """
+
+
+class NotYet(Exception):
+    """A baseline cannot begin now, its text says why; no error, it is tried again."""
 
 
 class Copy(Protocol):
@@ -224,6 +331,15 @@ class Copy(Protocol):
 
     last: int
     """H: the last commit when the last batch was read."""
+
+    snapshot: str
+    """S: which commits between the two its rows hold, known with the last rows; or empty."""
+
+    expected: int | None
+    """About how many rows there are, known with the first batch; None where that is not known."""
+
+    waits: str
+    """Whom it waits for before it can begin, as of the batch given last; empty: for nobody."""
 
     exact: pa.Array | None
     """The marks of the batch given last, in the shape of a segment's `_exact`; None: no marks."""
@@ -244,12 +360,14 @@ class Planned(Protocol):
     A baseline in parts that anybody can read, each on a connection of its own.
 
     All are of one snapshot, which lives as long as this is not closed. `first` and `last`
-    are F and H as of a `Copy`.
+    are F and H as of a `Copy`, and `snapshot` is S.
     """
 
     schema: TableSchema
     first: int
     last: int
+    snapshot: str
+    expected: int | None
     parts: Sequence[bytes]
 
     @property
@@ -264,7 +382,11 @@ class Shares(Protocol):
     """A source whose baselines can be read in parts, by Spark's tasks say."""
 
     def plan(self, table: TableName) -> Planned | None:
-        """Cut a baseline into parts; None where it is too small to be worth it."""
+        """
+        Cut a baseline into parts; None where it is too small to be worth it.
+
+        Raises `NotYet` where it cannot begin now.
+        """
         ...
 
     def read_part(

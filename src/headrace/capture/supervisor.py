@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+import msgspec
+
 import headrace
 from headrace.capture.child import log_opener
 from headrace.capture.loop import Inbox, run
@@ -34,6 +36,7 @@ from headrace.capture.wire import (
     Failed,
     Flushed,
     Report,
+    Reset,
     Setup,
     Started,
     StateReport,
@@ -43,6 +46,14 @@ from headrace.errors import RecorderFailed
 
 OnReport: TypeAlias = Callable[[Report], object]
 """Called on the recorder's own thread, one report at a time; must not wait."""
+
+OwedReset: TypeAlias = Callable[[], Reset | None]
+"""Asked whenever a recorder starts: what it has to obey before anything else."""
+
+
+def no_reset() -> None:
+    """Return that none is owed."""
+
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
@@ -78,9 +89,12 @@ class RunningRecorder(Protocol):
 class RecorderProcess:
     """A recorder in a child process."""
 
-    def __init__(self, setup: Setup, on_report: OnReport, *, log_file: str) -> None:
+    def __init__(
+        self, setup: Setup, on_report: OnReport, *, log_file: str, owed: OwedReset = no_reset
+    ) -> None:
         self.restarts = 0
         self._setup = setup
+        self._owed = owed
         self._on_report = on_report
         self._log_file = Path(log_file)
         self._lock = threading.Lock()
@@ -151,7 +165,7 @@ class RecorderProcess:
                 )
             self._child = child
             self._channel = channel = Channel(ours, REPORTS)
-        channel.send(self._setup)
+        channel.send(msgspec.structs.replace(self._setup, reset=self._owed()))
         if self._stopping.is_set():
             channel.send(Stop())
         return channel, child
@@ -198,14 +212,17 @@ class RecorderThread:
         on_report: OnReport,
         *,
         recorder: Recorder | None = None,
+        owed: OwedReset = no_reset,
     ) -> None:
         self._source = source
         self._on_report = on_report
         self._name = setup.name
         self._recorder = recorder or Recorder(
-            source, log_opener(setup, source), setup.tables, time.monotonic
+            source, log_opener(setup, source), setup.tables, time.monotonic, setup.selections
         )
         self._inbox = Inbox()
+        if (reset := owed()) is not None:
+            self._inbox.put(reset)
         self._thread: threading.Thread | None = None
 
     @property
@@ -262,11 +279,16 @@ def start_recorder(
     on_report: OnReport,
     how: str = "process",
     reader: str | None = None,
+    owed: OwedReset = no_reset,
+    selections: Sequence[Sequence[str]] = (),
+    baselines: int = 0,
 ) -> RunningRecorder:
     """
     Start recording `tables` of a source into the data directory `data`.
 
+    Those that a list of patterns in `selections` chooses are recorded, too, as they come.
     `reader` tells apart those who read one source; by default it is the data directory.
+    Baselines get numbers beyond `baselines`, in a log that was made anew, too.
     """
     where = str(Path(data).resolve())
     setup = Setup(
@@ -278,15 +300,17 @@ def start_recorder(
         writer=writer,
         term=term,
         reader=reader or reader_of(spec.name, where),
+        baselines=baselines,
+        selections=tuple(tuple(patterns) for patterns in selections),
     )
     recorder: RunningRecorder
     if how == "thread":
         # An object of its own where it can be built: the caller's is used by his threads.
         own = build(spec, setup.reader) if spec.kind in KINDS else source
-        recorder = RecorderThread(own, setup, on_report)
+        recorder = RecorderThread(own, setup, on_report, owed=owed)
     else:
         log_file = str(Path(where) / "logs" / f"recorder-{spec.name}.log")
-        recorder = RecorderProcess(setup, on_report, log_file=log_file)
+        recorder = RecorderProcess(setup, on_report, log_file=log_file, owed=owed)
     recorder.start()
     return recorder
 

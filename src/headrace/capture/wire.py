@@ -17,7 +17,11 @@ from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from headrace.changelog.entry import File
+from headrace.capture.source import Room
+from headrace.changelog.entry import File, SchemaColumn
+from headrace.changelog.history import as_columns
+from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.values import ValueType
 from headrace.errors import HeadraceError, RecorderFailed, all_errors
 
 _HEAD = struct.Struct(">I")
@@ -63,6 +67,12 @@ class CopyFailed(msgspec.Struct, frozen=True, tag="not_copied"):
     shared: bool
 
 
+class Reset(msgspec.Struct, frozen=True, tag="reset"):
+    """Remove what is ours at the source and begin anew there: every table is copied again."""
+
+    drop_publication: bool = False
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Flush what is complete and end."""
 
@@ -74,6 +84,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup"):
     name: str
     options: dict[str, object]
     tables: tuple[str, ...]
+    """Those that are named."""
+
     data: str
     """The data directory."""
 
@@ -81,6 +93,15 @@ class Setup(msgspec.Struct, frozen=True, tag="setup"):
     term: int
     reader: str
     """Who reads, for sources that keep a place for each reader."""
+
+    baselines: int = 0
+    """The highest number of a baseline that the engine knows, perhaps of a log that was lost."""
+
+    reset: Reset | None = None
+    """To be obeyed before anything else, also before what the source would be refused for."""
+
+    selections: tuple[tuple[str, ...], ...] = ()
+    """Lists of patterns: what one of them chooses is recorded, too."""
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
@@ -104,10 +125,17 @@ class LagReport(msgspec.Struct, frozen=True, tag="lag"):
     seconds: float | None
     captured: int
     bytes: int | None = None
+    room: Room | None = None
+    """Where it was measured anew."""
 
 
 class StateReport(msgspec.Struct, frozen=True, tag="state"):
-    """The recorder moved to another state: connecting, streaming, reconnecting, failed, closed."""
+    """
+    The recorder moved to another state, or has another reason to be in it.
+
+    States are connecting, waiting (for others at the source), streaming, reconnecting,
+    resetting, failed and closed.
+    """
 
     state: str
     reason: str = ""
@@ -119,18 +147,24 @@ class BaselineProgress(msgspec.Struct, frozen=True, tag="progress"):
     table: str
     rows: int
     done: bool = False
+    expected: int | None = None
+    """About how many there are in all; None where that is not known."""
+
+    waits: str = ""
+    """Whom the copy waits for before it can begin; empty: for nobody."""
 
 
 class CopyPlanned(msgspec.Struct, frozen=True, tag="planned"):
     """A baseline is ready to be copied, in parts that the source can read anywhere."""
 
     table: str
-    baseline: int
     stem: str
     """How the names of its segments begin."""
 
     schema: int
     parts: tuple[bytes, ...]
+    expected: int | None = None
+    """About how many rows there are in all; None where that is not known."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -154,9 +188,60 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
         return found(self.message, remedy=self.remedy, **self.facts)
 
 
-Command: TypeAlias = FlushNow | Acknowledge | TakeBaseline | CopyDone | CopyFailed | Stop
+class Warned(msgspec.Struct, frozen=True, tag="warned"):
+    """Something that a person should know, while recording goes on."""
+
+    problem: Failed
+
+
+class FoundTable(msgspec.Struct, frozen=True):
+    """A table that a pattern stands for, with its columns."""
+
+    table: str
+    columns: tuple[SchemaColumn, ...]
+    key: tuple[str, ...]
+    whole_before: bool
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> FoundTable:
+        """Return the table as a report has it."""
+        return cls(schema.table, as_columns(schema), schema.key, schema.whole_before)
+
+    @property
+    def schema(self) -> TableSchema:
+        """The table's schema again."""
+        columns = tuple(
+            Column(
+                each.name,
+                ValueType.parse(each.type),
+                each.field,
+                each.nullable,
+                each.declared,
+                each.missing,
+            )
+            for each in self.columns
+        )
+        return TableSchema(self.table, columns, self.key, self.whole_before)
+
+
+class TablesFound(msgspec.Struct, frozen=True, tag="tables"):
+    """Every table that is recorded because of a pattern, and those that match and are not."""
+
+    tables: tuple[FoundTable, ...]
+    left_out: dict[str, Failed]
+
+
+Command: TypeAlias = FlushNow | Acknowledge | TakeBaseline | CopyDone | CopyFailed | Reset | Stop
 Report: TypeAlias = (
-    Started | Flushed | LagReport | StateReport | BaselineProgress | CopyPlanned | Failed
+    Started
+    | Flushed
+    | LagReport
+    | StateReport
+    | BaselineProgress
+    | CopyPlanned
+    | TablesFound
+    | Warned
+    | Failed
 )
 
 COMMANDS: msgspec.json.Decoder[Command | Setup] = msgspec.json.Decoder(Command | Setup)

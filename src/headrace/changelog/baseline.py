@@ -72,17 +72,17 @@ class BaselineWriter:
         self._files += files
         self.rows += sum(file.rows for file in files)
 
-    def finish(self, first: int, last: int) -> Baseline:
+    def finish(self, first: int, last: int, snapshot: str = "") -> Baseline:
         """
         Make it a baseline, durably.
 
         `first` is the source's last commit before the first row was read, `last` the last one
-        when the last row was (R43).
+        when the last row was (R43). `snapshot` tells which commits in between the rows hold.
         """
         if self._waiting:
             self._store()
         return self._log.finish(
-            self._schema, self.number, (first, last), self.rows, self._files, self._since
+            self._schema, self.number, (first, last), self.rows, self._files, self._since, snapshot
         )
 
     def discard(self) -> None:

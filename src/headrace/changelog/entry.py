@@ -103,6 +103,8 @@ class Baseline(Entry, frozen=True, tag="baseline", omit_defaults=True, kw_only=T
 
     rows: int
     files: tuple[File, ...]
+    snapshot: str = ""
+    """S, as the source writes it: which commits between F and H the rows hold; or empty."""
 
     @property
     def window(self) -> tuple[Position, Position]:
@@ -166,6 +168,8 @@ class SchemaColumn(msgspec.Struct, frozen=True, omit_defaults=True):
     field: int
     nullable: bool = True
     declared: str = ""
+    missing: str | None = None
+    """What rows from before the column have in it; none: null."""
 
 
 class Schema(Entry, frozen=True, tag="schema", omit_defaults=True, kw_only=True):

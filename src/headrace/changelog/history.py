@@ -32,6 +32,7 @@ from headrace.changelog.entry import (
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
+from headrace.changelog.window import Window
 from headrace.errors import CorruptIndex
 
 Step: TypeAlias = Flush | Gap | Heartbeat | Owed
@@ -47,6 +48,9 @@ class Known:
     latest: int = 0
     baseline: Baseline | None = None
     """The newest one after the last gap, or since one is owed; an older one is of no use (R1)."""
+
+    windows: dict[int, Window] = field(default_factory=dict)
+    """Of baselines by number, those that commits can lie in."""
 
     owed: Owed | None = None
     """The newest entry that says that rows changed without a change."""
@@ -122,7 +126,10 @@ class History:
             case Note():
                 self.notes[entry.table] = entry.text
             case Baseline():
-                self.known(entry.table).baseline = entry
+                known = self.known(entry.table)
+                known.baseline = entry
+                if (window := Window.of(entry)) is not None:
+                    known.windows[entry.baseline] = window
                 self.baselines = max(self.baselines, entry.baseline)
             case Schema():
                 known = self.tables.setdefault(entry.table, Known(entry.table_id))
@@ -208,6 +215,7 @@ def as_schema(entry: Schema) -> TableSchema:
             field=column.field,
             nullable=column.nullable,
             declared=column.declared,
+            missing=column.missing,
         )
         for column in entry.columns
     )
@@ -223,6 +231,7 @@ def as_columns(schema: TableSchema) -> tuple[SchemaColumn, ...]:
             field=column.field,
             nullable=column.nullable,
             declared=column.declared,
+            missing=column.missing,
         )
         for column in schema.columns
     )

@@ -20,6 +20,7 @@ from headrace.changelog.index import Index
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import read_segment, verify
+from headrace.changelog.window import Window
 from headrace.errors import UnknownTable
 from headrace.storage.files import Files
 
@@ -201,11 +202,39 @@ class LogReader:
                     return found
         raise UnknownTable("Log has no schema of this table", table=table, source=self._source)
 
+    def altered(self, table: str, since: int) -> tuple[int, TableSchema] | None:
+        """
+        Return the newest schema of a table, and its id, if it came after that of id `since`.
+
+        One that the table had before does not count: what was written earlier may be read
+        late, in the columns of then.
+        """
+        with self._changed:
+            known = self._history.tables.get(table)
+            if known is None or known.latest <= since:
+                return None
+            newest = known.schemas[known.latest]
+            if any(newest == old for id, old in known.schemas.items() if id <= since):
+                return None
+            return known.latest, newest
+
+    def schema_id(self, table: str) -> int:
+        """Return the id of a table's newest schema; 0 where there is none."""
+        with self._changed:
+            known = self._history.tables.get(table)
+            return known.latest if known else 0
+
     def usable_baseline(self, table: str) -> Baseline | None:
         """Return the newest baseline of the present epoch, after its last gap."""
         with self._changed:
             known = self._history.tables.get(table)
             return known.baseline if known else None
+
+    def window(self, table: str, baseline: int) -> Window | None:
+        """Return in which commits the rows of a baseline are ahead of its F; None: in none."""
+        with self._changed:
+            known = self._history.tables.get(table)
+            return known.windows.get(baseline) if known else None
 
     def owed(self, table: str) -> Owed | None:
         """Return the newest entry that asks for a new baseline of this table alone."""

@@ -9,6 +9,7 @@ are structs of their own.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -34,6 +35,12 @@ class Column:
     nullable: bool = True
     declared: str = ""
     """The type as the source declares it, for people."""
+
+    missing: str | None = dataclasses.field(default=None, compare=False)
+    """What rows from before the column have in it, as text that Spark can cast; None: null."""
+
+    rewritten: bool = dataclasses.field(default=False, compare=False)
+    """Whether such rows may have anything in it: they were rewritten when it was added."""
 
 
 @dataclass(frozen=True)

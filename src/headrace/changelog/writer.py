@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import pyarrow as pa
 
@@ -89,16 +90,19 @@ class LogWriter:
         writer: str,
         term: int,
         clock: Callable[[], float],
+        baselines: int = 0,
     ) -> LogWriter:
         """
         Take the log of `source` under the data directory `files`, where the index says it stands.
 
         Raises `OtherSource` if it was recorded from another kind of source, and `LostLog` if a
-        writer of a higher term has been here.
+        writer of a higher term has been here. Baselines get numbers beyond `baselines`: one who
+        outlived a log that was lost must not take those of another for his own.
         """
         log = cls(files, source, writer, term, clock)
         while not log._take(origin, files.path(f"log/{source}")):
             log = cls(files, source, writer, term, clock)
+        log._baselines = max(log._baselines, baselines)
         return log
 
     def _take(self, origin: str, folder: str) -> bool:
@@ -196,6 +200,10 @@ class LogWriter:
         known = self._history.tables.get(table)
         return None if known is None else known.schemas.get(known.latest)
 
+    def schemas(self, tables: Sequence[str]) -> dict[str, TableSchema]:
+        """Return the newest schema of each of these tables that is known."""
+        return {name: found for name in tables if (found := self.schema(name)) is not None}
+
     @property
     def notes(self) -> Mapping[str, str]:
         """What the source wants to be told again, by table; its own under the empty name."""
@@ -223,10 +231,7 @@ class LogWriter:
         else:
             epoch, reason = self.epoch, "gap"
         gap = Gap(
-            entry=self._index.last + 1,
-            writer=self._writer,
-            term=self._term,
-            epoch=epoch,
+            **self._head(epoch),
             lineage=at.lineage,
             source=str(at),
             at=str(max(end, Position(epoch, at.commit))),
@@ -248,10 +253,7 @@ class LogWriter:
             raise ChangeLogError("Cannot owe a baseline within a flush", table=table)
         end = self.end
         owed = Owed(
-            entry=self._index.last + 1,
-            writer=self._writer,
-            term=self._term,
-            epoch=self.epoch,
+            **self._head(),
             table=table,
             baseline=self._baselines,
             at=str(Position(end.epoch, end.commit, end.ordinal + 1)),
@@ -268,10 +270,7 @@ class LogWriter:
         if self.notes.get(table) != text:
             self._append(
                 Note(
-                    entry=self._index.last + 1,
-                    writer=self._writer,
-                    term=self._term,
-                    epoch=self.epoch,
+                    **self._head(),
                     table=table,
                     text=text,
                 )
@@ -313,10 +312,7 @@ class LogWriter:
         assert pending.last is not None
         time = pending.time or int(self._clock() * 1_000_000)
         return Flush(
-            entry=self._index.last + 1,
-            writer=self._writer,
-            term=self._term,
-            epoch=self.epoch,
+            **self._head(),
             first=str(pending.first),
             # The source may have read past the last change of our tables; so has the log.
             last=str(max(pending.last, Position(self.epoch, upto.commit))),
@@ -381,16 +377,14 @@ class LogWriter:
         rows: int,
         files: Sequence[File],
         since: int,
+        snapshot: str = "",
     ) -> Baseline:
         """Append the entry of a baseline, which was begun when the log had `since` gaps."""
         self._usable()
         if len(self._history.gaps) != since:
             raise ChangeLogError("History began anew during a baseline", table=schema.table)
         entry = Baseline(
-            entry=self._index.last + 1,
-            writer=self._writer,
-            term=self._term,
-            epoch=self.epoch,
+            **self._head(),
             table=schema.table,
             baseline=baseline,
             # F ends with its commit, H is reached with it: the rows hold all changes of
@@ -399,6 +393,7 @@ class LogWriter:
             last=str(Position(self.epoch, window[1])),
             rows=rows,
             files=tuple(files),
+            snapshot=snapshot,
         )
         with self._guarded():
             self._segments.settle("")
@@ -433,10 +428,7 @@ class LogWriter:
                 raise BadSchema("Two columns share a field id", table=schema.table)
             self._append(
                 Schema(
-                    entry=self._index.last + 1,
-                    writer=self._writer,
-                    term=self._term,
-                    epoch=self.epoch,
+                    **self._head(),
                     table=schema.table,
                     table_id=known.table_id,
                     schema_id=known.latest + 1,
@@ -449,15 +441,21 @@ class LogWriter:
 
     def _beat(self, last: Position, source: str) -> Heartbeat:
         beat = Heartbeat(
-            entry=self._index.last + 1,
-            writer=self._writer,
-            term=self._term,
-            epoch=self.epoch,
+            **self._head(),
             last=str(last),
             source=source,
         )
         self._append(beat)
         return beat
+
+    def _head(self, epoch: int | None = None) -> dict[str, Any]:
+        """Return what every entry begins with."""
+        return {
+            "entry": self._index.last + 1,
+            "writer": self._writer,
+            "term": self._term,
+            "epoch": self.epoch if epoch is None else epoch,
+        }
 
     def _append(self, entry: AnyEntry) -> None:
         with self._guarded():

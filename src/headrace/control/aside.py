@@ -20,6 +20,7 @@ from headrace.changelog.entry import File
 from headrace.changelog.log import LogReader
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
+from headrace.changelog.window import Window
 from headrace.errors import TooManyFailed
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.letter import NewLetter
@@ -45,16 +46,35 @@ class Segments:
     log: LogReader
     epoch: int
     files: Sequence[File]
+    window: Window | None = None
+    """Changes that the target has with its baseline do not count as being in here (R11)."""
+
     _read: list[tuple[TableSchema, pa.Table]] = field(default_factory=list)
+    _known: set[Place] = field(default_factory=set)
 
     def read(self) -> list[tuple[TableSchema, pa.Table]]:
         """Return each file's schema and its changes, both images included."""
         if not self._read:
             self._read = [
-                (self.log.schema(file.table, file.schema), self.log.rows(file))
+                (self.log.schema(file.table, file.schema), self._new(self.log.rows(file)))
                 for file in self.files
             ]
         return self._read
+
+    def known(self) -> frozenset[Place]:
+        """Return the changes that the target has with its baseline."""
+        if self.window is not None:
+            self.read()
+        return frozenset(self._known)
+
+    def _new(self, rows: pa.Table) -> pa.Table:
+        if self.window is None:
+            return rows
+        held = self.window.held(rows)
+        known = rows.filter(pa.array(held))
+        places = zip(known["_commit"].to_pylist(), known["_ordinal"].to_pylist(), strict=True)
+        self._known.update(places)
+        return rows.filter(pa.array(~held))
 
     def truncated(self) -> Place | None:
         """Return where the table was last emptied in this batch (R23d)."""

@@ -51,14 +51,14 @@ class Copies:
         folder: str,
         runner: CopiesParts,
         send: Callable[[Command], None],
-        told: Callable[[str, int, int], None],
+        told: Callable[[str, int, int | None], None],
     ) -> None:
         self._spec = spec
         self._folder = folder
         self._runner = runner
         self._send = send
         self._told = told
-        """Hears of progress: table, rows so far, and rows there may be in all."""
+        """Hears of progress: table, rows so far, and how many there may be in all."""
 
         self._waiting: queue.SimpleQueue[CopyPlanned | None] = queue.SimpleQueue()
         self._newest: dict[str, str] = {}
@@ -110,12 +110,14 @@ class Copies:
             parts=planned.parts,
         )
         files: list[File] = []
+        self._told(planned.table, 0, planned.expected)
         for start in range(0, len(order.parts), WAVE):
             if self._over or self._newest.get(planned.table) != planned.stem:
                 return None
             numbers = range(start, min(start + WAVE, len(order.parts)))
             files += self._runner.copy(order, numbers)
             rows = sum(file.rows for file in files)
+            # Parts are of about one size: this is nearer than the source's own estimate.
             self._told(planned.table, rows, rows * len(order.parts) // numbers.stop)
         return files
 

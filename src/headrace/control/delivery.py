@@ -148,7 +148,7 @@ class Delivery:
         """Bring a baseline's rows to the target, beside what is there."""
         self._disown(member)
         failures: list[Failure] = []
-        for part in self._parts(baseline.files):
+        for part in self._parts(member, baseline.files):
             for loaded in self._around.runner.baseline(self._pipeline, part):
                 self.jobs += 1
                 loading.write(loaded.rows)
@@ -159,7 +159,7 @@ class Delivery:
         """Give a baseline's rows to the user's function, in pieces."""
         assert self._giving is not None
         self._disown(member)
-        parts = self._parts(baseline.files)
+        parts = self._parts(member, baseline.files)
         self.jobs += len(parts)
         failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
         self._keep_of_baseline(baseline, failures, first)
@@ -285,7 +285,7 @@ class Delivery:
         if held:
             aside = set_aside_in(segments, held, (), lineage)
             facts = replace(facts, without=aside.places)
-        result = around.runner.rows(self._pipeline, self._parts(files), facts)
+        result = around.runner.rows(self._pipeline, self._parts(member, files), facts)
         self.jobs += 1
         if batch.first <= since:
             result = _beyond(result, (since.commit, since.ordinal))
@@ -301,9 +301,12 @@ class Delivery:
             files = batch.files_of(member.table)
             if not files:
                 continue
-            segments = Segments(self._around.log, batch.epoch, files)
+            window = self._around.log.window(member.table, member.baseline)
+            if window is not None and not window.overlaps(batch.first):
+                window = None
+            segments = Segments(self._around.log, batch.epoch, files, window)
             held = self.letters.held(member.table)
-            aside = giving.changes(member, batch, self._parts(files), segments, held)
+            aside = giving.changes(member, batch, self._parts(member, files), segments, held)
             self.jobs += 1
             self._keep(aside.letters)
             if (emptied := segments.truncated_at()) is not None:
@@ -335,7 +338,7 @@ class Delivery:
             },
         )
 
-    def _parts(self, files: Sequence[File]) -> list[Part]:
+    def _parts(self, member: Member, files: Sequence[File]) -> list[Part]:
         """Return the files by schema version, each looked at before Spark reads it."""
         log = self._around.log
         by_schema: dict[int, list[File]] = {}
@@ -354,6 +357,7 @@ class Delivery:
                 tuple(log.path(file) for file in of_schema),
                 tuple(file.rows for file in of_schema),
                 sum(file.marked for file in of_schema),
+                member.input,
             )
             for schema_id, of_schema in by_schema.items()
         ]

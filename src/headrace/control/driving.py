@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from headrace.control.guarding import Guard
 from headrace.control.recording import Recording
 from headrace.control.run import IDLE, PipelineRun
 from headrace.errors import ControlError, HeadraceError
@@ -52,6 +53,9 @@ class Drivers:
             self._threads.append((run, self._thread(run)))
         for _, thread in self._threads:
             thread.start()
+        for name, recording in self._recordings.items():
+            mine = [run for run in runs if run.source == name]
+            recording.guard = Guard(recording, mine, self.wake, self._acknowledge)
 
     def wake(self, run: PipelineRun) -> None:
         """Let a pipeline look again at what it is to do; one that broke off begins again."""
@@ -76,6 +80,7 @@ class Drivers:
         """End every thread; a job that takes long is cancelled, and computed again next time."""
         self._stopping.set()
         for recording in self._recordings.values():
+            recording.guard = None
             recording.log.interrupt()
         for run, thread in self._threads:
             wait = _GRACE_SECONDS

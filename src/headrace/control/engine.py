@@ -13,15 +13,16 @@ Recorders start before Spark, because a JVM takes seconds and changes do not wai
 from __future__ import annotations
 
 import os
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from headrace.capture.supervisor import start_recorder
+from headrace.capture.wire import Reset
 from headrace.changelog.log import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.control.checks import checked_schemas
@@ -29,15 +30,20 @@ from headrace.control.copies import share_copies
 from headrace.control.delivery import Surroundings
 from headrace.control.driving import Drivers
 from headrace.control.gathering import gathered
+from headrace.control.growing import takes
 from headrace.control.info import PipelineInfo, SourceInfo
 from headrace.control.lease import Lease, usable_folder
 from headrace.control.names import named
 from headrace.control.overview import pipeline_info
+from headrace.control.readiness import Readiness
 from headrace.control.recording import Recording
+from headrace.control.reloading import ask_reload
 from headrace.control.run import PipelineRun
 from headrace.control.spark import SparkOptions, Watch, spark_runner
 from headrace.control.store import Store
-from headrace.errors import BadTransform, NotRunning, UnknownTable
+from headrace.control.taken import TakenTables
+from headrace.control.unwinding import unwind
+from headrace.errors import NotRunning, SourceRefused, UnknownTable
 from headrace.observe.logs import log_into, logger
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
@@ -100,11 +106,16 @@ class Engine:
         self._runs: list[PipelineRun] = []
         self._drivers: Drivers | None = None
         self._undo: list[Callable[[], None]] = []
-        self._changed = threading.Condition()
-        self._ready_calls: list[Callable[[], None]] = []
-        self._schemas: dict[str, TableSchema] = {}
+        self._taken = TakenTables(pipelines, self._records, self._runs)
         self._spark: SparkRunner | None = None
         self._running = False
+        self._readiness = Readiness(
+            self._runs,
+            self._recordings,
+            self._taken.recorded,
+            spark_alive=lambda: self._spark is None or self._spark.alive,
+            at_work=lambda: bool(self._undo),
+        )
 
     # -- life ---------------------------------------------------------------------------
 
@@ -141,11 +152,13 @@ class Engine:
         self._unwind()
 
     def _start(self) -> None:
-        self._schemas = checked_schemas(
+        taken = self._taken
+        taken.schemas = checked_schemas(
             self._sources,
-            {name: self._tables_of(name) for name in self._sources},
+            {name: taken.named(name) for name in self._sources},
             self._pipelines,
             self._misnamed,
+            {name: taken.selections(name) for name in self._sources},
         )
         data = usable_folder(self._data)
         lease = Lease(data, time.time)
@@ -156,7 +169,7 @@ class Engine:
         term = store.take_over()
         files = Files(RealDisk(), str(data))
         for name, source in self._sources.items():
-            self._record(name, source, files, term)
+            self._record(name, source, files, term, store.highest_baseline())
         self._ask_recorded()
         if self._pipelines:
             self._start_pipelines(data, store, files)
@@ -165,14 +178,14 @@ class Engine:
         runner = self._runner or self._start_spark(data)
         for copies in share_copies(self._recordings, self._sources, runner, files):
             self._undo.append(copies.stop)
-        self._runs = [
+        self._runs[:] = [
             self._run(name, pipeline, runner, store, files)
             for name, pipeline in zip(self._names, self._pipelines, strict=True)
         ]
         with gathered() as errors:
             for run in self._runs:
                 with errors:
-                    run.prepare({t: self._schemas[f"{run.source}/{t}"] for t in run.tables})
+                    run.prepare(self._taken.schemas_for(run))
         self._step("plans are analysed")
         # Each target is closed by an undo of its own: one that fails keeps no other open.
         self._undo.extend(run.close for run in self._runs)
@@ -185,29 +198,40 @@ class Engine:
         self._undo.append(self._acknowledge)
         self._undo.append(drivers.stop)
         drivers.start(self._runs)
+        for recording in self._recordings.values():
+            recording.on_found()
 
-    def _record(self, name: str, source: Recordable, files: Files, term: int) -> None:
+    def _record(
+        self, name: str, source: Recordable, files: Files, term: int, baselines: int
+    ) -> None:
         log = LogReader.open(files, name)
         recording = Recording(name, source.spec.kind, log, self._heard, time.time)
         self._recordings[name] = recording
         self._undo.append(lambda: recording.stop(_STOP_SECONDS))
-        recording.recorder = start_recorder(
-            source,
-            source.spec,
-            self._tables_of(name),
-            data=files.path(""),
-            writer=uuid.uuid4().hex,
-            term=term,
-            on_report=recording.on_report,
-            how=self._recorder,
+        recording.on_found = partial(self._taken.grow, recording, self._wake)
+        recording.start(
+            partial(
+                start_recorder,
+                source,
+                source.spec,
+                self._taken.named(name),
+                data=files.path(""),
+                writer=uuid.uuid4().hex,
+                term=term,
+                on_report=recording.on_report,
+                how=self._recorder,
+                owed=recording.owed_reset,
+                selections=self._taken.selections(name),
+                baselines=baselines,
+            )
         )
         self._step(f"recording {name}")
 
     def _ask_recorded(self) -> None:
         """See that tables without a pipeline have a baseline in the log: after a gap, too."""
-        for source, tables in self._records:
-            if (recording := self._recordings.get(source.name)) is not None:
-                for table in tables:
+        for source, tables in self._taken.recorded:
+            if (recording := self._recordings.get(source)) is not None:
+                for table in list(tables):
                     if recording.log.usable_baseline(table) is None:
                         recording.ask_baseline(table)
 
@@ -243,19 +267,10 @@ class Engine:
         return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, around)
 
     def _unwind(self) -> None:
-        first: Exception | None = None
-        while self._undo:
-            undo = self._undo.pop()
-            try:
-                undo()
-            except Exception as error:  # noqa: BLE001 - the first is raised below
-                # Targets are the user's code and may raise anything. The rest must still be
-                # let go of, or a recorder would outlive its engine.
-                first = first or error
-        with self._changed:
-            self._changed.notify_all()
-        if first is not None:
-            raise first
+        try:
+            unwind(self._undo)
+        finally:
+            self._readiness.ended()
 
     # -- control --------------------------------------------------------------------------
 
@@ -289,28 +304,36 @@ class Engine:
         for as long as it takes, but not where waiting is of no use (see `await_ready`).
         """
         drivers = self._at_work()
-        runs = [run for run in self._chosen(None, source) if table in run.tables]
-        if not runs:
-            raise UnknownTable("No pipeline has this table", table=table, source=source)
-        runs = [run for run in runs if run.pipeline.mode != "changes"]
-        if not runs:
-            raise BadTransform("A pipeline of mode changes takes no baseline", table=table)
-        newest = self._recordings[source].log.usable_baseline(table)
-        for run in runs:
-            # One number for all: they share the copy.
-            run.ask_reload(table, newest.baseline if newest else 0)
-            drivers.wake(run)
+        runs = self._chosen(None, source)
+        done, hopeless = ask_reload(table, runs, self._recordings[source], drivers)
+        self._readiness.wait_for(lambda: done() or hopeless() or not self._running, timeout)
+        return done()
 
-        def done() -> bool:
-            return not any(run.reloading(table) for run in runs)
+    def reset_source(
+        self, source: str, drop_publication: bool = False, *, timeout: float | None = 0
+    ) -> bool:
+        """
+        Remove what is ours at a source, and begin anew there: all its tables are copied again.
 
-        def hopeless() -> bool:
-            stuck = self._recordings[source].gave_up or any(run.failed for run in runs)
-            return stuck or not self._running
+        For PostgreSQL that is the slot, and the publication if asked; for SQLite the capture.
+        Readers see the rows of before until the new ones take their place; until then nothing
+        of the source is ready. A recorder that stopped for good is started again. Returns
+        whether all is done; waits for it up to `timeout` seconds, as `reload` does.
+        """
+        runs = self._chosen(None, source)
+        if not self._running or (recording := self._recordings.get(source)) is None:
+            raise NotRunning("The engine has not started", source=source)
+        if not self._sources[source].traits.resets:
+            raise SourceRefused("This kind of source cannot be reset", source=source)
+        recording.reset(Reset(drop_publication))
+        self._heard()
 
-        with self._changed:
-            self._changed.wait_for(lambda: done() or hopeless(), timeout)
-            return done()
+        def over() -> bool:
+            stuck = recording.gave_up or any(run.failed for run in runs)
+            return self.is_ready(source) or stuck or not self._running
+
+        self._readiness.wait_for(over, timeout)
+        return self.is_ready(source)
 
     def dead_letters(
         self, pipeline: str | None = None, *, superseded: bool = False
@@ -338,9 +361,7 @@ class Engine:
         False when the time is over, or when waiting is of no use: a pipeline or a recorder
         stopped on an error that a person must mend, or the engine was stopped.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self.is_ready() or self._hopeless(), timeout)
-            return self.is_ready()
+        return self._readiness.wait(timeout)
 
     def is_ready(
         self, source: str | None = None, table: str | None = None, pipeline: str | None = None
@@ -352,33 +373,11 @@ class Engine:
         failed job, a recorder that is down or a source out of reach all end it. So does a
         pause. What is only recorded is ready once its baseline is in the log.
         """
-        runs = [
-            run
-            for run in self._runs
-            if source in (None, run.source)
-            and (table is None or table in run.tables)
-            and pipeline in (None, run.name)
-        ]
-        recorded = [
-            (self._recordings.get(each.name), name)
-            for each, tables in self._records
-            for name in tables
-            if pipeline is None and source in (None, each.name) and table in (None, name)
-        ]
-        return (
-            bool(runs or recorded)
-            and (not runs or self._spark is None or self._spark.alive)
-            and all(run.ready and self._recordings[run.source].ready for run in runs)
-            and all(recording is not None and recording.has(name) for recording, name in recorded)
-        )
+        return self._readiness.now(source, table, pipeline)
 
     def on_ready(self, call: Callable[[], None]) -> None:
         """Call `call` once, when the engine is ready next: at once if it is."""
-        with self._changed:
-            if not self.is_ready():
-                self._ready_calls.append(call)
-                return
-        call()
+        self._readiness.call(call)
 
     def pipelines(self) -> tuple[PipelineInfo, ...]:
         """Return every pipeline with state, counts and lag."""
@@ -403,7 +402,7 @@ class Engine:
         return tuple(
             pipeline.target
             for pipeline in self._pipelines
-            if pipeline.source.name == source and table in pipeline.tables
+            if pipeline.source.name == source and takes(pipeline, table)
         )
 
     def target(self, pipeline: str, type: str | None = None) -> Target:
@@ -415,7 +414,7 @@ class Engine:
 
     def schema(self, table: str) -> TableSchema:
         """Return a captured table's schema, as the source describes it."""
-        for known, schema in self._schemas.items():
+        for known, schema in list(self._taken.schemas.items()):
             if known.split("/", 1)[1] == table:
                 return schema
         raise UnknownTable("No pipeline has this table, or the engine has not started", table=table)
@@ -426,25 +425,13 @@ class Engine:
 
     # -- inside ---------------------------------------------------------------------------
 
-    def _hopeless(self) -> bool:
-        return (
-            not self._undo
-            or any(run.failed for run in self._runs)
-            or any(recording.gave_up for recording in self._recordings.values())
-        )
-
     def _info(self, run: PipelineRun) -> PipelineInfo:
-        return pipeline_info(run, self._recordings[run.source].log)
+        recording = self._recordings[run.source]
+        return pipeline_info(run, recording.log, recording.copies_under_way())
 
     def _heard(self) -> None:
         """Something moved: look at readiness again."""
-        calls: list[Callable[[], None]] = []
-        with self._changed:
-            if self.is_ready():
-                calls, self._ready_calls = self._ready_calls, []
-            self._changed.notify_all()
-        for call in calls:
-            call()
+        self._readiness.heard()
         self._ask_recorded()
         # Sources that a pipeline takes are acknowledged by its thread, once it is at work:
         # what it needs is not known before (invariant 1).
@@ -458,9 +445,9 @@ class Engine:
         for name, recording in self._recordings.items():
             recording.settle([run.watermark() for run in self._runs if run.source == name])
 
-    def _tables_of(self, source: str) -> list[str]:
-        taken = {t for p in self._pipelines if p.source.name == source for t in p.tables}
-        return sorted(taken.union(*(t for s, t in self._records if s.name == source)))
+    def _wake(self, run: PipelineRun) -> None:
+        if self._drivers is not None:
+            self._drivers.wake(run)
 
     def _chosen(self, pipeline: str | None, source: str | None) -> list[PipelineRun]:
         if pipeline is not None:

@@ -67,9 +67,9 @@ class Giving:
         """Give one table's share of a batch; return what was set aside."""
         lineage = segments.log.lineage or ""
         aside = set_aside_in(segments, held, (), lineage) if held else Aside()
-        seen: frozenset[Place] = frozenset()
+        seen = segments.known()
         if batch.first <= member.reached:
-            seen = segments.upto(member.reached)  # they are in the baseline it was given
+            seen |= segments.upto(member.reached)  # they are in the baseline it was given
 
         def behind(failures: Sequence[Failure]) -> frozenset[Place]:
             nonlocal aside

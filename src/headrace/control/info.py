@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.changelog.position import Position
 from headrace.control.hops import Hop
 from headrace.errors import HeadraceError
+
+
+@dataclass(frozen=True, slots=True)
+class CopyInfo:
+    """The copy of one table under way, as observed."""
+
+    table: str
+    rows: int
+    """Rows copied so far."""
+
+    expected: int | None
+    """About how many there are in all, as the source estimates; None where it cannot."""
+
+    seconds: float
+    """Since it began."""
+
+    rows_per_s: float
+    """Of late: over the last half minute."""
+
+    left_seconds: float | None
+    """At that rate; None where it cannot be told."""
+
+    waits: str = ""
+    """Whom it waits for before it can begin; empty: for nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +46,9 @@ class TableInfo:
 
     rows: int | None
     """Rows readers see now; None where the target cannot tell, or shows nothing yet."""
+
+    copy: CopyInfo | None = None
+    """The copy that is taken of it; None where none is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +82,33 @@ class PipelineInfo:
 
     error: HeadraceError | None
     hops: Mapping[str, Hop]
+    set_aside: HeadraceError | None = None
+    """Why it holds nothing at its source any more, and is owed a baseline; None: it does."""
+
+    left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
+    """Tables that its patterns stand for and that it does not have, each with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomInfo:
+    """What a source holds for us, as measured last (R28)."""
+
+    used: int
+    """Bytes."""
+
+    limit: int | None
+    """The most it may hold before we lose our place; None: nobody set a limit."""
+
+    unacknowledged: int
+    """Bytes since what was acknowledged last; the rest is held for what the source is at."""
+
+    pinned_by: str
+    """The pipeline that it is held for; or `the log`, `the server`, a transaction by its pid."""
+
+    @property
+    def percent(self) -> float | None:
+        """How much of the limit is used; None without one."""
+        return 100 * self.used / self.limit if self.limit else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +118,11 @@ class SourceInfo:
     name: str
     kind: str
     state: str
+    """
+    connecting, waiting, streaming, watching (no table matches yet), reconnecting, resetting,
+    failed or closed.
+    """
+
     captured: int
     """Changes in the log since the engine started."""
 
@@ -79,3 +138,14 @@ class SourceInfo:
     recorder_pid: int | None
     restarts: int
     error: HeadraceError | None
+    reason: str = ""
+    """Why it is in that state: whom it waits for, or what went wrong; empty: no reason given."""
+
+    copies: tuple[CopyInfo, ...] = ()
+    """The copies of tables that are under way."""
+
+    room: RoomInfo | None = None
+    """What the source holds for us; None where it cannot tell."""
+
+    left_out: Mapping[str, HeadraceError] = field(default_factory=dict)
+    """Tables that a pattern stands for and that are not recorded, each with the reason."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from headrace.changelog.entry import Owed
 from headrace.changelog.log import LogReader
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
@@ -44,6 +45,9 @@ class Member:
     """A table's progress within its pipeline (R12). Used by the run's thread alone."""
 
     table: str
+    input: TableSchema
+    """The table's columns, as far as this pipeline has followed them."""
+
     output: TableSchema
     state: TableState = TableState.WAITING
     reached: Position = ORIGIN
@@ -61,6 +65,8 @@ class Member:
     """F of what is being loaded, from the first row until it is the table."""
 
     stored: Position = ORIGIN
+    schema_id: int = 0
+    """The log's newest schema when this pipeline last looked at its columns."""
 
     @property
     def following(self) -> bool:
@@ -93,13 +99,18 @@ class Member:
         # epoch this log never had. With either, positions do not compare.
         if log.gap is None or not self.following:
             return False
-        if (owed := log.owed(self.table)) is not None:
-            if self.baseline and self.baseline <= owed.baseline:
-                return True
-            if not self.baseline and owed.missing and self.reached < Position.parse(owed.at):
-                return True  # it takes changes alone, and some are not there
         elsewhere = self.lineage not in (None, log.lineage) or self.reached.epoch > log.epoch
         return elsewhere or self.reached < Position.parse(log.gap.at)
+
+    def owes(self, log: LogReader) -> Owed | None:
+        """Return why its rows, or its changes, are not what the source's are; None: they are."""
+        owed = log.owed(self.table) if self.following else None
+        if owed is None:
+            return None
+        if self.baseline:
+            return owed if self.baseline <= owed.baseline else None
+        # It takes changes alone, and rows that changed without one are none of its business.
+        return owed if owed.missing and self.reached < Position.parse(owed.at) else None
 
     def loads_from_before_a_gap(self, log: LogReader) -> bool:
         """Whether what is being loaded cannot be brought to the present any more."""

@@ -71,7 +71,16 @@ def named(
         if sources.setdefault(source.name, source) is not source:
             errors.append(BadName(f"Two sources are called {source.name}"))
     names, wrong = pipeline_names(
-        [(p.name, p.source.name, "_".join(p.tables), p.target.traits.type) for p in pipelines]
+        # With patterns it is not for long that a table's name says what the pipeline has.
+        [
+            (
+                p.name,
+                p.source.name,
+                p.source.name if p.patterns else "_".join(p.tables),
+                p.target.traits.type,
+            )
+            for p in pipelines
+        ]
     )
     errors += wrong
     if len({id(p.target) for p in pipelines}) < len(pipelines):

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from headrace.changelog.log import LogReader
-from headrace.control.info import PipelineInfo, TableInfo
+from headrace.control.info import CopyInfo, PipelineInfo, TableInfo
 from headrace.control.member import Member
 from headrace.control.run import PipelineRun
 from headrace.targets.target import Target
 
 
-def pipeline_info(run: PipelineRun, log: LogReader) -> PipelineInfo:
-    """Return what is known of a pipeline now."""
-    tables = tuple(_table_info(member, run.target) for member in run.members)
+def pipeline_info(
+    run: PipelineRun, log: LogReader, copies: Sequence[CopyInfo] = ()
+) -> PipelineInfo:
+    """Return what is known of a pipeline now; `copies` are those of its source under way."""
+    tables = tuple(_table_info(member, run.target, copies) for member in run.members)
     counts = [table.rows for table in tables]
     delivery = run.delivery
     return PipelineInfo(
@@ -30,18 +33,21 @@ def pipeline_info(run: PipelineRun, log: LogReader) -> PipelineInfo:
         position=run.reached,
         lag_seconds=_lag(run, log),
         dead_letters=delivery.letter_count,
-        error=run.error,
+        error=run.error or (None if run.ready else run.yielding.why),
         hops=delivery.hops.quantiles(),
+        set_aside=run.yielding.why,
+        left_out=run.growing.left_out,
     )
 
 
-def _table_info(member: Member, target: Target) -> TableInfo:
+def _table_info(member: Member, target: Target, copies: Sequence[CopyInfo]) -> TableInfo:
     return TableInfo(
         table=member.table,
         state=str(member.state),
         position=member.reached,
         baseline=member.baseline,
         rows=target.row_count(member.table),
+        copy=next((copy for copy in copies if copy.table == member.table), None),
     )
 
 

@@ -10,8 +10,11 @@ recorder costs nothing: the next recorder's first report makes the engine look a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
+from headrace.capture.source import Room
 from headrace.capture.supervisor import RunningRecorder
 from headrace.capture.wire import (
     Acknowledge,
@@ -24,21 +27,43 @@ from headrace.capture.wire import (
     FlushNow,
     LagReport,
     Report,
+    Reset,
     StateReport,
+    TablesFound,
     TakeBaseline,
+    Warned,
 )
 from headrace.changelog.log import LogReader
 from headrace.changelog.position import Position
+from headrace.changelog.schema import TableSchema
 from headrace.control.acknowledge import Watermark, acknowledged
 from headrace.control.copies import Copies
-from headrace.control.info import SourceInfo
+from headrace.control.info import CopyInfo, RoomInfo, SourceInfo
+from headrace.control.progress import Progress
+from headrace.control.resetting import OwedReset
+from headrace.control.room import pinned_by
 from headrace.errors import HeadraceError
 from headrace.observe.logs import logger
 
 _TIMES_KEPT = 4_096
 """Flush times remembered for the hops: more entries than a slow job can gather."""
 
+_END_SECONDS = 10.0
+"""How long a recorder that stopped for good may take to be gone."""
+
 _log = logger(__name__)
+
+
+class RoomGuard(Protocol):
+    """Sees to it that the source keeps our place (R28)."""
+
+    def pins(self) -> Mapping[str, Watermark]:
+        """Return what each pipeline still needs the source to keep."""
+        ...
+
+    def look(self, room: Room) -> None:
+        """Take a new measurement; called on the recorder's reader thread, and never raises."""
+        ...
 
 
 class Recording:
@@ -51,17 +76,22 @@ class Recording:
         log: LogReader,
         on_change: Callable[[], None],
         wall: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.kind = kind
         self.log = log
         self._state = "connecting"
+        self._reason = ""
         self._error: HeadraceError | None = None
         self._unread: HeadraceError | None = None
         """Why the newest entry that was reported could not be read."""
         self._reported = 0
         self.acknowledged: Position | None = None
         self.recorder: RunningRecorder | None = None
+        self._start: Callable[[], RunningRecorder] | None = None
+        self._starting = threading.Lock()
+        self._reset = OwedReset()
         self.copies: Copies | None = None
         """Who copies baselines in the recorder's place; None: it does so itself."""
 
@@ -76,8 +106,18 @@ class Recording:
         self.gave_up = False
         """Whether the recorder stopped for good, and nothing but a new start helps."""
 
-        self.copying: dict[str, int] = {}
-        """Rows copied so far, for each table whose baseline is being taken."""
+        self._progress = Progress(clock)
+        self.guard: RoomGuard | None = None
+        """Who sees to it that the source keeps our place; None while no pipeline is at work."""
+        self._room: Room | None = None
+        self.found: Mapping[str, TableSchema] | None = None
+        """The tables recorded because a pattern stands for them; None before that was said."""
+
+        self.left_out: Mapping[str, HeadraceError] = {}
+        """Tables that a pattern stands for and that cannot be recorded, each with the reason."""
+
+        self.on_found: Callable[[], None] = lambda: None
+        """Called when the two may be others, on the recorder's reader thread."""
 
     @property
     def state(self) -> str:
@@ -92,14 +132,49 @@ class Recording:
     @property
     def ready(self) -> bool:
         """Whether changes come in, and nothing is known to be wrong (invariant 9)."""
-        return self.state == "streaming" and self.error is None
+        at_work = self.state in ("streaming", "watching")
+        return at_work and self.error is None and not self._reset.owed
 
     def has(self, table: str) -> bool:
         """Whether the log holds the table from a baseline on, and changes come in."""
         return self.ready and self.log.usable_baseline(table) is not None
 
+    def start(self, start: Callable[[], RunningRecorder]) -> None:
+        """Begin to record; `start` is kept, for a recorder to take the place of this one."""
+        self._start = start
+        self.recorder = start()
+
+    def reset(self, reset: Reset) -> None:
+        """Remove what is ours at the source and read anew, also after a stop for good."""
+        with self._lock:
+            self._reset.ask(reset)
+            gone = self.gave_up
+        if gone:
+            self._start_anew()
+        else:
+            self.send(reset)
+
+    def owed_reset(self) -> Reset | None:
+        """Return what a recorder that starts now has to do first."""
+        with self._lock:
+            return self._reset.give()
+
+    def _start_anew(self) -> None:
+        """Put a recorder in the place of one that stopped for good."""
+        with self._starting:
+            old, start = self.recorder, self._start
+            if old is None or start is None:
+                return  # the engine has ended
+            old.stop(_END_SECONDS)
+            self._error, self._state = None, "connecting"
+            self.gave_up = False
+            self.recorder = start()
+            self.recorder.restarts = old.restarts + 1
+
     def stop(self, timeout: float) -> None:
         """Let the recorder flush what it has and end."""
+        with self._starting:
+            self._start = None
         if self.recorder is not None:
             self.recorder.stop(timeout)
         self._state = "closed"
@@ -114,7 +189,7 @@ class Recording:
             if self._owed.get(table, -1) >= newer_than:
                 return
             self._owed[table] = newer_than
-        self._send(TakeBaseline(table, shared=self.copies is not None))
+        self.send(TakeBaseline(table, shared=self.copies is not None))
 
     def ask_flush(self) -> None:
         """Say that somebody is idle: what gathers is worth a flush (S14)."""
@@ -122,7 +197,7 @@ class Recording:
             if self._credit_given:
                 return
             self._credit_given = True
-        self._send(FlushNow())
+        self.send(FlushNow())
 
     def settle(self, watermarks: Sequence[Watermark]) -> None:
         """Let the source forget what nobody needs any more (R8, invariant 1)."""
@@ -133,7 +208,7 @@ class Recording:
                 return
             assert upto <= end, "acknowledged beyond what the log has synced"
             self.acknowledged = upto
-        self._send(Acknowledge(str(upto)))
+        self.send(Acknowledge(str(upto)))
 
     def flush_times(self, entry: int) -> tuple[float, float] | None:
         """Return when the first change of an entry was read, and when it was flushed."""
@@ -158,7 +233,27 @@ class Recording:
             recorder_pid=recorder.pid if recorder else None,
             restarts=recorder.restarts if recorder else 0,
             error=self.error,
+            reason=self._reason,
+            copies=self.copies_under_way(),
+            room=self._room_info(),
+            left_out=dict(self.left_out),
         )
+
+    def _room_info(self) -> RoomInfo | None:
+        if (room := self._room) is None:
+            return None
+        guard = self.guard
+        pins = guard.pins() if guard is not None else {}
+        return RoomInfo(
+            used=room.used,
+            limit=room.limit,
+            unacknowledged=room.unacknowledged,
+            pinned_by=pinned_by(room, self.log.end, pins),
+        )
+
+    def copies_under_way(self) -> tuple[CopyInfo, ...]:
+        """Return how far the copies of tables are, whoever makes them."""
+        return self._progress.copies()
 
     def on_report(self, report: Report) -> None:
         """Take in what the recorder says; called on the recorder's reader thread."""
@@ -167,26 +262,54 @@ class Recording:
                 self._flushed(report)
             case LagReport():
                 self._lag = report
+                self._room = report.room or self._room
             case StateReport():
                 self._moved(report)
             case BaselineProgress():
-                self.copying[report.table] = report.rows
+                self._progress.told(report.table, report.rows, report.expected, report.waits)
                 if report.done:
-                    self.copying.pop(report.table, None)
+                    self._progress.done(report.table)
                     with self._lock:
                         self._owed.pop(report.table, None)
             case CopyPlanned():
                 if self.copies is not None:
                     self.copies.take(report)
                 else:
-                    self._send(CopyFailed(report.table, report.stem, shared=False))
+                    self.send(CopyFailed(report.table, report.stem, shared=False))
+            case Warned(problem):
+                _log.warning("source warns", source=self.name, problem=str(problem.error()))
+            case TablesFound():
+                self._tables_found(report)
             case Failed():
-                self._error = report.error()
-                self._state = "failed"
-                self.gave_up = report.stops
-                _log.error("recorder failed", source=self.name, code=report.code)
+                self._failed(report)
         self._follow()
+        if isinstance(report, LagReport) and report.room and (guard := self.guard) is not None:
+            guard.look(report.room)
         self._on_change()
+
+    def _tables_found(self, report: TablesFound) -> None:
+        before, out_before = self.found or {}, self.left_out
+        self.found = {found.table: found.schema for found in report.tables}
+        self.left_out = {table: failed.error() for table, failed in report.left_out.items()}
+        for table in self.found.keys() - before.keys():
+            _log.info("table found", source=self.name, table=table)
+        for table in self.left_out.keys() - out_before.keys():
+            code = self.left_out[table].code
+            _log.warning("table left out", source=self.name, table=table, code=code)
+        with self._lock:
+            for table in before.keys() - self.found.keys():
+                self._owed.pop(table, None)
+        self.on_found()
+
+    def _failed(self, report: Failed) -> None:
+        _log.error("recorder failed", source=self.name, code=report.code)
+        with self._lock:
+            self._error = report.error()
+            self._state, self._reason = "failed", report.message
+            unheard = report.stops and self._reset.stopped()
+            self.gave_up = report.stops
+        if unheard:
+            self._start_anew()
 
     def _flushed(self, report: Flushed) -> None:
         with self._lock:
@@ -212,9 +335,15 @@ class Recording:
             self._unread = None
 
     def _moved(self, report: StateReport) -> None:
-        _log.info("source moved", source=self.name, state=report.state, reason=report.reason)
-        self._state = report.state
+        if report.state != "waiting" or self._state != "waiting":
+            # Whom it waits for is said again and again, with his age.
+            _log.info("source moved", source=self.name, state=report.state, reason=report.reason)
+        with self._lock:
+            self._state, self._reason = report.state, report.reason
+            self._reset.moved(report.state)
         if report.state != "streaming":
+            # What was copied so far is given up with the connection it came by.
+            self._progress.clear()
             return
         self._error = None
         with self._lock:
@@ -225,25 +354,23 @@ class Recording:
             }
             owed, credit, upto = sorted(self._owed), self._credit_given, self.acknowledged
         for table in owed:
-            self._send(TakeBaseline(table, shared=self.copies is not None))
+            self.send(TakeBaseline(table, shared=self.copies is not None))
         if credit:
-            self._send(FlushNow())
+            self.send(FlushNow())
         if upto is not None:
-            self._send(Acknowledge(str(upto)))
+            self.send(Acknowledge(str(upto)))
 
     def _taken(self, table: str, newer_than: int) -> bool:
         baseline = self.log.usable_baseline(table)
         return baseline is not None and baseline.baseline > newer_than
 
-    def copied(self, table: str, rows: int, expected: int) -> None:
+    def copied(self, table: str, rows: int, expected: int | None) -> None:
         """Note how far a copy has come that is made outside the recorder."""
-        self.copying[table] = rows
+        if self._state == "streaming":
+            self._progress.told(table, rows, expected)
         self._on_change()
 
     def send(self, command: Command) -> None:
         """Tell the recorder something; forgotten where there is none."""
-        self._send(command)
-
-    def _send(self, command: Command) -> None:
         if self.recorder is not None:
             self.recorder.send(command)

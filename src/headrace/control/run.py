@@ -16,18 +16,22 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from headrace.capture.source import SourceTraits
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.control.acknowledge import Watermark
 from headrace.control.delivery import Delivery, Surroundings
+from headrace.control.evolving import Evolving
+from headrace.control.growing import Growing
 from headrace.control.loading import Loads
 from headrace.control.member import Member, watermark
 from headrace.control.retry import Again, decide
 from headrace.control.states import PipelineState, TableState, resumed
-from headrace.errors import AlreadyStored, Fenced, HeadraceError, JobCancelled
+from headrace.control.yielding import Yielding
+from headrace.errors import AlreadyStored, ChangesMissing, Fenced, HeadraceError, JobCancelled
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.target import Target
 
@@ -45,7 +49,8 @@ class PipelineRun:
     """
     Brings tables of one source to one target. `step` is for one thread.
 
-    `pause`, `resume`, `ask_reload` and everything that only looks may be called from others.
+    `pause`, `resume`, `ask_reload`, `set_aside` and everything that only looks may be called
+    from others.
     """
 
     def __init__(
@@ -70,7 +75,10 @@ class PipelineRun:
         self.wishes = 0
         """Grows with everything that is asked from outside: reason to take a step."""
         self.delivery = Delivery(name, pipeline, around)
+        self.yielding = Yielding(name, around.store)
+        self.growing = Growing(pipeline, traits, around.runner)
         self._loads = Loads(name, pipeline, self.delivery, around, most_rows)
+        self._evolving = Evolving(name, pipeline, traits, around, self._owe_all)
         self._traits = traits
         self._around = around
         self._most_rows = most_rows
@@ -85,28 +93,16 @@ class PipelineRun:
 
     def prepare(self, schemas: Mapping[TableName, TableSchema]) -> None:
         """Analyse the plan on Spark and check the target; raise what is wrong with either."""
-        outputs = {
-            table: self._around.runner.prepare(self.pipeline, schemas[table], self._traits)
-            for table in self.tables
-        }
-        self.target.check(outputs)
-        self.members = tuple(Member(table, output) for table, output in outputs.items())
-        self._loads.members = self.members
+        self._have(self.growing.prepared(schemas))
 
     def open(self) -> None:
         """Open the target where its stored progress says; volatile ones begin anew."""
-        assert self.members, "prepare comes first"
-        store = self._around.store
-        self.paused = store.paused(self.name)
+        assert self.members or self.pipeline.patterns, "prepare comes first"
+        self.paused = self._around.store.paused(self.name)
+        self.yielding.open()
         for member in self.members:
-            member.stored = store.reached(self.name, member.table)
-            member.lineage = store.lineage(self.name, member.table)
-            if self._durable:
-                member.reached = member.stored
-        self.target.open(
-            {member.table: member.output for member in self.members},
-            {member.table: member.reached for member in self.members},
-        )
+            self._recall(member)
+        self.growing.open(self.members)
         for member in self.members:
             self._resume_table(member)
         self.delivery.open()
@@ -120,7 +116,20 @@ class PipelineRun:
             self._store_progress(always=True)
         finally:
             self.stopped = True
-            self.target.close()
+            self.growing.close()
+
+    def _have(self, members: tuple[Member, ...]) -> None:
+        self.members = self._loads.members = members
+        self.tables = tuple(member.table for member in members)
+
+    def _recall(self, member: Member) -> None:
+        """Take up what is stored of a table's progress."""
+        store = self._around.store
+        member.schema_id = self._around.log.schema_id(member.table)
+        member.stored = store.reached(self.name, member.table)
+        member.lineage = store.lineage(self.name, member.table)
+        if self._durable:
+            member.reached = member.stored
 
     def _resume_table(self, member: Member) -> None:
         """Take up a table where it stood; what was half loaded is loaded again (H4)."""
@@ -161,6 +170,16 @@ class PipelineRun:
         self.failed = False
         self.wishes += 1
 
+    def set_aside(self, **facts: object) -> None:
+        """
+        Hold nothing at the source any more, from now on; stored, so that a restart keeps to it.
+
+        Tables of a durable target then owe a baseline, and the next step puts them back, also
+        of a pipeline that is paused or failed. It is over once all of them are exact again.
+        """
+        self.yielding.begin({"pipeline": self.name, **facts})
+        self.wishes += 1
+
     def reloading(self, table: TableName) -> bool:
         """Whether a reload of the table is asked for, or not over yet."""
         return any(table == asked for asked, _ in list(self._reloads)) or any(
@@ -187,12 +206,17 @@ class PipelineRun:
     def ready(self) -> bool:
         """Whether readers see every table and nothing is known to be wrong (invariant 9)."""
         return (
-            bool(self.members)
+            # A pattern may stand for tables to come: then there is nothing to show yet.
+            bool(self.members or (self.pipeline.patterns and not self.growing.left_out))
             and self.error is None
             and not (self.failed or self.paused or self.stopped)
+            and not (self._durable and self.yielding.why)
             and all(member.shown for member in self.members)
             # Found by the next step only; until then the rows are those of another history.
-            and not any(member.behind_a_gap(self._around.log) for member in self.members)
+            and not any(
+                member.behind_a_gap(self._around.log) or member.owes(self._around.log)
+                for member in self.members
+            )
         )
 
     @property
@@ -203,7 +227,8 @@ class PipelineRun:
     def watermark(self) -> Watermark:
         """Return what this pipeline still needs the source to keep (R8)."""
         log, only = self._around.log, self.pipeline.mode == "changes"
-        return watermark(self.members, log, durable=self._durable, changes_only=only)
+        mark = watermark(self.members, log, durable=self._durable, changes_only=only)
+        return replace(mark, set_aside=self.yielding.why is not None)
 
     def fail(self, error: HeadraceError) -> None:
         """Stop on an error from outside: another engine took over."""
@@ -246,7 +271,9 @@ class PipelineRun:
 
     def _work(self) -> float | None:
         self.delivery.reopen_letters()
+        self._grow()
         self._mind_gaps()
+        self._evolving.follow(self.members)
         if self._loads.load_one():
             return None
         worked = self._loads.catch_up()
@@ -254,7 +281,23 @@ class PipelineRun:
         worked |= self._loads.join()
         worked |= self._follow()
         self._store_progress()
+        if all(member.state in (TableState.LIVE, TableState.COMPLETE) for member in self.members):
+            self.yielding.end()
         return None if worked else IDLE
+
+    def _grow(self) -> None:
+        """Take in tables that a pattern stands for, as they come and go (H2)."""
+        for gone in [member for member in self.members if self.growing.gone(member)]:
+            self._loads.drop(gone)
+            self._have(tuple(member for member in self.members if member is not gone))
+        while (schema := self.growing.next) is not None:
+            new = schema.table not in self.tables
+            if new and (member := self.growing.planned(schema)) is not None:
+                self._recall(member)
+                if self.growing.add(member):
+                    self._resume_table(member)
+                    self._have((*self.members, member))
+            self.growing.taken()
 
     def _take_wishes(self) -> None:
         # First what is done already, so that a wish is not noted as fulfilled.
@@ -265,18 +308,55 @@ class PipelineRun:
                 if member.table == table:
                     self._owe(member, newer_than)
             self._reloads.popleft()
+        if self.yielding.owing:
+            self._give_way()
 
     def _owe(self, member: Member, number: int) -> None:
         """Note that only a baseline beyond that number will do."""
         if member.state == TableState.RELOADING and number <= member.newer_than:
             return  # the baseline that is waited for will do for this wish, too
-        # What cannot be kept up to date is loaded as if it were new; its rows are shown until
-        # then. All tables are, or the others would go on and leave it behind.
-        kept_up = member.following and not self._stuck
-        moves = [(member, TableState.RELOADING if kept_up else TableState.WAITING, number)]
         if self._stuck:
-            others = [each for each in self.members if each.following and each is not member]
-            moves += [(each, TableState.WAITING, _owed(each)) for each in others]
+            self._owe_all(member, number)
+            return
+        # What cannot be kept up to date is loaded as if it were new; its rows are shown until then.
+        state = TableState.RELOADING if member.following else TableState.WAITING
+        self._put_back([(member, state, number)])
+
+    def _owe_all(self, member: Member, number: int) -> None:
+        """
+        Load a table anew that cannot go on, from a baseline beyond that number.
+
+        All tables are loaded then, or the others would go on and leave it behind.
+        """
+        others = [each for each in self.members if each.following and each is not member]
+        self._put_back(
+            [
+                (member, TableState.WAITING, number),
+                *((each, TableState.WAITING, _owed(each)) for each in others),
+            ]
+        )
+
+    def _give_way(self) -> None:
+        """Let go of the place where the tables stand, now that the source keeps nothing (R28)."""
+        # A volatile target is rebuilt from the log anyway; what is being loaded is from there.
+        following = [each for each in self.members if each.following and self._durable]
+        if following and self.pipeline.mode == "changes":
+            self.yielding.taken()
+            self.fail(self._cannot_yield(following[0]))
+            return
+        if following:
+            self._put_back([(each, TableState.WAITING, _owed(each)) for each in following])
+        self.yielding.taken()
+
+    def _cannot_yield(self, member: Member) -> ChangesMissing:
+        return ChangesMissing(
+            "Set aside, and a pipeline of mode changes takes no baseline instead",
+            pipeline=self.name,
+            table=member.table,
+        )
+
+    def _put_back(self, moves: Sequence[tuple[Member, TableState, int]]) -> None:
+        """Store that these tables wait for a baseline beyond a number, then let them."""
         self._around.store.set_states(
             self.name, {each.table: (state, newer) for each, state, newer in moves}
         )
@@ -294,9 +374,17 @@ class PipelineRun:
                 self._loads.drop(member)
                 if member.state == TableState.CATCHING_UP:
                     self._loads.move(member, TableState.WAITING)
+            changes = self.pipeline.mode == "changes"
+            if changes and self._durable and self.yielding.why and member.following:
+                raise self._cannot_yield(member)
+            if (owed := member.owes(log)) is not None:
+                if changes:
+                    raise self._loads.missing(member)
+                # Kept up while it is copied again: what changed without a change is all it lacks.
+                (self._owe_all if owed.missing else self._owe)(member, owed.baseline)
             if not member.behind_a_gap(log):
                 continue
-            if self.pipeline.mode == "changes":
+            if changes:
                 raise self._loads.missing(member)
             self._loads.drop(member)
             self.delivery.forget_intent()

@@ -39,6 +39,12 @@ create table if not exists origins (
 ) without rowid;
 create table if not exists intents (pipeline text primary key, intent text not null) without rowid;
 create table if not exists paused (pipeline text primary key) without rowid;
+create table if not exists highest (
+  one integer primary key check (one = 1), baseline integer not null
+) without rowid;
+create table if not exists set_aside (
+  pipeline text primary key, facts text not null, taken integer not null
+) without rowid;
 """
 
 
@@ -151,6 +157,7 @@ class Store:
                 "insert or replace into states values (?, ?, ?, ?)",
                 (pipeline, table, state, baseline),
             )
+            self._note_baselines([baseline])
 
     def origin(self, pipeline: str, table: str, now: Position) -> Position:
         """Return where a pipeline of changes alone began with a table: `now`, the first time."""
@@ -205,6 +212,29 @@ class Store:
             ).fetchone()
         return row is not None
 
+    def note_set_aside(self, pipeline: str, facts: Mapping[str, object], *, taken: bool) -> None:
+        """Store that the pipeline holds nothing at its source (R28); taken: its tables wait."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute(
+                "insert or replace into set_aside values (?, ?, ?)",
+                (pipeline, msgspec.json.encode(facts).decode(), taken),
+            )
+
+    def set_aside(self, pipeline: str) -> tuple[dict[str, object], bool] | None:
+        """Return why it was set aside, and whether that was taken; None: it was not."""
+        with self._guarded():
+            row = self._connection.execute(
+                "select facts, taken from set_aside where pipeline = ?", (pipeline,)
+            ).fetchone()
+        return (msgspec.json.decode(row[0], type=dict[str, object]), bool(row[1])) if row else None
+
+    def forget_set_aside(self, pipeline: str) -> None:
+        """Note that it is exact again."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute("delete from set_aside where pipeline = ?", (pipeline,))
+
     def state(self, pipeline: str, table: str) -> tuple[str, int | None] | None:
         """Return the stored state and the baseline it speaks of."""
         with self._guarded():
@@ -227,6 +257,24 @@ class Store:
                 " state = excluded.state, baseline = excluded.baseline",
                 [(pipeline, table, *stored) for table, stored in states.items()],
             )
+            self._note_baselines([number or 0 for _, number in states.values()])
+
+    def highest_baseline(self) -> int:
+        """
+        Return the highest number of a baseline that any state ever spoke of.
+
+        Letters and durable targets outlive the log; in a new one, numbers begin beyond it.
+        """
+        with self._guarded():
+            row = self._connection.execute("select baseline from highest").fetchone()
+        return row[0] if row else 0
+
+    def _note_baselines(self, numbers: Sequence[int]) -> None:
+        self._connection.execute(
+            "insert into highest values (1, ?) on conflict do update set"
+            " baseline = max(baseline, excluded.baseline)",
+            (max(numbers, default=0),),
+        )
 
     def check(self) -> None:
         """Raise `Fenced` if another engine took over."""

@@ -20,6 +20,7 @@ Everything this package raises on purpose.
     - NoIdentity               publishing it would make the application's statements fail
     - PublicationRefused, SlotRefused
     - SlotBusy                 somebody reads from it: tried again
+    - SlotTimeout              older transactions did not end in time
     - SchemaChanged            a table has other columns than it was recorded with
     - BadMessage               bytes that are no message
     - OtherDatabase            the source is not the one the log was recorded from
@@ -29,6 +30,7 @@ Everything this package raises on purpose.
   + PipelineError            a batch on Spark
     - UnknownColumn, BadExpression, BadTransform
     - BadFunction, BadFrame    the user's own code gives what it may not
+    - ColumnsChanged           a table has other columns, and the pipeline stops then
     - RowFailed                a row that cannot be computed
     - TooManyFailed            more such rows in a batch, or more keys, than were allowed
     - CorruptLetters           a file of dead letters is not as it was written
@@ -44,6 +46,7 @@ Everything this package raises on purpose.
     - Fenced                   another engine took over
     - BadDataDirectory, BadName, NotRunning
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
+    - SetAside                 it held back more than its source has room for
     - InvalidConfiguration     every error of a configuration, together
 
 Spark carries no exception out of a worker. Class and attributes are lost, and only
@@ -71,6 +74,7 @@ from headrace.errors.capture import (
     ServerRefused,
     SlotBusy,
     SlotRefused,
+    SlotTimeout,
     SourceRefused,
     SourceUnreachable,
     TableRefused,
@@ -84,12 +88,14 @@ from headrace.errors.control import (
     InvalidConfiguration,
     Locked,
     NotRunning,
+    SetAside,
 )
 from headrace.errors.pipeline import (
     BadExpression,
     BadFrame,
     BadFunction,
     BadTransform,
+    ColumnsChanged,
     CorruptLetters,
     FellBehind,
     FunctionFailed,
@@ -141,6 +147,7 @@ __all__ = [
     "CaptureError",
     "ChangeLogError",
     "ChangesMissing",
+    "ColumnsChanged",
     "ControlError",
     "CorruptIndex",
     "CorruptLetters",
@@ -170,8 +177,10 @@ __all__ = [
     "RowFailed",
     "SchemaChanged",
     "ServerRefused",
+    "SetAside",
     "SlotBusy",
     "SlotRefused",
+    "SlotTimeout",
     "SourceRefused",
     "SourceUnreachable",
     "SparkFailed",

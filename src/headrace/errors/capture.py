@@ -102,6 +102,17 @@ class SlotBusy(SourceUnreachable):
     remedy = "Stop the other reader, or name another slot for this source."
 
 
+class SlotTimeout(CaptureError):
+    """A new slot waited longer for older transactions than create_slot_timeout allows."""
+
+    code = "capture.slot_timeout"
+    exit_code = 3
+    remedy = (
+        "End the transactions that are open for long, prepared ones too, or raise"
+        " create_slot_timeout; then start again."
+    )
+
+
 class SchemaChanged(CaptureError):
     """A captured table has other columns than it was recorded with."""
 

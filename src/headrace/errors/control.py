@@ -52,6 +52,16 @@ class ChangesMissing(ControlError):
     remedy = "Give the pipeline another name= to begin anew, or the mode baseline_then_changes."
 
 
+class SetAside(ControlError):
+    """A pipeline held back more than its source has room for: it is owed a baseline instead."""
+
+    code = "control.set_aside"
+    remedy = (
+        "Resume it, or mend what stopped it: it is loaded again and exact. Give the source more"
+        " room, max_slot_wal_keep_size or wal_budget, if it is to be held for longer."
+    )
+
+
 class NotRunning(ControlError):
     """The engine was asked for something that only a running one can do."""
 

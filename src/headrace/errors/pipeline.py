@@ -110,6 +110,16 @@ class BadFrame(PipelineError):
     )
 
 
+class ColumnsChanged(PipelineError):
+    """A table's columns changed, and the pipeline is to stop then, or its target refused them."""
+
+    code = "pipeline.columns_changed"
+    remedy = (
+        "Look at what changed; then resume the pipeline, which goes on with the columns as they"
+        " are now."
+    )
+
+
 class RowFailed(PipelineError):
     """A row cannot be computed, and this pipeline is to stop at such a row."""
 

@@ -9,6 +9,7 @@ nor through the driver. Executors need Headrace installed, as they do on one mac
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -24,9 +25,19 @@ _FILES = msgspec.json.Decoder(File)
 
 def copy_parts(spark: Spark, order: Order, numbers: range) -> list[File]:
     """Copy these parts of a baseline, a task for each, and return what was written."""
+    order = replace(order, at_once=_at_once(spark, len(numbers)))
     frame = spark.bulk.range(numbers.start, numbers.stop, 1, len(numbers))
     receipts = spark.collect(frame.mapInArrow(partial(_copy, order), _RECEIPT))
     return [_FILES.decode(text) for text in receipts.column("receipt").to_pylist()]
+
+
+def _at_once(spark: Spark, count: int) -> int:
+    """Return how many of so many tasks may run at the same time: rather too many than too few."""
+    # Spark Connect has none, and a cluster may get more executors at any time.
+    context = getattr(spark.session, "sparkContext", None)
+    if context is None or not context.master.startswith("local["):
+        return count
+    return min(count, int(context.defaultParallelism))
 
 
 def _copy(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from headrace.capture.patterns import is_pattern
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadTransform, HeadraceError
 from headrace.pipeline.scope import check_steps
@@ -41,6 +42,11 @@ class DeadLetters:
 
 OnError: TypeAlias = "DeadLetters | Literal['stop']"
 
+OnSchemaChange: TypeAlias = Literal["continue", "rebaseline", "stop"]
+"""What a pipeline does when a table of it gets other columns (R23b)."""
+
+ON_SCHEMA_CHANGE: tuple[OnSchemaChange, ...] = ("continue", "rebaseline", "stop")
+
 
 @dataclass(frozen=True, eq=False, init=False)
 class Pipeline:
@@ -48,6 +54,11 @@ class Pipeline:
 
     source: Recordable
     tables: tuple[str, ...]
+    """Those that are named."""
+
+    patterns: tuple[str, ...]
+    """`public.*`, `!public.audit_*`: tables that match are taken as well, today's and new ones."""
+
     target: Target
     name: str | None
     """The pipeline's id; None leaves it to the engine, which takes the table's name."""
@@ -56,6 +67,12 @@ class Pipeline:
     filters: tuple[Filter, ...]
     transforms: tuple[Transform, ...]
     on_error: OnError
+    on_schema_change: OnSchemaChange
+    """
+    `continue`: go on with the columns as they are, loading the table anew from the log where the
+    target needs that; `rebaseline`: copy it from the source again; `stop`: until a person resumes.
+    Whatever is asked for, rows that were altered without a change are copied again.
+    """
 
     def __init__(
         self,
@@ -69,6 +86,7 @@ class Pipeline:
         filters: Sequence[Filter] = (),
         transforms: Sequence[Transform] = (),
         on_error: OnError | None = None,
+        on_schema_change: OnSchemaChange = "continue",
     ) -> None:
         named = [*([] if table is None else [table]), *(tables or ())]
         if not named or len(set(named)) < len(named):
@@ -77,22 +95,36 @@ class Pipeline:
                 remedy='Give one, "orders", or several: tables=["orders", "customers"].',
                 tables=len(named),
             )
+        patterns = tuple(entry for entry in named if is_pattern(entry))
+        if patterns and all(entry.startswith("!") for entry in patterns):
+            raise BadTransform(
+                "There is no pattern to take tables away from",
+                remedy='Give one: tables=["public.*", "!public.audit_*"].',
+            )
         if target is None:
             raise BadTransform("A pipeline needs a target", remedy="Give one: memory().")
         if mode not in MODES:
             raise BadTransform(
                 "No such mode of a pipeline", remedy=f"Choose {', '.join(MODES)}.", mode=mode
             )
+        if on_schema_change not in ON_SCHEMA_CHANGE:
+            raise BadTransform(
+                "No such policy for other columns",
+                remedy=f"Choose {', '.join(ON_SCHEMA_CHANGE)}.",
+                on_schema_change=on_schema_change,
+            )
         # Frozen, so set the way a frozen dataclass sets its own.
         for field, value in {
             "source": source,
-            "tables": tuple(named),
+            "tables": tuple(entry for entry in named if entry not in patterns),
+            "patterns": patterns,
             "target": target,
             "name": name,
             "mode": mode,
             "filters": tuple(filters),
             "transforms": tuple(transforms),
             "on_error": DeadLetters() if on_error is None else on_error,
+            "on_schema_change": on_schema_change,
         }.items():
             object.__setattr__(self, field, value)
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias, runtime_checkab
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import BadTransform, FunctionFailed, HeadraceError, TargetError
-from headrace.targets.target import BaselineId, Batch, Loading, TargetTraits
+from headrace.targets.target import BaselineId, Batch, Loading, SchemaAnswer, TargetTraits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -101,6 +101,9 @@ class ForeachBatch:
     ) -> None:
         """Nothing is to be prepared: what the function writes to is its own."""
 
+    def add(self, table: TableName, schema: TableSchema, at: Position) -> None:
+        self.check({table: schema})
+
     def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
         # Here and not above: whoever only names this target does not load Spark.
         from py4j.protocol import Py4JError
@@ -127,6 +130,9 @@ class ForeachBatch:
 
     def write(self, batch: Batch) -> Position:
         self._frames_only()
+
+    def schema_changed(self, table: TableName, old: TableSchema, new: TableSchema) -> SchemaAnswer:
+        return "continue"  # its frames say what their columns are
 
     def row_count(self, table: TableName) -> int | None:
         return None

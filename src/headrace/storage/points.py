@@ -66,6 +66,12 @@ TABLE_SWITCHED = "table_switched"
 PUBLICATION_ENSURED = "publication_ensured"
 """What a server is to send is settled, and nothing begins there."""
 
+SLOT_DROPPED = "slot_dropped"
+"""A source is reset: its slot is gone, and nothing else has been done."""
+
+PUBLICATION_DROPPED = "publication_dropped"
+"""A source is reset: its publication is gone as well, and nothing is made anew."""
+
 SLOT_CREATED = "slot_created"
 """A slot is made, and the log has no entry that begins with it."""
 

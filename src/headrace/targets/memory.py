@@ -22,7 +22,7 @@ from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import TableError, UnknownTable
 from headrace.tables import Row, RowChanges, Table, TableChange
 from headrace.targets.feed import ChangeReader, Feed, Listener
-from headrace.targets.target import BaselineId, Batch, TargetTraits
+from headrace.targets.target import BaselineId, Batch, SchemaAnswer, TargetTraits
 
 __all__ = ["IndexedMemory", "MemoryTable", "TableChange", "memory"]
 
@@ -75,9 +75,9 @@ class IndexedMemory:
     """
     The target that `memory()` makes; see `Target` for the engine's side.
 
-    With one table its methods are here; with several, ask `table(name)` first. All tables
-    of a batch are applied before the first becomes visible, and then become so one after
-    another, at once (R26a).
+    With one table its methods are here; with several, or patterns, ask `table(name)` first.
+    All tables of a batch are applied before the first becomes visible, and then become so one
+    after another, at once (R26a).
     """
 
     def __init__(
@@ -188,6 +188,18 @@ class IndexedMemory:
         if len(tables) == 1:
             self.__dict__["get"] = next(iter(self._tables.values())).get
 
+    def add(self, table: TableName, schema: TableSchema, at: Position) -> None:
+        if (known := self._tables.get(table)) is not None:
+            known.adapt(schema)
+            return
+        made, feed = self._make(schema), Feed()
+        self._unheard[table] = []
+        # Other threads read these meanwhile: they see them without the table, or with all of it.
+        self._feeds = {**self._feeds, table: feed}
+        self._tables = {**self._tables, table: made}
+        self._views = {**self._views, table: MemoryTable(made, feed)}
+        self.__dict__.pop("get", None)
+
     def load(self, table: TableName, baseline: BaselineId) -> MemoryLoading:
         self._table(table).discard()
         self._loadings[table] = loading = MemoryLoading(self, table)
@@ -218,6 +230,11 @@ class IndexedMemory:
                     for changes in told:
                         self._feeds[name].put(changes)
         return min((table.position for table in found.values()), default=batch.last)
+
+    def schema_changed(self, table: TableName, old: TableSchema, new: TableSchema) -> SchemaAnswer:
+        self._loadings.pop(table, None)
+        self._table(table).adapt(new)
+        return "reload"
 
     def row_count(self, table: TableName) -> int | None:
         found = self._tables.get(table)

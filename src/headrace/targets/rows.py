@@ -28,7 +28,6 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 import pyarrow as pa
 
@@ -38,10 +37,7 @@ from headrace.changelog.schema import Column, TableName, TableSchema
 from headrace.errors import FunctionFailed, NoKey, TableError
 from headrace.tables import Row
 from headrace.targets.row_changes import changes_in, row_of, rows_in
-from headrace.targets.target import BaselineId, Batch, TargetTraits
-
-SchemaAnswer = Literal["continue", "reload", "refuse"]
-"""What is to happen after the columns changed: go on, load the table anew, or stop."""
+from headrace.targets.target import BaselineId, Batch, SchemaAnswer, TargetTraits
 
 
 class RowTarget(ABC):
@@ -113,7 +109,7 @@ class RowTarget(ABC):
         return False
 
     def on_schema_change(self, old: Sequence[Column], new: Sequence[Column]) -> SchemaAnswer:
-        """Say what to do about new columns. Called once changes of schema are delivered."""
+        """Say what to do about other columns; rows have them from here on, as `schema` does."""
         return "reload"
 
     def export_snapshot(self) -> Iterable[Mapping[str, object]] | None:
@@ -180,6 +176,17 @@ class RowTarget(ABC):
                 calls.take(batch)
             calls.position = batch.last
         return max(calls.position, batch.last)
+
+    def schema_changed(self, table: TableName, old: TableSchema, new: TableSchema) -> SchemaAnswer:
+        answers: list[SchemaAnswer] = []
+
+        def on_schema_change() -> None:
+            answers.append(self.on_schema_change(old.columns, new.columns))
+
+        self._opened().call(on_schema_change)
+        if answers[0] != "refuse":
+            self.schema = new
+        return answers[0]
 
     def row_count(self, table: TableName) -> int | None:
         return None

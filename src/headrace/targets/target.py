@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
@@ -17,6 +17,9 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
 
 BaselineId = int
+
+SchemaAnswer: TypeAlias = Literal["continue", "reload", "refuse"]
+"""What is to happen after the columns changed: go on, load the table anew, or stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +133,35 @@ class Target(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TakesMore(Protocol):
+    """A target that takes one more table while it is open; others keep to those they have."""
+
+    def add(self, table: TableName, schema: TableSchema, at: Position) -> None:
+        """
+        Prepare a table as `open` would have; from the thread that writes, between two batches.
+
+        Raises what keeps it from being held, and then all is as before. A table that is there
+        already is given anew: its rows stay until a baseline is loaded.
+        """
+        ...
+
+
+@runtime_checkable
+class FollowsSchema(Protocol):
+    """
+    A target that is asked when the columns of its table change (R23b).
+
+    Others are given the table anew, and must take it with the columns that it has then.
+    """
+
+    def schema_changed(self, table: TableName, old: TableSchema, new: TableSchema) -> SchemaAnswer:
+        """
+        Say what to do; asked between two batches, from the thread that writes.
+
+        After `continue` batches have the new columns. After `reload` a baseline is loaded
+        with them, beside what readers see. After `refuse` the pipeline stops.
+        """
+        ...

@@ -72,7 +72,7 @@ class MemorySource:
     def __init__(self, name: str = "test", *, clock: Callable[[], float] = time.time) -> None:
         self.name = name
         self.spec = SourceSpec("test", name, {})
-        self.traits = SourceTraits(lineage="test")
+        self.traits = SourceTraits(lineage="test", lists=True)
         self.chunk_rows = 100
         """How many rows a baseline reads at a time."""
         self.calls: Counter[str] = Counter()
@@ -109,15 +109,51 @@ class MemorySource:
             self._schemas[table] = TableSchema(table, made, tuple(key))
             self._rows.setdefault(table, {})
 
-    def add_column(self, table: TableName, name: str, kind: str, default: object = None) -> None:
-        """Add a column; rows that are there get `default`, without a change being told."""
+    def add_column(
+        self,
+        table: TableName,
+        name: str,
+        kind: str,
+        default: object = None,
+        *,
+        rewritten: bool = False,
+    ) -> None:
+        """
+        Add a column; rows that are there get `default`, without a change being told.
+
+        With `rewritten` the schema does not tell what they got.
+        """
         with self._changed:
             old = self._schemas[table]
             number = max(column.field for column in old.columns) + 1
-            added = Column(name, ValueType.parse(kind), number)
+            missing = None if default is None or rewritten else str(default)
+            added = Column(
+                name, ValueType.parse(kind), number, missing=missing, rewritten=rewritten
+            )
             self._schemas[table] = replace(old, columns=(*old.columns, added))
             for row in self._rows[table].values():
                 row[name] = default
+
+    def drop_column(self, table: TableName, name: str) -> None:
+        """Drop a column, without a change being told."""
+        with self._changed:
+            old = self._schemas[table]
+            left = tuple(column for column in old.columns if column.name != name)
+            self._schemas[table] = replace(old, columns=left)
+            for row in self._rows[table].values():
+                row.pop(name, None)
+
+    def rename_column(self, table: TableName, old: str, new: str) -> None:
+        """Give a column another name, without a change being told."""
+        with self._changed:
+            schema = self._schemas[table]
+            columns = tuple(
+                replace(column, name=new) if column.name == old else column
+                for column in schema.columns
+            )
+            self._schemas[table] = replace(schema, columns=columns)
+            for row in self._rows[table].values():
+                row[new] = row.pop(old)
 
     def add_row(self, table: TableName, row: Row) -> None:
         """Put a row there before history begins: only a baseline finds it."""
@@ -236,6 +272,16 @@ class MemorySource:
         if problems := self._missing(tables):
             raise problems[0]
         return {name: self._schemas[name] for name in tables}
+
+    def tables(self) -> Sequence[TableName]:
+        """Return the tables that were made."""
+        self.calls["tables"] += 1
+        with self._changed:
+            return list(self._schemas)
+
+    def add(self, table: TableName) -> TableSchema:
+        """Capture one more: its changes are kept from the first on."""
+        return self.describe([table])[table]
 
     def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
         """Return a problem for each table that was not made."""
@@ -392,6 +438,9 @@ class MemoryCopy:
 
     def __init__(self, source: MemorySource, table: TableName) -> None:
         self.schema = source.describe([table])[table]
+        self.snapshot = ""
+        self.expected: int | None = None
+        self.waits = ""
         self.exact: pa.Array | None = None
         self.first = self.last = source.position.commit
         self._source = source

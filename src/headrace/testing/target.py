@@ -135,6 +135,14 @@ class ScriptedTarget:
         for name in tables:
             self.disk.tables.setdefault(name, Kept())
 
+    def add(self, table: TableName, schema: TableSchema, at: Position) -> None:
+        """Find what is on disk of one more table."""
+        self.calls["add"] += 1
+        self.check({table: schema})
+        self._schemas[table] = schema
+        self.stored_progress[table] = at
+        self.disk.tables.setdefault(table, Kept())
+
     def load(self, table: TableName, baseline: BaselineId) -> ScriptedLoading:
         """Begin to load rows beside the table."""
         self.calls["load"] += 1

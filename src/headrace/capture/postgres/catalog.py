@@ -64,6 +64,9 @@ class CatalogColumn:
     missing: str | None
     """What rows have that are older than the column, as text; None: null (R23b)."""
 
+    defaulted: bool
+    """Whether a row that does not name it gets a value: older rows may have got one, too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Index:
@@ -216,18 +219,36 @@ def schema_of(table: CatalogTable, published: Sequence[str] | None = None) -> Ta
         )
     return TableSchema(
         table.name,
-        tuple(
-            Column(
-                column.name,
-                value_type(column.type, column.modifier),
-                column.number,
-                column.nullable,
-                column.declared,
-            )
-            for column in kept
-        ),
+        tuple(_column(column) for column in kept),
         table.key,
         whole_before=table.identity == "f",
+    )
+
+
+_CAST = frozenset(
+    (
+        *("boolean", "int16", "int32", "int64", "float32", "float64", "decimal"),
+        *("text", "json", "date", "timestamp", "timestamptz"),
+    )
+)
+"""Kinds of values that Spark makes of PostgreSQL's text as PostgreSQL does."""
+
+
+def _column(column: CatalogColumn) -> Column:
+    type = value_type(column.type, column.modifier)
+    missing = column.missing
+    # No number that is infinite, and no year before the first: only PostgreSQL writes them so.
+    if missing is not None and type.kind not in ("text", "json"):
+        plain = type.kind in _CAST and not ("inf" in missing.lower() or "BC" in missing)
+        missing = missing if plain else None
+    return Column(
+        column.name,
+        type,
+        column.number,
+        column.nullable,
+        column.declared,
+        missing=missing,
+        rewritten=missing is None and (column.defaulted or column.missing is not None),
     )
 
 
@@ -301,6 +322,7 @@ def _table(
                 identity_key=identity is None or row.name in identity,
                 toastable=row.toastable,
                 missing=row.missing,
+                defaulted=row.defaulted,
             )
             for row in columns
         ),

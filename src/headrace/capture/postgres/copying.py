@@ -30,6 +30,7 @@ from headrace.capture.postgres.asking import (
 from headrace.capture.postgres.catalog import CatalogTable
 from headrace.capture.postgres.connection import as_bytes
 from headrace.capture.postgres.holder import Holder
+from headrace.capture.postgres.pieces import pieces
 from headrace.capture.postgres.ranges import Range, planned, rewritten, shape_of
 from headrace.capture.postgres.rows import TRAILER, batch_of, empty, without_header
 from headrace.changelog.schema import TableSchema
@@ -45,19 +46,25 @@ Batch: TypeAlias = tuple[pa.RecordBatch, pa.Array | None]
 
 
 def read_range(
-    connect: Callable[[], psycopg.Connection[Any]], range: Range, schema: TableSchema
+    connect: Callable[[], psycopg.Connection[Any]],
+    range: Range,
+    schema: TableSchema,
+    rows_per_s: float | None = None,
 ) -> Iterator[Batch]:
     """
     Give the rows of a range, over a connection of its own to the snapshot's server.
+
+    With `rows_per_s` batches are small; between them whoever takes them may rest.
 
     Its rows count only if it comes to its end: then the table was what the plan says.
     `SourceUnreachable` means that it was not, or that the snapshot is gone;
     `SchemaChanged` that its columns are others now.
     """
     with closing(connect()) as connection, _ended(connection):
-        for batch in _read(connection, range, schema):
-            if batch is not None:
-                yield batch
+        for piece in pieces(range, rows_per_s):
+            for batch in _read(connection, piece, schema):
+                if batch is not None:
+                    yield batch
 
 
 class PostgresCopy:
@@ -65,7 +72,8 @@ class PostgresCopy:
     A baseline under way: all ranges of a table, one after the other, under one snapshot.
 
     With `owns_holder` it lets the snapshot go at its end; otherwise others read under it
-    too. A step waits a tenth of a second at most, and then gives a batch without rows.
+    too. With `rows_per_s` batches are small, for whoever rests between them. A step waits a
+    tenth of a second at most, and then gives a batch without rows.
     """
 
     def __init__(
@@ -76,16 +84,24 @@ class PostgresCopy:
         *,
         where: str = "",
         owns_holder: bool = True,
+        expected: int | None = None,
+        rows_per_s: float | None = None,
+        passing: Callable[[pa.RecordBatch | None, pa.Array | None], None] | None = None,
     ) -> None:
+        """`passing` is called with each batch and its marks, and once without, at the end."""
         self.schema = schema
+        self.expected = expected
+        self.waits = ""
         self.first = holder.first
         self.last = holder.last
-        self.snapshot = holder.snapshot
+        self.snapshot = str(holder.snapshot)
         self.exact: pa.Array | None = None
         self._holder = holder
         self._table = table
         self._where = where
         self._owns_holder = owns_holder
+        self._rows_per_s = rows_per_s
+        self._passing = passing
         holder.readers += 1
         self._closed = False
         self._batches = self._all()
@@ -103,11 +119,17 @@ class PostgresCopy:
             with closing(self._holder.connect()) as connection, _ended(connection):
                 plan = planned(connection, self._holder.id, self._table, self.schema, self._where)
                 for part in plan:
-                    for batch in [None] if part is None else _read(connection, part, self.schema):
+                    for batch in [None] if part is None else self._read(connection, part):
                         yield self._given(batch)
+                if self._passing is not None:
+                    self._passing(None, None)
         finally:
             # Whoever reads to the end, or to an error, need not close.
             self._leave()
+
+    def _read(self, connection: psycopg.Connection[Any], part: Range) -> Iterator[Batch | None]:
+        for piece in pieces(part, self._rows_per_s):
+            yield from _read(connection, piece, self.schema)
 
     def _leave(self) -> None:
         if not self._closed:
@@ -121,6 +143,8 @@ class PostgresCopy:
             # Ranges that follow could not be read any more; the sooner this is known, the better.
             raise SourceUnreachable("The snapshot is gone", table=self._table.name)
         rows, self.exact = (empty(self.schema), None) if batch is None else batch
+        if self._passing is not None:
+            self._passing(rows, self.exact)
         return rows
 
 

@@ -26,12 +26,12 @@ from headrace.capture.postgres.place import parse_lsn
 from headrace.capture.postgres.visibility import (
     Awaited,
     Pending,
-    Snapshot,
     check_sight,
     sessions_of,
     visible,
     writing,
 )
+from headrace.changelog.window import Snapshot
 from headrace.errors import SourceUnreachable
 
 FIRST_PAUSE = 0.005
@@ -145,10 +145,10 @@ class Holder:
                 host=self.host,
                 remedy="Name one server in the connection string; a name must not lead to several.",
             )
-        return _record_end(parse_lsn(lsn))
+        return record_end(parse_lsn(lsn))
 
 
-def _record_end(insert: int) -> int:
+def record_end(insert: int) -> int:
     """
     Return the end of the last record, given where the next one will begin.
 

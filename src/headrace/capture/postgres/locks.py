@@ -43,6 +43,7 @@ class Locker:
     """None: it is prepared, and no session has it."""
 
     user: str | None
+    application: str | None
     age: float | None
     """Seconds since it began or was prepared; None where we may not know."""
 
@@ -58,7 +59,7 @@ def lockers(
     # holds on itself; those of its savepoints look the same, but are not in pg_prepared_xacts.
     query = """
         SELECT DISTINCT l.virtualtransaction AS transaction, l.pid,
-               coalesce(a.usename, p.owner)::text AS user,
+               coalesce(a.usename, p.owner)::text AS user, a.application_name AS application,
                extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8
                    AS age,
                p.gid

@@ -15,6 +15,8 @@ from headrace.errors import SourceRefused
 
 SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 OPERATIONS = ("insert", "update", "delete", "truncate")
+TOAST_STORE_BYTES = 1 << 30
+"""Of the disk beside a source's log; what would need more is left to REPLICA IDENTITY FULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,14 @@ class Options:
     tables: Mapping[str, TableOptions] = field(default_factory=dict)
     publish: tuple[str, ...] = OPERATIONS
     wal_budget: int | None = None
+    """Bytes of its log that the server may keep for us, where it has no limit of its own."""
+
+    toast_store: bool = True
+    """Whether values that the server leaves out, because they did not change, are kept (R21)."""
+
+    toast_store_bytes: int = TOAST_STORE_BYTES
+    copy_rows_per_s: float | None = None
+    """At most, by all copies of its tables together; None: as fast as they can."""
 
 
 def options_of(name: str, given: Mapping[str, Any], reader: str) -> Options:
@@ -75,6 +85,7 @@ def options_of(name: str, given: Mapping[str, Any], reader: str) -> Options:
             remedy="Use small letters, digits and underscores, 63 at most.",
         )
     timeout = given.get("create_slot_timeout")
+    rate = given.get("copy_rows_per_s")
     return Options(
         name=name,
         connection=str(given["connection"]),
@@ -90,6 +101,9 @@ def options_of(name: str, given: Mapping[str, Any], reader: str) -> Options:
         tables=tables,
         publish=tuple(given.get("publish") or OPERATIONS),
         wal_budget=given.get("wal_budget"),
+        toast_store=bool(given.get("toast_store", True)),
+        toast_store_bytes=int(given.get("toast_store_bytes") or TOAST_STORE_BYTES),
+        copy_rows_per_s=None if rate is None else float(rate),
     )
 
 

@@ -50,6 +50,9 @@ class Commit:
     time: int
     """In microseconds since 1970."""
 
+    start: int = 0
+    """Where the commit record begins."""
+
 
 def bad(message: str, kind: int, offset: int) -> NoReturn:
     """Raise what is wrong with a message of that kind, `offset` bytes from its first."""
@@ -194,14 +197,14 @@ def read_stream_commit(message: bytes | bytearray | memoryview) -> Commit:
     """Return how a streamed transaction ended, when it was committed."""
     cursor = _Cursor(message, STREAM_COMMIT)
     xid = cursor.oid()
-    cursor.skip(1 + 8)
-    end, time = cursor.long(), cursor.long()
+    cursor.skip(1)
+    start, end, time = cursor.long(), cursor.long(), cursor.long()
     cursor.end()
     if end <= 0:
         cursor.wrong("No such place in a log")
     if abs(time) > LAST_TIME:
         cursor.wrong("No such time")
-    return Commit(xid, end, time + EPOCH)
+    return Commit(xid, end, time + EPOCH, start)
 
 
 def read_stream_abort(message: bytes | bytearray | memoryview) -> tuple[int, int]:

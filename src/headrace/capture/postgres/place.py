@@ -11,14 +11,32 @@ the lineage changes (R1, R2).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from headrace.errors import BadPosition
 
 _TEXT = re.compile(
     r"([0-9]{1,20})/([0-9]{1,10})/([0-9]{1,9})/([0-9]{1,10})/([0-9A-F]+)/([0-9A-F]+)"
+    r"(?:@([0-9A-F]+/[0-9A-F]+):([0-9]{1,10}):(-?[0-9]{1,19}))?"
 )
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A commit, such that another one in another history cannot be taken for it."""
+
+    start: int
+    """Where its record begins: a stream from there begins with it (R3)."""
+
+    xid: int
+    """Its top-level transaction, as 32 bits."""
+
+    time: int
+    """In microseconds since 1970."""
+
+    def __str__(self) -> str:
+        return f"@{lsn_text(self.start)}:{self.xid}:{self.time}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +54,8 @@ class Place:
 
     timeline: int
     lsn: int
+    mark: Mark | None = field(default=None, compare=False)
+    """The last commit up to here, where there is one."""
 
     @property
     def lineage(self) -> str:
@@ -48,17 +68,23 @@ class Place:
         """The position's number: an LSN is below 2^63 for longer than any server lives."""
         return self.lsn
 
+    def moved_to(self, lsn: int) -> Place:
+        """Return another place in the same history."""
+        return replace(self, lsn=lsn)
+
     def __str__(self) -> str:
         parts = (self.system, self.database, self.branch, self.timeline, lsn_text(self.lsn))
-        return "/".join(map(str, parts))
+        return "/".join(map(str, parts)) + str(self.mark or "")
 
     @classmethod
     def parse(cls, text: str) -> Place:
         """Read back what `str()` wrote; anything else raises `BadPosition`."""
         if (match := _TEXT.fullmatch(text)) is None:
             raise BadPosition("Text is not a place in a PostgreSQL log", text=text)
-        system, database, branch, timeline, high, low = match.groups()
-        return cls(system, int(database), int(branch), int(timeline), parse_lsn(f"{high}/{low}"))
+        system, database, branch, timeline, high, low, start, xid, time = match.groups()
+        mark = Mark(parse_lsn(start), int(xid), int(time)) if start else None
+        lsn = parse_lsn(f"{high}/{low}")
+        return cls(system, int(database), int(branch), int(timeline), lsn, mark)
 
 
 def parse_lsn(text: str) -> int:

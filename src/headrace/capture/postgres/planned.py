@@ -38,9 +38,11 @@ class PlannedCopy:
     def __init__(
         self, holder: Holder, schema: TableSchema, parts: Sequence[bytes], owns_holder: bool
     ) -> None:
+        self.expected: int | None = None
         self.schema = schema
         self.first = holder.first
         self.last = holder.last
+        self.snapshot = str(holder.snapshot)
         self.parts = parts
         self._holder = holder
         self._owns_holder = owns_holder

@@ -104,13 +104,14 @@ def ensure(
     options: Options,
     tables: Sequence[CatalogTable],
     on_wait: Callable[[], None] | None = None,
+    waits: Sequence[float] = LOCK_SECONDS,
 ) -> Ensured:
     """
     Bring the publication in line with what is asked for, and say what was changed.
 
     The connection is in autocommit. Somebody else's publication, or any where the options
     say so, is only verified. Where locks cannot be had `SourceUnreachable` is raised
-    after a few attempts; `on_wait` is called between them.
+    after a few attempts, as long as `waits` says; `on_wait` is called between them.
     """
     if not tables:
         raise PublicationRefused(
@@ -119,9 +120,9 @@ def ensure(
             remedy="Name the tables that are to be captured.",
         )
     _check_version(connection, options, tables)
-    for attempt, seconds in enumerate(LOCK_SECONDS):
+    for attempt, seconds in enumerate(waits):
         if attempt:
-            time.sleep(LOCK_SECONDS[attempt - 1])
+            time.sleep(waits[attempt - 1])
             if on_wait is not None:
                 on_wait()
         present = read(connection, options.publication)

@@ -77,6 +77,12 @@ class Range:
     where: str = ""
     """The publication's row filter (R18)."""
 
+    pages: int = 1
+    """How many it had when it was planned."""
+
+    rows_per_page: float | None = None
+    """As the last VACUUM or ANALYZE counted them; None where there was none yet."""
+
     @property
     def relation(self) -> str:
         """The leaf's name in SQL."""
@@ -217,14 +223,15 @@ def _leaf(
     statement = f"""
         select relfilenode, pg_catalog.pg_relation_filenode(oid),
                pg_catalog.pg_relation_size(oid), pg_catalog.pg_table_size(oid),
-               pg_catalog.current_setting('block_size')
+               pg_catalog.current_setting('block_size'),
+               greatest(reltuples, 0)::pg_catalog.int8, relpages
         from pg_catalog.pg_class where oid = {leaf.oid}
         """
     *_, found = yield from asked(connection, f"{importing(snapshot)}; {statement}")
     rows = _rows(found)
     if not rows or None in rows[0]:
         raise rewritten(table.name)
-    then, now, size, whole, page = (int(value or 0) for value in rows[0])
+    then, now, size, whole, page, counted, of_pages = (int(value or 0) for value in rows[0])
     if then != now:
         raise rewritten(table.name)
     relation = quoted(leaf.namespace, leaf.table)
@@ -251,6 +258,8 @@ def _leaf(
             snapshot=snapshot,
             columns=columns,
             where=where,
+            pages=(pages if stop is None else stop) - start,
+            rows_per_page=counted / of_pages if counted and of_pages else None,
         )
 
 

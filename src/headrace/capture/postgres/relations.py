@@ -9,6 +9,7 @@ it, in the same flush, perhaps in the same transaction, have other columns than 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,7 @@ from headrace.capture.postgres.layout import Layouts, Relation
 from headrace.capture.postgres.pgoutput import RELATION, TRUNCATE, read_relation, read_truncate
 from headrace.capture.postgres.tuples import Flags, Ints, Messages
 from headrace.changelog.change import TableChanges
+from headrace.errors import SchemaChanged
 
 
 @dataclass(slots=True)
@@ -38,6 +40,13 @@ class Relations:
         if self.differs(version):
             self.versions[oid] = version
         self._received[oid] = number
+
+    def relearn(self, oid: int, decoder: Decoder) -> None:
+        """Take a relation that is known as the decoder has it now."""
+        if (known := self.versions.get(oid)) is not None:
+            # If it was altered since it was described, it will be described again.
+            with suppress(SchemaChanged):
+                self.versions[oid] = decoder.version(known.relation)
 
     def merge(self, other: Relations) -> None:
         """Take what another one knows, where its message was received later than ours."""
@@ -67,6 +76,11 @@ class Decoder:
         self._count += 1
         return self._count
 
+    def version(self, relation: Relation) -> Version:
+        """Return what a relation is from here on."""
+        # The layout is asked for each time: the same names and types may be new columns.
+        return Version(relation, self._layouts.layout(relation))
+
     def decode(
         self,
         run: Messages,
@@ -88,8 +102,7 @@ class Decoder:
                 relation, number = next(announced)
             else:
                 relation, number = read_relation(run.one(index)), self.count()
-            # The layout is asked for each time: the same names and types may be new columns.
-            version = Version(relation, self._layouts.layout(relation))
+            version = self.version(relation)
             if known.differs(version):
                 _span(groups, run, wanted, stamps, known, begin, index)
                 begin = index

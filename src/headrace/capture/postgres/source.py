@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -22,25 +22,33 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from headrace.capture.postgres import checks, publication, slots
+from headrace.capture.postgres import checks, finding, slots
 from headrace.capture.postgres.catalog import CatalogTable, fingerprint, look_up, schema_of
 from headrace.capture.postgres.connection import connect, speaking
 from headrace.capture.postgres.copying import PostgresCopy, read_range
-from headrace.capture.postgres.holder import Holder, import_snapshot, take_snapshot
-from headrace.capture.postgres.late import LateCopy, NotYet
+from headrace.capture.postgres.holder import Holder
+from headrace.capture.postgres.late import LateCopy, altered
+from headrace.capture.postgres.opening import open_slot
 from headrace.capture.postgres.options import Options, address, default_slot, options_of
+from headrace.capture.postgres.pieces import expected_rows
 from headrace.capture.postgres.place import Place
 from headrace.capture.postgres.planned import Part, PlannedCopy, plan_copy
 from headrace.capture.postgres.publishing import Publishing
+from headrace.capture.postgres.removing import refuse_unknown, remove, reset_slot
+from headrace.capture.postgres.room import Meter
 from headrace.capture.postgres.schemas import Schemas
+from headrace.capture.postgres.snapshots import UNSURE_SECONDS, Snapshots
 from headrace.capture.postgres.spill import Spill, scratch_folder
-from headrace.capture.postgres.start import Begin, Resume, decide
 from headrace.capture.postgres.stream import Stream
+from headrace.capture.postgres.toast import Toast
 from headrace.capture.postgres.transactions import Transactions
+from headrace.capture.postgres.trees import Trees
 from headrace.capture.postgres.watch import Watch, same_shape
+from headrace.capture.postgres.witness import Witness
 from headrace.capture.source import (
     Lag,
     News,
+    NotYet,
     Problem,
     SourcePosition,
     SourceSpec,
@@ -56,21 +64,6 @@ from headrace.errors import (
     SourceRefused,
     SourceUnreachable,
 )
-from headrace.storage import points
-
-FIRST_COPY_SECONDS = 60.0
-"""How long the slot's own snapshot is kept for a copy to begin: it holds back vacuum."""
-
-UNSURE_SECONDS = 1.0
-"""
-After reading began anew, how long commits from before may be invisible without our knowing.
-
-Between a commit's being sent and its being visible lie a few instructions of the server; where it
-waits for a standby it says so, and is waited for however long that takes (H2).
-"""
-
-_TRIES = 6
-"""So many attempts at a snapshot, in a quarter of a second, before changes have their turn."""
 
 
 class PostgresSource:
@@ -82,32 +75,49 @@ class PostgresSource:
         self._reader = reader or spec.name
         self.options: Options = options_of(spec.name, spec.options, self._reader)
         self.traits = SourceTraits(
-            lineage="pg", resumes=not self._ephemeral, shares=True, tells=True
+            lineage="pg",
+            resumes=not self._ephemeral,
+            shares=True,
+            tells=True,
+            counts_bytes=True,
+            resets=True,
+            waits=True,
+            copy_rows_per_s=self.options.copy_rows_per_s,
+            lists=True,
         )
         self._tables: dict[TableName, CatalogTable] = {}
         self._schemas: dict[TableName, TableSchema] = {}
         self._query: psycopg.Connection[Any] | None = None
         self._stream: Stream | None = None
         self._transactions: Transactions | None = None
+        self._layouts = Schemas(())
         self._spill: Spill | None = None
         self._taking: Iterator[Changes] = iter(())
         self._at = Place("0", 0, 0, 0, 0)
         self._given = 0
-        self._holder: Holder | None = None
-        self._holder_until = 0.0
+        self._snapshots = Snapshots(self.options)
         self._publishing = Publishing(self.options)
+        self._toast = Toast(self.options, self._reader)
+        self._trees = Trees(self.options)
         self._watch: Watch | None = None
         self._opened_at = 0.0
         self._resumed = False
         self._began = False
+        self._recorded: dict[TableName, TableSchema] = {}
+        self._altered_upto = 0
+        """Up to here the stream may speak of tables as they were before they were described."""
+
         self._claimed = False
         """Whether the log says that the slot is ours."""
 
         self._anew = False
         """Whether what the slot has cannot be read any more."""
 
+        self._meter = Meter(self.options.slot, self.options.wal_budget, time.monotonic)
         self._even_at = 0.0
         self._awake = False
+        self._witness = Witness()
+        self.on_wait: Callable[[str], object] = lambda reason: None
 
     @property
     def origin(self) -> str:
@@ -135,9 +145,30 @@ class PostgresSource:
         """Return what keeps these tables from being captured exactly; changes nothing."""
         try:
             with speaking(self.options), connect(self.options) as connection:
-                return checks.check(connection, self.options, list(dict.fromkeys(tables)))
+                names = list(dict.fromkeys(tables))
+                found = checks.check(connection, self.options, names)
+                return [*found, *finding.unpublished(connection, self.options, names)]
         except HeadraceError as problem:
             return [problem]
+
+    def tables(self) -> Sequence[TableName]:
+        """Return the application's tables; whether each can be captured is for `check`."""
+        with speaking(self.options):
+            return finding.table_names(self.options, self._query)
+
+    def add(self, table: TableName) -> TableSchema:
+        """Publish one more table; its changes come in the stream that is open (H2)."""
+        _, transactions = self._opened()
+        assert self._query is not None
+        with speaking(self.options):
+            found = finding.examined(self._query, self.options, table, self._tables)
+            schema = schema_of(found, self._columns(table))
+            self._publishing.widen(self._query, self._tables, found)
+        self._tables[table], self._schemas[table] = found, schema
+        self._layouts.adopt(found, schema)
+        transactions.relearn(found.oid)
+        self._toast.add(found, schema)
+        return schema
 
     def open(self, after: SourcePosition | str | None) -> SourcePosition:
         """Bring publication and slot in order, and find the place to read on from (H0, H1)."""
@@ -147,24 +178,40 @@ class PostgresSource:
         wanted = None if after is None else Place.parse(str(after))
         with speaking(self.options):
             self._at = self._start(wanted)
+        # Also where a standby took over: it has all that the log has, and history goes on (R2).
+        place = wanted if self._resumed and wanted is not None else self._at
+        first = self._snapshots.first()
+        self._toast.open(self._tables, self._schemas, place, first, self._query, self._resumed)
         self._given = self._at.lsn
         self._even_at = self._opened_at = time.monotonic()
         self._began = True
-        # Also where a standby took over: it has all that the log has, and history goes on (R2).
-        return wanted if self._resumed and wanted is not None else self._at
+        return place
 
     def claim(self) -> str:
         """Return the slot: a server keeps it, and what it needs, until somebody removes it."""
-        return f"slot {self.options.slot}"
+        if not self._ours:
+            # Before the log says that it is: from then on it would be dropped as ours.
+            refuse_unknown(self.options)
+        return self._claim
 
-    def recall(self, notes: Mapping[TableName, str]) -> None:
+    def recall(
+        self, notes: Mapping[TableName, str], schemas: Mapping[TableName, TableSchema]
+    ) -> None:
         """Take what the log kept."""
-        self._claimed = notes.get("") == self.claim()
+        self._claimed = notes.get("") == self._claim
+        self._trees.recall(notes)
+        self._recorded = dict(schemas)
 
     def news(self) -> Sequence[News]:
-        """Tell of tables that are not published yet, or otherwise than they will be."""
+        """Tell of tables that are not published as they will be, and of partitions."""
         left_out = sorted(self._publishing.unfollowed)
-        return [News(table, owed="left out", missing=True) for table in left_out]
+        told = self._trees.news(self._given)
+        found = [*(News(each, owed="left out", missing=True) for each in left_out), *told]
+        return self._toast.news(found)
+
+    def synced(self, upto: str) -> None:
+        """Let go of what was kept to read up to there again."""
+        self._toast.synced(Place.parse(upto).lsn)
 
     def read(self, most: int, wait: float) -> Changes | None:
         """Return the next commits, or a part of a large one, or how far the server came."""
@@ -188,7 +235,8 @@ class PostgresSource:
                 self._anew = True
                 raise SourceUnreachable(error.message, source=self.name) from error
             if received is not None:
-                self._taking = transactions.take(received.buffer, received.starts, received.stops)
+                taken = transactions.take(received.buffer, received.starts, received.stops)
+                self._taking = self._toast.completed(taken)
             elif left <= 0:
                 return self._moved(stream, transactions)
 
@@ -209,6 +257,8 @@ class PostgresSource:
         return LateCopy(self._schemas[table], partial(self._copy, table))
 
     def _copy(self, table: TableName) -> PostgresCopy:
+        self._toast.wait(table)
+        expected = expected_rows(self._query, self.options, self._tables[table])
         holder, own = self._snapshot(table)
         asked = self.options.tables.get(table)
         return PostgresCopy(
@@ -217,20 +267,31 @@ class PostgresSource:
             self._schemas[table],
             where=asked.where if asked else "",
             owns_holder=own,
+            expected=expected,
+            rows_per_s=self.options.copy_rows_per_s,
+            passing=self._toast.fill(table, holder),
         )
 
     def plan(self, table: TableName) -> PlannedCopy | None:
-        """Cut a baseline into ranges that any process can read; None: not worth it, or not yet."""
-        try:
-            holder, own = self._snapshot(table)
-        except NotYet:
-            return None
+        """Cut a baseline into ranges that any process can read; None: it is not worth it."""
+        expected = expected_rows(self._query, self.options, self._tables[table])
+        holder, own = self._snapshot(table)
         asked = self.options.tables.get(table)
         with speaking(self.options):
-            planned = plan_copy(
-                holder, self._tables[table], self._schemas[table], asked.where if asked else "", own
-            )
+            if not self._toast.spares(table, holder, own, self._query):
+                return None
+            try:
+                planned = plan_copy(
+                    holder,
+                    self._tables[table],
+                    self._schemas[table],
+                    asked.where if asked else "",
+                    own,
+                )
+            except SchemaChanged as error:
+                raise altered(error) from error
             if len(planned.parts) > 1:
+                planned.expected = expected
                 return planned
         planned.close()
         return None
@@ -241,7 +302,9 @@ class PostgresSource:
         """Read a range of a planned baseline; also in a process that knows nothing else."""
         found = Part.unpacked(part)
         reader = partial(connect, self.options, host=found.host, port=found.port)
-        for rows, exact in read_range(reader, found.range, found.schema):
+        for rows, exact in read_range(
+            reader, found.range, found.schema, self.options.copy_rows_per_s
+        ):
             yield found.schema, rows, exact
 
     def lag(self) -> Lag:
@@ -253,17 +316,20 @@ class PostgresSource:
         now = time.monotonic()
         if not behind:
             self._even_at = now
-        return Lag(bytes=behind, seconds=now - self._even_at)
+        room = self._meter.measure(self._query, self._given) if self._query else None
+        return Lag(bytes=behind, seconds=now - self._even_at, room=room)
 
     def close(self) -> None:
         """Let go of the server; what is ours there stays."""
-        for each in (self._holder, self._stream, self._query):
+        self._toast.close()
+        self._snapshots.close()
+        for each in (self._stream, self._query):
             if each is not None:
                 with suppress(psycopg.Error, OSError):
                     each.close()
         if self._spill is not None:
             self._spill.close()
-        self._holder = self._stream = self._query = self._spill = None
+        self._stream = self._query = self._spill = None
         self._transactions = None
         self._taking = iter(())
 
@@ -274,13 +340,13 @@ class PostgresSource:
         `data` is the data directory of the engine that read: names that were not given are
         made from it.
         """
-        theirs = PostgresSource(self.spec, reader_of(self.name, data))
-        options = theirs.options
-        with speaking(options), connect(options) as connection:
-            if slots.find(connection, options.slot) is not None:
-                slots.release(connection, options.slot, theirs._application)
-                slots.drop(connection, options.slot)
-            publication.drop(connection, options)
+        theirs = options_of(self.name, self.spec.options, reader_of(self.name, data))
+        remove(theirs, drop_publication=True)
+
+    def reset(self, after: str | None, *, drop_publication: bool) -> None:
+        """Remove the slot, and the publication if asked: then `open` begins anew."""
+        self.close()
+        reset_slot(self.options, after, ours=self._ours, drop_publication=drop_publication)
 
     # -- steps ------------------------------------------------------------------------------
 
@@ -289,37 +355,41 @@ class PostgresSource:
         return self.options.slot_mode == "ephemeral"
 
     @property
-    def _application(self) -> str:
-        # The server cuts names off, and who looks for a dead reader must know where.
-        return f"headrace {self.options.slot}"[:63]
+    def _claim(self) -> str:
+        return f"slot {self.options.slot}"
+
+    @property
+    def _ours(self) -> bool:
+        """Whether the slot is ours, should the log have no start: we died before it had one."""
+        # A name that we made up is nobody else's.
+        return self._claimed or self.options.slot == default_slot(self.name, self._reader)
 
     def _columns(self, table: TableName) -> Sequence[str] | None:
         asked = self.options.tables.get(table)
         return asked.columns if asked and asked.columns else None
 
     def _start(self, wanted: Place | None) -> Place:
-        query = self._query = connect(self.options, application=self._application)
-        slots.release(query, self.options.slot, self._application)
-        replication = connect(self.options, replication=True, application=self._application)
+        self._trees.begin(self._tables)
+        opening = open_slot(
+            self.options,
+            self._tables,
+            self._publishing,
+            wanted,
+            ours=self._ours,
+            anew=self._anew or (self.options.always_baseline and not self._began),
+            on_wait=self.on_wait,
+            witness=self._witness,
+            known=self._recorded,
+        )
+        query, at, replication = opening.query, opening.at, opening.replication
+        self._query = query
         try:
-            server = slots.identify(replication)
-            moved = wanted is not None and wanted.timeline != server.timeline
-            decision = decide(
-                wanted,
-                server,
-                slots.find(query, self.options.slot),
-                slots.timeline_history(replication, server.timeline) if moved else (),
-                ephemeral=self._ephemeral,
-                always_baseline=self._anew or (self.options.always_baseline and not self._began),
-                # A name that we made up is nobody else's: we died before the log had a start.
-                intended=self._claimed
-                or self.options.slot == default_slot(self.name, self._reader),
-            )
-            match self._publishing.prepare(query, decision, self._tables):
-                case Resume(at):
-                    self._resumed = True
-                case Begin() as begin:
-                    at = self._begin(replication, server, begin)
+            self._resumed = opening.created is None
+            if opening.created is not None:
+                # Before anything else goes over that connection: its snapshot ends with it (R14).
+                self._snapshots.keep(opening.created)
+                self._anew = False
+            self._altered_upto = slots.written(query) if self._resumed else 0
             self._stream = Stream(
                 replication,
                 self.options.slot,
@@ -333,11 +403,14 @@ class PostgresSource:
             raise
         self._spill = Spill(scratch_folder(self._reader))
         (around,) = query.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()  # type: ignore[misc]
+        self._layouts = Schemas(
+            ((table, self._schemas[name]) for name, table in self._tables.items()), self._recorded
+        )
         self._transactions = Transactions(
-            Schemas((table, self._schemas[name]) for name, table in self._tables.items()),
+            self._layouts,
             self._spill,
             after=at.lsn,
-            place=partial(_place, at),
+            place=at.moved_to,
             around=int(around),
         )
         self._watch = Watch(
@@ -346,32 +419,9 @@ class PostgresSource:
             self._schemas,
             lambda table: schema_of(table, self._columns(table.name)),
             time.monotonic,
+            self._trees,
         )
         return at
-
-    def _begin(
-        self,
-        replication: psycopg.Connection[Any],
-        server: slots.Identity,
-        decision: Begin,
-    ) -> Place:
-        created = slots.create(
-            replication,
-            self.options.slot,
-            temporary=self._ephemeral,
-            failover=self.options.failover,
-            timeout=self.options.create_slot_timeout,
-        )
-        points.reach(points.SLOT_CREATED)
-        # Before anything else goes over that connection: the slot's snapshot ends with it (R14).
-        self._holder = import_snapshot(
-            partial(connect, self.options), created.snapshot, created.consistent
-        )
-        self._holder_until = time.monotonic() + FIRST_COPY_SECONDS
-        self._anew = self._resumed = False
-        return Place(
-            server.system, server.database, decision.branch, server.timeline, created.consistent
-        )
 
     def _next(self) -> Changes | None:
         try:
@@ -386,10 +436,9 @@ class PostgresSource:
         """
         Say what a table's other columns mean.
 
-        The tables may have been altered since they were described: then plans were made for
-        columns that are gone, and a person has to start anew. Or they were altered before, and
-        this is what was written earlier still: that cannot be decoded with the columns of
-        today, so every table is copied instead.
+        It may have been altered since it was described: then reading goes on at the same place
+        with what it is now. Or it was altered before, several times, and this is what was
+        written in between: nobody can tell what its columns are, so every table is copied.
         """
         with speaking(self.options), connect(self.options) as connection:
             now = look_up(connection, list(self._tables))
@@ -397,7 +446,9 @@ class PostgresSource:
             if fingerprint(table) != fingerprint(self._tables[name]) or not same_shape(
                 schema_of(table, self._columns(name)), self._schemas[name]
             ):
-                return error
+                return SourceUnreachable("A table was altered", table=name)
+        if "now" in error.facts:
+            return error  # it has another name: a person has to say which table is meant
         self._anew = True
         return SourceUnreachable(
             "A table was altered while nobody read", table=error.facts.get("table")
@@ -408,40 +459,26 @@ class PostgresSource:
         if stream.end <= self._given or not transactions.idle:
             return None
         self._given = stream.end
-        return Changes([], _place(self._at, stream.end))
+        self._toast.moved(upto := transactions.place(stream.end))
+        return Changes([], upto)
 
     def _snapshot(self, table: TableName) -> tuple[Holder, bool]:
         """Return a snapshot to copy a table under, and whether it is for this copy alone."""
         stream, transactions = self._opened()
         self._keep_order()
-        if (
-            self._holder is not None
-            and self._holder.alive
-            and self._publishing.published_before(table)
-        ):
-            self._holder_until = time.monotonic() + FIRST_COPY_SECONDS
-            return self._holder, False
+        if self._given < max(self._altered_upto, self._trees.floor(table)):
+            # Applied to its rows, what was written before a column was there would take from
+            # them what they got with it.
+            raise NotYet
+        before = self._publishing.published_before(table) and not self._trees.moved(table)
+        if before and (first := self._snapshots.first()):
+            return first, False
         with speaking(self.options):
             assert self._query is not None
             self._publishing.check_writers(self._query, self._tables[table])
-            tries = 0
-
-            def on_wait(awaited: object) -> None:
-                nonlocal tries
-                tries += 1
-                stream.beat()
-                if tries >= _TRIES:
-                    raise NotYet
-
-            holder = take_snapshot(
-                partial(connect, self.options),
-                self._given,
-                transactions.committed.pairs(),
-                unsure=self._opened_at + UNSURE_SECONDS - time.monotonic(),
-                on_wait=on_wait,
-            )
-        points.reach(points.SNAPSHOT_TAKEN)
-        return holder, True
+            unsure = self._opened_at + UNSURE_SECONDS - time.monotonic()
+            committed = transactions.committed
+            return self._snapshots.another(self._given, committed, unsure, stream.beat), True
 
     def _keep_order(self) -> None:
         """Do what is due besides reading, and notice what the stream does not tell of."""
@@ -449,18 +486,13 @@ class PostgresSource:
             return
         with speaking(self.options):
             self._publishing.settle(self._query, self._tables)
-            self._watch.look(self._query)
-        if self._holder is None or self._holder.readers:
-            return
-        if time.monotonic() > self._holder_until:
-            self._holder.close()
-            self._holder = None
+            try:
+                self._watch.look(self._query)
+            except SchemaChanged as error:
+                raise altered(error) from error
+        self._snapshots.tidy()
 
     def _opened(self) -> tuple[Stream, Transactions]:
         if self._stream is None or self._transactions is None:
             raise SourceUnreachable("Database is not open", source=self.name)
         return self._stream, self._transactions
-
-
-def _place(at: Place, lsn: int) -> Place:
-    return Place(at.system, at.database, at.branch, at.timeline, lsn)

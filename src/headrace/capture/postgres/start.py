@@ -11,7 +11,7 @@ longer has what the log holds (it was rewound); or this is another database.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from headrace.capture.postgres.place import Place, lsn_text
@@ -73,6 +73,7 @@ def decide(
     ephemeral: bool = False,
     always_baseline: bool = False,
     intended: bool = False,
+    other: bool = False,
 ) -> Resume | Begin:
     """
     Say how reading goes on after `after`, the log's end; None where the log has no start.
@@ -80,27 +81,23 @@ def decide(
     `history` is that of the server's timeline; it is looked at only where the log's end is
     on another one. `intended`: the log says that the slot is one we were making when we
     died. `always_baseline` is for the first start of a process, not for its reconnects.
+    `other`: the server was asked, and its history is not the log's, however long it is.
 
     Raises `OtherDatabase`, `SlotRefused` where the slot is somebody else's, and `SlotBusy`.
     """
-    if after is not None and (after.system, after.database) != (server.system, server.database):
-        raise OtherDatabase(
-            "Server is not the one the log was recorded from",
-            recorded=f"{after.system}/{after.database}",
-            found=f"{server.system}/{server.database}",
-        )
-    rewound = after is not None and _rewound(after, server, history)
+    check_database(after, server)
+    rewound = after is not None and (other or _rewound(after, server, history))
     branch = 0 if after is None else after.branch + rewound
     if ephemeral:
         # A slot of that name is not ours to drop: a temporary one ends with its reader.
         reason = Reason.FIRST if after is None else Reason.EPHEMERAL
         return Begin(Reason.REWOUND if rewound else reason, branch, drop=False)
     found = state(slot, server.database)
-    _refuse(slot, found)
+    refuse(slot, found)
     drop = slot is not None
     if after is None:
         if slot is not None and not intended:
-            raise _unknown(slot)
+            raise unknown(slot)
         return Begin(Reason.FIRST, branch, drop)
     if rewound:
         return Begin(Reason.REWOUND, branch, drop)
@@ -110,7 +107,17 @@ def decide(
         return Begin(Reason.GAP, branch, drop)
     if always_baseline:
         return Begin(Reason.ALWAYS, branch, drop)
-    return Resume(Place(after.system, after.database, after.branch, server.timeline, after.lsn))
+    return Resume(replace(after, timeline=server.timeline))
+
+
+def check_database(after: Place | None, server: Identity) -> None:
+    """Raise `OtherDatabase` where the log that ends at `after` is not of this one."""
+    if after is not None and (after.system, after.database) != (server.system, server.database):
+        raise OtherDatabase(
+            "Server is not the one the log was recorded from",
+            recorded=f"{after.system}/{after.database}",
+            found=f"{server.system}/{server.database}",
+        )
 
 
 def _rewound(after: Place, server: Identity, history: Sequence[Switch]) -> bool:
@@ -124,7 +131,8 @@ def _rewound(after: Place, server: Identity, history: Sequence[Switch]) -> bool:
     return after.timeline not in ends or ends[after.timeline] < after.lsn
 
 
-def _refuse(slot: Slot | None, found: SlotState) -> None:
+def refuse(slot: Slot | None, found: SlotState) -> None:
+    """Raise where a slot is not ours to read or drop, or is being read."""
     if slot is None:
         return
     match found:
@@ -140,7 +148,8 @@ def _refuse(slot: Slot | None, found: SlotState) -> None:
             raise SlotBusy("Somebody reads from the slot", slot=slot.name, pid=slot.reader)
 
 
-def _unknown(slot: Slot) -> SlotRefused:
+def unknown(slot: Slot) -> SlotRefused:
+    """Return that there is a slot which nothing says is ours."""
     confirmed = None if slot.confirmed is None else lsn_text(slot.confirmed)
     return SlotRefused(
         "A slot of that name is there, and the log knows nothing of it",

@@ -53,10 +53,17 @@ class Status:
         self.leaving = False
         """Whether the server is shutting down."""
 
-        self._every = min(SILENT_SECONDS, timeout / 3) if timeout else SILENT_SECONDS
+        self.every = min(SILENT_SECONDS, timeout / 3) if timeout else SILENT_SECONDS
+        """The longest silence of ours, in seconds."""
+
         self._asked: deque[float] = deque(maxlen=ASKED_TIMES)
         self._reply = False
         self._told = now
+
+    @property
+    def silent_until(self) -> float:
+        """When the server has to hear from us at the latest, whatever there is to tell."""
+        return self._told + self.every
 
     def moved(self, received: int, end: int) -> None:
         """Take it that the server sent something that ends at `received`, and its log at `end`."""
@@ -94,7 +101,7 @@ class Status:
         ahead = self.acknowledged - self.confirmed
         if self._reply or ahead > ACKNOWLEDGE_BYTES:
             return self._told
-        return self._told + (min(self._every, ACKNOWLEDGE_SECONDS) if ahead > 0 else self._every)
+        return self._told + (min(self.every, ACKNOWLEDGE_SECONDS) if ahead > 0 else self.every)
 
     def update(self) -> tuple[bytes, int]:
         """Return an update, and the acknowledgement in it."""

@@ -25,6 +25,7 @@ from psycopg.pq.abc import PGconn
 
 from headrace.capture.postgres.connection import translated
 from headrace.capture.postgres.direct import SocketWire
+from headrace.capture.postgres.keeper import AWAY_SECONDS, Keeper
 from headrace.capture.postgres.pace import Pace
 from headrace.capture.postgres.place import lsn_text
 from headrace.capture.postgres.status import Status
@@ -65,9 +66,10 @@ class Stream:
     """
     Reads from a slot; owns the connection from then on, also when it cannot begin.
 
-    One thread uses it; only `wake` may be called from others. Messages come in the order
-    sent and each once. What talks to the server raises `SourceUnreachable` when the stream
-    is over, after everything that came before has been given out.
+    One thread uses it; only `wake` may be called from others. While that thread is away, for a
+    few minutes, the server still hears from us. Messages come in the order sent and each once.
+    What talks to the server raises `SourceUnreachable` when the stream is over, after everything
+    that came before has been given out.
     """
 
     def __init__(
@@ -85,6 +87,9 @@ class Stream:
         self._slot = slot
         self._clock = clock
         self._begun = False
+        self._here = clock()
+        # Held while the connection or what is told over it is touched.
+        self._speaks = threading.Lock()
         self._waker = _Waker()
         self._owned = contextlib.ExitStack()
         self._owned.callback(connection.close)
@@ -106,6 +111,8 @@ class Stream:
         self._poll = select.poll()
         self._poll.register(self._wire.descriptor, select.POLLIN)
         self._poll.register(self._waker.descriptor, select.POLLIN)
+        self._keeper = Keeper(self._speak)
+        self._owned.callback(self._keeper.close)
 
     @property
     def end(self) -> int:
@@ -132,10 +139,11 @@ class Stream:
         while True:
             now = self._clock()
             self._waker.rest(min(self._pace.pause(now), until - now))
-            with self._speaking():
-                messages = self._wire.read(most_bytes)
-            self._pace.note(int(messages.stops[-1]) if messages else 0, self._clock())
-            received = self._sorted(messages) if messages else None
+            with self._speaks:
+                with self._speaking():
+                    messages = self._wire.read(most_bytes)
+                self._pace.note(int(messages.stops[-1]) if messages else 0, self._clock())
+                received = self._sorted(messages) if messages else None
             self.beat()
             if received is not None:
                 return received
@@ -150,12 +158,14 @@ class Stream:
 
         Raises `BadPosition` for what was not received yet.
         """
-        self._status.acknowledge(lsn)
+        with self._speaks:
+            self._status.acknowledge(lsn)
         self.beat()
 
     def beat(self) -> None:
         """Send a status update if one is due; to be called often, whatever else goes on."""
-        if self._clock() >= self._status.due:
+        self._here = self._clock()
+        if self._here >= self._status.due:
             self._tell()
 
     def wake(self) -> None:
@@ -196,11 +206,24 @@ class Stream:
         return Received(buffer, starts + _DATA_HEAD, stops, self._status.end)
 
     def _tell(self) -> None:
+        with self._speaks, self._speaking():
+            self._send()
+
+    def _send(self) -> None:
         update, flush = self._status.update()
-        with self._speaking():
-            self._wire.send(update)
-            sent = self._wire.flush()
+        self._wire.send(update)
+        sent = self._wire.flush()
         self._status.told(flush, self._clock(), sent=sent)
+
+    def _speak(self) -> float:
+        """Say that we live, for a reader who is away; return when to look again."""
+        with self._speaks:
+            now = self._clock()
+            if now >= self._status.silent_until and now - self._here < AWAY_SECONDS:
+                # Whoever reads next hears that the stream is over, and why.
+                with contextlib.suppress(StreamEnded, psycopg.Error):
+                    self._send()
+            return max(0.0, self._status.silent_until - self._clock()) or self._status.every
 
     @contextlib.contextmanager
     def _speaking(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ and they count the changes of all tables, ours or not (R5).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -25,11 +26,12 @@ from headrace.capture.postgres.images import Stamps
 from headrace.capture.postgres.layout import Layouts
 from headrace.capture.postgres.open_streams import OpenStream, OpenStreams, block_of, flags, within
 from headrace.capture.postgres.pgoutput import Commit, bad
+from headrace.capture.postgres.place import Mark, Place
 from headrace.capture.postgres.relations import Decoder, Relations
 from headrace.capture.postgres.spill import PART_MESSAGES, Block, Spill
 from headrace.capture.postgres.tuples import Bytes, Flags, Ints, Messages
 from headrace.changelog.change import Changes, TableChanges
-from headrace.changelog.position import MAX_ORDINAL, SourcePosition
+from headrace.changelog.position import MAX_ORDINAL
 from headrace.errors import CaptureError
 
 PIECE_MESSAGES: Final = 65_536
@@ -63,10 +65,11 @@ class Transactions:
         spill: Spill,
         *,
         after: int,
-        place: Callable[[int], SourcePosition],
+        place: Callable[[int], Place],
         around: int,
     ) -> None:
         """`around` is a transaction number of 64 bits near the present, for widening."""
+        self._mark = place(after).mark
         spill.clear()
         self._spill = spill
         self._place = place
@@ -98,6 +101,15 @@ class Transactions:
     def streams(self) -> int:
         """How many transactions are open and streamed."""
         return len(self._streams)
+
+    def place(self, lsn: int) -> Place:
+        """Return the place at `lsn`, up to which all was given, with the last commit before it."""
+        return replace(self._place(lsn), mark=self._mark)
+
+    def relearn(self, oid: int) -> None:
+        """Ask again how a relation's rows are kept: it may be one of our tables by now."""
+        # The server has described it, perhaps, when it was none, and will not do so again.
+        self._session.relearn(oid, self._decoder)
 
     def take(
         self, buffer: bytes | bytearray | memoryview, starts: Ints, stops: Ints
@@ -168,7 +180,8 @@ class Transactions:
             if not len(ends):
                 return
             _, commits, times = self._bounds(run.at(slice(end, end + 1)))
-            commit = Commit(self._whole, int(commits[0]), int(times[0]))
+            start = int(run.bytes.numbers(run.starts[end : end + 1] + 2, ">i8")[0])
+            commit = Commit(self._whole, int(commits[0]), int(times[0]), start)
             yield from self._finish(_WHOLE, commit, self._session, None)
             self._whole = None
             run = run.at(slice(end + 1, None))
@@ -242,6 +255,8 @@ class Transactions:
         self.committed.add(ends, wide)
         tables: list[TableChanges] = []
         if len(ends):
+            start = int(run.bytes.numbers(run.starts[commits][-1:] + 2, ">i8")[0])
+            self._mark = Mark(start, int(xids[-1]), int(times[-1]))
             kept = ends > self._after
             self.dropped += len(ends) - int(np.count_nonzero(kept))
             which = number - 1
@@ -253,7 +268,7 @@ class Transactions:
         upto = max(moved, self._ended, self._position)
         if upto > self._position:
             self._position = upto
-            yield Changes(tables, self._place(upto))
+            yield Changes(tables, self.place(upto))
 
     def _others(self, run: Messages, free: Flags) -> int:
         """Read the messages that change nothing; return how far the position moved by them."""
@@ -336,11 +351,12 @@ class Transactions:
             )
             tables = self._decoder.decode(run, changes & kept, stamps, known, announced)
             if tables and not last:
-                yield Changes(tables, self._place(self._position), ends=False)
+                yield Changes(tables, self.place(self._position), ends=False)
         self._spill.discard(key)
+        self._mark = Mark(commit.start, commit.xid, commit.time)
         if kept:
             self._position = commit.end
-            yield Changes(tables, self._place(commit.end))
+            yield Changes(tables, self.place(commit.end))
 
     def _parts(self, key: int, stream: OpenStream | None) -> Iterator[tuple[Messages, bool]]:
         """Yield a transaction's surviving messages, and with each part whether it is the last."""

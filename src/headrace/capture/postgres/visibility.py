@@ -7,7 +7,6 @@ where it waits for a synchronous standby, that moment can be hours (R11, H2.5).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -15,45 +14,11 @@ from typing import Any
 import psycopg
 
 from headrace.capture.postgres.asking import row, talking
-from headrace.errors import BadMessage, NotPermitted, ServerRefused
-
-_SNAPSHOT = re.compile(r"([0-9]+):([0-9]+):((?:[0-9]+(?:,[0-9]+)*)?)")
+from headrace.changelog.window import Snapshot
+from headrace.errors import NotPermitted, ServerRefused
 
 PREPARED = 0
 """Stands for the id of a prepared transaction that is being committed: sessions do not show it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Which transactions had ended at one moment, by their 64-bit top-level ids."""
-
-    xmin: int
-    """All before it have ended."""
-
-    xmax: int
-    """None from it on has ended, or even begun."""
-
-    running: frozenset[int]
-    """Those between the two that had not ended."""
-
-    def sees(self, xid: int) -> bool:
-        """
-        Whether what this transaction wrote is visible, provided that it has committed.
-
-        For the id of a sub-transaction the answer means nothing: they are not listed (R6).
-        """
-        return xid < self.xmin or (xid < self.xmax and xid not in self.running)
-
-    def __str__(self) -> str:
-        return f"{self.xmin}:{self.xmax}:{','.join(map(str, sorted(self.running)))}"
-
-    @classmethod
-    def parse(cls, text: str) -> Snapshot:
-        """Read `pg_current_snapshot()` as PostgreSQL prints it, or what `str()` wrote."""
-        if (match := _SNAPSHOT.fullmatch(text)) is None:
-            raise BadMessage("Text is not a snapshot", length=len(text))
-        running = frozenset(int(xid) for xid in match[3].split(",") if xid)
-        return cls(int(match[1]), int(match[2]), running)
 
 
 def visible(xid: int, snapshot: Snapshot) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from headrace.capture.pacing import piece_rows
 from headrace.capture.sqlite.database import quoted, reading, speaking
 from headrace.capture.sqlite.rows import Reading, Row, batch_of, fetch
 from headrace.capture.sqlite.setup import LOG
@@ -40,8 +41,13 @@ class SQLiteCopy:
         table: SourceTable,
         schema: TableSchema,
         verify: Callable[[], None],
+        rows_per_s: float | None = None,
     ) -> None:
+        self._rows = piece_rows(rows_per_s, CHUNK_ROWS)
         self.schema = schema
+        self.snapshot = ""
+        self.expected = self._counted(database, path, table.name)
+        self.waits = ""
         self.exact: pa.Array | None = None
         self._database = database
         self._path = path
@@ -76,13 +82,27 @@ class SQLiteCopy:
         """Stop after the chunk that is being read."""
         self._closed = True
 
+    @staticmethod
+    def _counted(database: sqlite3.Connection, path: str, table: str) -> int | None:
+        """Return what the last ANALYZE counted; counting now would take as long as copying."""
+        with speaking(path):
+            if not database.execute(
+                "select 1 from sqlite_master where name = 'sqlite_stat1'"
+            ).fetchone():
+                return None
+            found = database.execute(
+                "select stat from sqlite_stat1 where tbl = ? and stat is not null", (table,)
+            ).fetchone()
+        first = str(found[0]).partition(" ")[0] if found else ""
+        return int(first) if first.isdigit() else None
+
     def _batch(self, rows: Sequence[Row]) -> pa.RecordBatch:
         batch, self.exact = batch_of(self.schema, rows)
         return batch
 
     def _chunk(self, sql: str, values: Sequence[object]) -> tuple[list[Row], bool]:
         """Read rows until a limit is reached; with them, whether these were the last."""
-        limits = Reading(CHUNK_ROWS, CHUNK_BYTES, time.monotonic() + self._seconds)
+        limits = Reading(self._rows, CHUNK_BYTES, time.monotonic() + self._seconds)
         with speaking(self._path), reading(self._database):
             self._verify()
             rows, done = fetch(self._database, sql, values, limits)
@@ -101,7 +121,7 @@ class SQLiteCopy:
 
     def _following(self, place: Sequence[object] | None) -> tuple[str, Sequence[object]]:
         terms = self._terms
-        order = f"order by {', '.join(terms)} limit {CHUNK_ROWS}"
+        order = f"order by {', '.join(terms)} limit {self._rows}"
         present = [f"{quoted(name)} is not null" for name in self._nullable_key]
         if place is not None:
             marks, place = _bound(place)
@@ -129,7 +149,7 @@ class SQLiteCopy:
         while not done and not self._closed:
             rows, done = self._chunk(
                 f"{self._select.replace('select', f'select {rowid},', 1)} "
-                f"where ({absent}) and {rowid} > ? order by {rowid} limit {CHUNK_ROWS}",
+                f"where ({absent}) and {rowid} > ? order by {rowid} limit {self._rows}",
                 (after,),
             )
             if rows:

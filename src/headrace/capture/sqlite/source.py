@@ -14,17 +14,20 @@ import re
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from headrace.capture.pacing import checked_rate
 from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, SourceTraits
 from headrace.capture.sqlite import prune, setup
 from headrace.capture.sqlite.baseline import SQLiteCopy
 from headrace.capture.sqlite.database import busy, connect, probe_writing, reading, speaking
+from headrace.capture.sqlite.forgetting import forget
 from headrace.capture.sqlite.place import Place, witness
 from headrace.capture.sqlite.resume import Reader, compare, resume
 from headrace.capture.sqlite.rows import Reading, Row, fetch, segment_of
 from headrace.capture.sqlite.setup import LOG, REPLANNED
-from headrace.capture.sqlite.tables import KINDS, SourceTable, inspect, table_schema
+from headrace.capture.sqlite.tables import KINDS, SourceTable, inspect, table_names, table_schema
 from headrace.capture.sqlite.watch import Watch
 from headrace.changelog.change import Changes, TableChanges
 from headrace.changelog.schema import TableName, TableSchema
@@ -51,13 +54,18 @@ _BUSY_MS = 100
 
 
 def sqlite(
-    path: str | Path, *, name: str | None = None, columns: Mapping[str, str] | None = None
+    path: str | Path,
+    *,
+    name: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    copy_rows_per_s: float | None = None,
 ) -> SQLiteSource:
     """
     Return the SQLite database at `path` as a source; it is not touched before a start.
 
     `name` is the source's id, by default made from the file's name. `columns` gives
     columns another type than their declared one: `{"at": "text"}` or `{"orders.at": "text"}`.
+    With `copy_rows_per_s` copies of tables read no more rows a second, all together.
     """
     if name is None:
         made = re.sub(r"[^a-z0-9._-]", "_", Path(path).stem.lower()).lstrip("._-")[:64]
@@ -75,19 +83,24 @@ def sqlite(
             )
     # The folder the caller stands in may be another one by the time of a restart.
     where = str(Path(path).expanduser().absolute())
-    return SQLiteSource(SourceSpec("sqlite", name, {"path": where, "columns": dict(columns or {})}))
+    options: dict[str, object] = {"path": where, "columns": dict(columns or {})}
+    if copy_rows_per_s is not None:
+        options["copy_rows_per_s"] = checked_rate(copy_rows_per_s)
+    return SQLiteSource(SourceSpec("sqlite", name, options))
 
 
 class SQLiteSource:
     """Reads one SQLite database; `describe` names the tables that `open` will capture."""
 
-    traits = SourceTraits(lineage="sqlite", inserts_replace=True)
+    traits = SourceTraits(lineage="sqlite", inserts_replace=True, lists=True, resets=True)
 
     def __init__(self, spec: SourceSpec, reader: str | None = None) -> None:
         options = spec.options
         self.spec = spec
         self.name = spec.name
         self.path = str(options["path"])
+        if (rate := options.get("copy_rows_per_s")) is not None:
+            self.traits = replace(self.traits, copy_rows_per_s=float(str(rate)))
         columns = options.get("columns") or {}
         self._overrides: dict[str, str] = dict(columns) if isinstance(columns, Mapping) else {}
         self._reader = reader or spec.name
@@ -134,6 +147,18 @@ class SQLiteSource:
             name: table_schema(table, setup.fields_for(every, table), self._overrides)
             for name, table in found.items()
         }
+
+    def tables(self) -> Sequence[TableName]:
+        """Return the application's tables."""
+        database = connect(self.path)
+        try:
+            with speaking(self.path):
+                return table_names(database)
+        finally:
+            database.close()
+
+    def add(self, table: TableName) -> None:
+        """Leave it to `open`, which sets up what is missing in a few milliseconds."""
 
     def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
         """Return what keeps these tables from being captured exactly; changes nothing."""
@@ -244,7 +269,14 @@ class SQLiteSource:
         schema = next(
             schema for number, schema in reversed(self._schemas.items()) if schema.table == table
         )
-        return SQLiteCopy(database, self.path, found, schema, lambda: self._look_for_ddl(database))
+        return SQLiteCopy(
+            database,
+            self.path,
+            found,
+            schema,
+            lambda: self._look_for_ddl(database),
+            self.traits.copy_rows_per_s,
+        )
 
     def lag(self) -> Lag:
         """Return how many logged changes wait to be read, and since when the oldest does."""
@@ -277,6 +309,16 @@ class SQLiteSource:
         try:
             with speaking(self.path):
                 setup.teardown(database, tables)
+        finally:
+            database.close()
+
+    def reset(self, after: str | None, *, drop_publication: bool) -> None:
+        """Remove what is captured, or our place in it where others read it too."""
+        self.close()
+        database = connect(self.path)
+        try:
+            with speaking(self.path):
+                forget(database, self._reader)
         finally:
             database.close()
 

@@ -100,9 +100,19 @@ def table_schema(
                 field=fields[column.name],
                 nullable=column.nullable,
                 declared=column.declared,
+                # A default of one that is added later is in older rows, too: read them again.
+                rewritten=True,
             )
         )
     return TableSchema(table.name, tuple(columns), table.key)
+
+
+def table_names(database: sqlite3.Connection) -> list[str]:
+    """Return the names of the application's tables."""
+    found = database.execute(
+        "select name from pragma_table_list where schema = 'main' and type = 'table' order by name"
+    )
+    return [name for (name,) in found if not name.startswith((PREFIX, "sqlite_"))]
 
 
 def inspect(database: sqlite3.Connection, name: str) -> SourceTable:

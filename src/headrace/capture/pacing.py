@@ -33,9 +33,9 @@ def checked_rate(rows_per_s: float | None) -> float | None:
 class Pacing:
     """Says when the next rows may be read; all times are of one clock. None: no limit."""
 
-    def __init__(self, rows_per_s: float | None) -> None:
+    def __init__(self, rows_per_s: float | None, now: float = 0.0) -> None:
         self.rows_per_s = rows_per_s
-        self.not_before = 0.0
+        self.not_before = now
         """When the next rows may be read, if some were."""
 
     def took(self, rows: int, now: float) -> None:

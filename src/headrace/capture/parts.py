@@ -55,7 +55,8 @@ def copy_part(order: Order, number: int) -> Iterator[File]:
     """Copy one part, and say of each segment what the index has to know."""
     source = build(SourceSpec(order.kind, order.source, order.options), "")
     limit = source.traits.copy_rows_per_s
-    pacing = Pacing(None if limit is None else limit / order.at_once)
+    # From now on: of many small parts none may count time that another one took.
+    pacing = Pacing(None if limit is None else limit / order.at_once, time.monotonic())
     files = Files(RealDisk(), order.folder)
     attempt = uuid.uuid4().hex[:12]
     gathered = _gathered(cast(Shares, source), order.parts[number], pacing)

@@ -104,7 +104,7 @@ def ensure(
     options: Options,
     tables: Sequence[CatalogTable],
     on_wait: Callable[[], None] | None = None,
-    waits: Sequence[float] = LOCK_SECONDS,
+    waits: Sequence[float] = (),
 ) -> Ensured:
     """
     Bring the publication in line with what is asked for, and say what was changed.
@@ -120,6 +120,7 @@ def ensure(
             remedy="Name the tables that are to be captured.",
         )
     _check_version(connection, options, tables)
+    waits = waits or LOCK_SECONDS
     for attempt, seconds in enumerate(waits):
         if attempt:
             time.sleep(waits[attempt - 1])

@@ -83,6 +83,23 @@ def test_a_table_and_all_that_happens_to_it_are_there(shop: Shop) -> None:
         assert info.restarts == 0
 
 
+@pytest.mark.meets("R3", "PG-24")
+def test_a_marker_written_at_the_server_tells_when_all_before_it_has_arrived(shop: Shop) -> None:
+    orders = memory()
+    with shop.engine(orders) as engine:
+        assert engine.await_ready(PATIENCE)
+        shop.database.execute("update orders set status = 'marked' where id = 7")
+        shop.database.execute("select pg_logical_emit_message(true, 'headrace', 'within')")
+        assert engine.await_marker("shop", "within", PATIENCE)
+        row = orders.get(7)
+        assert row is not None
+        assert row["status"] == "marked"
+        shop.database.execute("select pg_logical_emit_message(false, 'headrace', 'alone')")
+        shop.database.execute("select pg_logical_emit_message(true, 'somebody', 'else')")
+        assert engine.await_marker("shop", "alone", PATIENCE)
+        assert not engine.await_marker("shop", "else", 0)
+
+
 @pytest.mark.meets("PG-04", "R2", "R8", "H0")
 def test_what_happens_between_two_lives_is_not_lost(shop: Shop) -> None:
     with shop.engine(memory()) as engine:

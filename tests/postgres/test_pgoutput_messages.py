@@ -47,8 +47,20 @@ def test_a_truncate_names_each_table_once(tables: list[int], xid: int | None) ->
 
 
 def test_only_a_message_outside_transactions_has_a_place() -> None:
-    assert pgoutput.read_message(m.message(77, "p", b"content", transactional=False)) == 77
-    assert pgoutput.read_message(m.message(77, "p", b"content", xid=3), streamed=True) is None
+    alone = pgoutput.read_message(m.message(77, "p", b"content", transactional=False))
+    assert alone == (77, "p", b"content")
+    within = pgoutput.read_message(m.message(77, "p", b"content", xid=3), streamed=True)
+    assert within.lsn is None
+
+
+def test_a_message_of_our_prefix_marks_a_place_unless_it_says_too_much() -> None:
+    def marker(prefix: str, content: bytes) -> str:
+        return pgoutput.read_message(m.message(1, prefix, content)).marker
+
+    assert marker("headrace", b"deployed") == "deployed"
+    assert marker("other", b"deployed") == ""
+    assert marker("headrace", b"x" * 201) == ""
+    assert marker("headrace", b"\xff") == "\ufffd"
 
 
 def test_the_position_of_a_streamed_commit_is_the_end_of_its_record() -> None:

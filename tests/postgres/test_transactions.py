@@ -370,6 +370,27 @@ def test_a_message_outside_transactions_moves_the_position_and_nothing_else() ->
     assert [each.upto.commit for each in found] == [40]
 
 
+@pytest.mark.meets("R3", "R5")
+def test_markers_come_with_the_commit_they_stand_in_once_and_not_if_it_was_rolled_back() -> None:
+    ours = made(after=10)
+    run = [
+        m.begin(1), m.message(5, "headrace", b"old"), m.commit(10),
+        m.message(9, "headrace", b"older", transactional=False),
+        m.begin(2), m.message(15, "headrace", b"within"), m.message(16, "p", b"x"), m.commit(20),
+        m.message(30, "headrace", b"alone", transactional=False),
+    ]  # fmt: skip
+    assert [text for each in taken(ours, run) for text in each.markers] == ["within", "alone"]
+    streamed = [
+        m.stream_start(7, first=True),
+        m.message(31, "headrace", b"kept", xid=7),
+        m.message(32, "headrace", b"rolled back", xid=8),
+        m.stream_stop(),
+        m.stream_abort(7, 8),
+        m.stream_commit(7, 40),
+    ]
+    assert [text for each in taken(ours, streamed) for text in each.markers] == ["kept"]
+
+
 def test_an_empty_commit_moves_the_position() -> None:
     [moved] = taken(made(), [m.begin(1), m.origin(3, "there"), m.type_(5, "s", "t"), m.commit(40)])
     assert (moved.upto.commit, list(moved.tables)) == (40, [])

@@ -19,6 +19,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 from headrace.capture import beats
@@ -107,6 +108,9 @@ class Recorder:
         self._credit = False
         self._first_pending: float | None = None
         self._moved: SourcePosition | None = None
+        self._markers: tuple[str, ...] = ()
+        """Those that came with nothing else since."""
+
         self._last_heartbeat = clock()
         self._last_lag = clock()
         self._captured = 0
@@ -204,7 +208,7 @@ class Recorder:
                 # Before it is made: after a death in between it is known to be ours.
                 log.note(self._teller.claim())
             at = self._source.open(log.source_position)
-            self._moved = None
+            self._moved, self._markers = None, ()
             reason = break_at(log, at, self._source.traits.resumes)
             if reason is not None:
                 self._copies.owed_end = 0
@@ -319,12 +323,13 @@ class Recorder:
 
     def _take(self, log: LogWriter, changes: Changes) -> None:
         if changes.tables or not log.pending_complete:
-            log.append(changes)
-            self._moved = None
+            log.append(replace(changes, markers=self._markers + changes.markers))
+            self._moved, self._markers = None, ()
             if self._first_pending is None:
                 self._first_pending = self._clock()
         elif changes.ends:
             self._moved = changes.upto
+            self._markers += changes.markers
 
     def _flush_at(self, first: float) -> float:
         return first + (SOON_SECONDS if self._credit else LATE_SECONDS)
@@ -360,7 +365,7 @@ class Recorder:
         """Let the log's end follow a source in which nothing of ours changes (R34)."""
         if self._moved is None or self._first_pending is not None:
             return
-        if not beats.due(
+        if not self._markers and not beats.due(
             log.end.commit,
             self._moved.commit,
             # A baseline counts once the log has passed its end: nobody waits for that.
@@ -369,8 +374,8 @@ class Recorder:
             counts_bytes=self._source.traits.counts_bytes,
         ):
             return
-        beat = log.heartbeat(self._moved)
-        self._moved = None
+        beat = log.heartbeat(self._moved, self._markers)
+        self._moved, self._markers = None, ()
         self._last_heartbeat = self._clock()
         if beat is not None:
             self._remember(log)

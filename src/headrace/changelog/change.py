@@ -48,6 +48,9 @@ class Changes:
     ends: bool = True
     """False for a part of a commit too large for memory; its last part says True (R9)."""
 
+    markers: tuple[str, ...] = ()
+    """Texts that somebody wrote among the changes, to learn when all before has arrived."""
+
     @property
     def row_count(self) -> int:
         """Changes in all tables."""

@@ -81,6 +81,8 @@ class Flush(Entry, frozen=True, tag="flush", omit_defaults=True, kw_only=True):
     """The running maximum of `time` over the log: commit times are not monotonic (R37)."""
 
     files: tuple[File, ...]
+    markers: tuple[str, ...] = ()
+    """Texts that somebody wrote at the source, before its end."""
 
     @property
     def span(self) -> tuple[Position, Position]:
@@ -130,6 +132,8 @@ class Heartbeat(Entry, frozen=True, tag="heartbeat", omit_defaults=True, kw_only
 
     last: str
     source: str
+    markers: tuple[str, ...] = ()
+    """As of a flush."""
 
 
 class Owed(Entry, frozen=True, tag="owed", omit_defaults=True, kw_only=True):

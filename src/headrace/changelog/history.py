@@ -39,6 +39,10 @@ Step: TypeAlias = Flush | Gap | Heartbeat | Owed
 """An entry that moves the log's end."""
 
 
+MARKERS_KEPT = 1_000
+"""So many of the newest markers can be waited for."""
+
+
 @dataclass(slots=True)
 class Known:
     """What the log knows of one table."""
@@ -88,6 +92,8 @@ class History:
         self.baselines = 0
         self.counts = Counts()
         self.tables: dict[str, Known] = {}
+        self.markers: dict[str, str] = {}
+        """Where texts that somebody wrote at the source are, the newest of each."""
         self.notes: dict[str, str] = {}
         """What the source wants to be told again, by table; its own under the empty name."""
         self.steps: list[Step] = []
@@ -104,6 +110,13 @@ class History:
     def take(self, entry: AnyEntry) -> None:
         """Add the next entry."""
         self.term = max(self.term, entry.term)
+        if isinstance(entry, Flush | Heartbeat):
+            for text in entry.markers:
+                # The newest one counts; only so many are remembered.
+                self.markers.pop(text, None)
+                self.markers[text] = entry.last
+                if len(self.markers) > MARKERS_KEPT:
+                    del self.markers[next(iter(self.markers))]
         match entry:
             case Flush():
                 self._flush(entry)

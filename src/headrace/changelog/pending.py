@@ -44,6 +44,7 @@ class Pending:
     last: Position | None = None
     begun: int = 0
     time: int = 0
+    markers: list[str] = field(default_factory=list)
     spilled: list[File] = field(default_factory=list)
     """Segments of it that are on disk, and that nothing names yet."""
 
@@ -65,6 +66,7 @@ class Pending:
             self._gather(table.schema, table.rows)
         self.upto = changes.upto
         self.complete = changes.ends
+        self.markers += changes.markers
 
     def _gather(self, schema: TableSchema, rows: pa.Table) -> None:
         # The newest group of a table takes what has its schema; another schema starts a new

@@ -202,6 +202,12 @@ class LogReader:
                     return found
         raise UnknownTable("Log has no schema of this table", table=table, source=self._source)
 
+    def marker(self, text: str) -> Position | None:
+        """Return where the newest marker with this text is; None where none is known."""
+        with self._changed:
+            found = self._history.markers.get(text)
+            return None if found is None else Position.parse(found)
+
     def altered(self, table: str, since: int) -> tuple[int, TableSchema] | None:
         """
         Return the newest schema of a table, and its id, if it came after that of id `since`.

@@ -322,9 +322,10 @@ class LogWriter:
             # R37: commit times are not monotonic; this one is.
             high_time=max(time, self._history.high_time),
             files=tuple(pending.spilled),
+            markers=tuple(pending.markers),
         )
 
-    def heartbeat(self, at: SourcePosition) -> Heartbeat | None:
+    def heartbeat(self, at: SourcePosition, markers: tuple[str, ...] = ()) -> Heartbeat | None:
         """
         Record that the source has come to `at` without a change; None where that is known.
 
@@ -336,9 +337,10 @@ class LogWriter:
         place = Position(self.epoch, at.commit)
         if self._pending.rows or not self._pending.complete:
             return None
-        if place < Position(self.epoch, self.end.commit) or str(at) == self.source_position:
+        known = str(at) == self.source_position and not markers
+        if place < Position(self.epoch, self.end.commit) or known:
             return None
-        return self._beat(max(place, self.end), str(at))
+        return self._beat(max(place, self.end), str(at), markers)
 
     def baseline(self, schema: TableSchema) -> BaselineWriter:
         """Begin a baseline of a table; it counts once it is finished, and may be discarded."""
@@ -439,11 +441,12 @@ class LogWriter:
             )
         return known.latest
 
-    def _beat(self, last: Position, source: str) -> Heartbeat:
+    def _beat(self, last: Position, source: str, markers: tuple[str, ...] = ()) -> Heartbeat:
         beat = Heartbeat(
             **self._head(),
             last=str(last),
             source=source,
+            markers=markers,
         )
         self._append(beat)
         return beat

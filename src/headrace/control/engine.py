@@ -320,20 +320,28 @@ class Engine:
         of the source is ready. A recorder that stopped for good is started again. Returns
         whether all is done; waits for it up to `timeout` seconds, as `reload` does.
         """
-        runs = self._chosen(None, source)
-        if not self._running or (recording := self._recordings.get(source)) is None:
-            raise NotRunning("The engine has not started", source=source)
+        recording = self._recording(source)
         if not self._sources[source].traits.resets:
             raise SourceRefused("This kind of source cannot be reset", source=source)
         recording.reset(Reset(drop_publication))
         self._heard()
+        return self._readiness.until(lambda: self.is_ready(source), source, timeout)
 
-        def over() -> bool:
-            stuck = recording.gave_up or any(run.failed for run in runs)
-            return self.is_ready(source) or stuck or not self._running
+    def await_marker(self, source: str, text: str, timeout: float | None = None) -> bool:
+        """
+        Wait until all that was committed before a marker is at every target of its source.
 
-        self._readiness.wait_for(over, timeout)
-        return self.is_ready(source)
+        A marker is a message in the source's own stream: for PostgreSQL
+        `select pg_logical_emit_message(true, 'headrace', 'text')`, of 200 bytes at most. False
+        when the time is over, or waiting is of no use (see `await_ready`).
+        """
+        recording, runs = self._recording(source), self._chosen(None, source)
+
+        def arrived() -> bool:
+            at = recording.log.marker(text)
+            return at is not None and all(run.has(at) for run in runs)
+
+        return self._readiness.until(arrived, source, timeout)
 
     def dead_letters(
         self, pipeline: str | None = None, *, superseded: bool = False
@@ -448,6 +456,12 @@ class Engine:
     def _wake(self, run: PipelineRun) -> None:
         if self._drivers is not None:
             self._drivers.wake(run)
+
+    def _recording(self, source: str) -> Recording:
+        self._chosen(None, source)
+        if not self._running or source not in self._recordings:
+            raise NotRunning("The engine has not started", source=source)
+        return self._recordings[source]
 
     def _chosen(self, pipeline: str | None, source: str | None) -> list[PipelineRun]:
         if pipeline is not None:

@@ -73,6 +73,18 @@ class Readiness:
         with self._changed:
             return self._changed.wait_for(done, timeout)
 
+    def until(self, done: Callable[[], bool], source: str, timeout: float | None) -> bool:
+        """Wait for something of a source, unless that is of no use; return whether it is so."""
+        recording = self._recordings[source]
+        runs = [run for run in self._runs if run.source == source]
+
+        def stuck() -> bool:
+            failed = recording.gave_up or any(run.failed for run in runs)
+            return failed or not self._at_work()
+
+        self.wait_for(lambda: done() or stuck(), timeout)
+        return done()
+
     def call(self, call: Callable[[], None]) -> None:
         """Call `call` once, when all is ready next: at once if it is."""
         with self._changed:

@@ -224,6 +224,13 @@ class PipelineRun:
         """The position that all tables at the target have reached."""
         return min((m.reached for m in self.members if m.shown), default=ORIGIN)
 
+    def has(self, at: Position) -> bool:
+        """Whether readers of every table that follows the log see all up to there."""
+        following = self.pipeline.mode != "baseline"
+        return all(
+            member.shown and (not following or member.reached >= at) for member in self.members
+        )
+
     def watermark(self) -> Watermark:
         """Return what this pipeline still needs the source to keep (R8)."""
         log, only = self._around.log, self.pipeline.mode == "changes"

@@ -64,6 +64,7 @@ class MemoryPosition:
 class _Commit:
     number: int
     changes: list[tuple[TableSchema, Change]] = field(default_factory=list)
+    markers: tuple[str, ...] = ()
 
 
 class MemorySource:
@@ -199,6 +200,11 @@ class MemorySource:
         with self._changed:
             self._commit(_Commit(self._last + 1))
 
+    def emit_marker(self, text: str) -> None:
+        """Write a marker among the changes, as a commit of its own."""
+        with self._changed:
+            self._commit(_Commit(self._last + 1, markers=(text,)))
+
     def reset(self) -> None:
         """Begin a new life, as a restored database does: rows stay, numbers begin anew."""
         with self._changed:
@@ -322,6 +328,7 @@ class MemorySource:
 
     def _next(self, most: int) -> Changes | None:
         taken: list[tuple[TableSchema, Change]] = []
+        markers: tuple[str, ...] = ()
         upto = self._at
         ends = True
         # Commits are numbered without gaps, so a number is also a place in the list.
@@ -334,13 +341,14 @@ class MemorySource:
                 self._part += most
                 break
             taken += rest
+            markers += commit.markers
             self._part = 0
             upto = MemoryPosition(self._life, commit.number)
         if upto == self._at and not taken:
             return None
         self._at = upto
         self._changed.notify_all()
-        return Changes(_by_table(taken), upto, ends)
+        return Changes(_by_table(taken), upto, ends, markers)
 
     def wake(self) -> None:
         """End the wait of a running `read`, or of the next one."""

@@ -11,15 +11,20 @@ Bytes come from a network. Whatever they are, reading them ends in a value or in
 
 from __future__ import annotations
 
+import builtins
 import struct
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from headrace.capture.postgres.layout import Relation, RelationColumn
 from headrace.errors import BadMessage
 
 BEGIN, COMMIT, INSERT, UPDATE, DELETE, TRUNCATE = map(ord, "BCIUDT")
 RELATION, TYPE, ORIGIN, MESSAGE = map(ord, "RYOM")
+
+MARKER_PREFIX: Final = "headrace"
+MARKER_BYTES: Final = 200
+"""A logical message of this prefix, and no longer, is a marker."""
 STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = map(ord, "SEcA")
 
 BEGIN_SIZE: Final = 21
@@ -58,6 +63,23 @@ def bad(message: str, kind: int, offset: int) -> NoReturn:
     """Raise what is wrong with a message of that kind, `offset` bytes from its first."""
     name = chr(kind) if 32 < kind < 127 else f"0x{kind:02x}"
     raise BadMessage(message, kind=name, offset=offset)
+
+
+class LogicalMessage(NamedTuple):
+    """A message that an application wrote into the server's log."""
+
+    lsn: int | None
+    """Where it stands; None if it is part of a transaction."""
+
+    prefix: str
+    content: bytes
+
+    @property
+    def marker(self) -> str:
+        """What it marks; empty where it is none of ours, or says too much."""
+        if self.prefix != MARKER_PREFIX or len(self.content) > MARKER_BYTES:
+            return ""
+        return self.content.decode(errors="replace")
 
 
 class _Cursor:
@@ -106,6 +128,10 @@ class _Cursor:
         self.at = end + 1
         return text
 
+    def bytes(self, size: int) -> builtins.bytes:
+        self.skip(size)
+        return self._bytes[self.at - size : self.at]
+
     def skip(self, size: int) -> None:
         if size < 0 or self.at + size > len(self._bytes):
             self.wrong("Message ends too early")
@@ -149,18 +175,20 @@ def read_truncate(
     return tuple(dict.fromkeys(cursor.oid() for _ in range(count)))
 
 
-def read_message(message: bytes | bytearray | memoryview, *, streamed: bool = False) -> int | None:
-    """Return where a logical message stands in the log; None if it is part of a transaction."""
+def read_message(
+    message: bytes | bytearray | memoryview, *, streamed: bool = False
+) -> LogicalMessage:
+    """Return what somebody wrote into the server's log by `pg_logical_emit_message`."""
     cursor = _Cursor(message, MESSAGE)
     cursor.skip(4 if streamed else 0)
     transactional = cursor.byte() & 1
     lsn = cursor.long()
-    cursor.text()
-    cursor.skip(cursor.integer())
+    prefix = cursor.text()
+    content = cursor.bytes(cursor.integer())
     cursor.end()
     if lsn < 0:
         cursor.wrong("No such place in a log")
-    return None if transactional else lsn
+    return LogicalMessage(None if transactional else lsn, prefix, content)
 
 
 def check_type(message: bytes | bytearray | memoryview, *, streamed: bool = False) -> None:

@@ -288,7 +288,7 @@ class Toast:
         self._shrink()
         self._within = not changes.ends
         self._settle()
-        yield Changes(made, changes.upto, changes.ends)
+        yield Changes(made, changes.upto, changes.ends, changes.markers)
 
     def moved(self, upto: SourcePosition) -> None:
         """Hear that reading has come so far without a change."""

@@ -83,6 +83,7 @@ class Transactions:
         self._tail: Block | None = None
         self._whole: int | None = None
         self._taking = False
+        self._markers: list[str] = []
         self.committed = Committed()
         self.dropped = 0
         """Commits that came although the log has them."""
@@ -249,8 +250,9 @@ class Transactions:
         if np.count_nonzero(begins) != np.count_nonzero(commits):
             # A second one begins, and with a relation, so that it was cut off as a piece.
             bad("Transaction has not ended", pgoutput.BEGIN, 0)
-        moved = self._others(run, free)
         xids, ends, times = self._bounds(run)
+        beyond = np.append(ends > self._after, False)[number - 1]
+        moved = self._others(run, free, beyond)
         wide = self._widened(xids)
         self.committed.add(ends, wide)
         tables: list[TableChanges] = []
@@ -268,10 +270,14 @@ class Transactions:
         upto = max(moved, self._ended, self._position)
         if upto > self._position:
             self._position = upto
-            yield Changes(tables, self.place(upto))
+            yield Changes(tables, self.place(upto), markers=self._marked())
 
-    def _others(self, run: Messages, free: Flags) -> int:
-        """Read the messages that change nothing; return how far the position moved by them."""
+    def _others(self, run: Messages, free: Flags, beyond: Flags) -> int:
+        """
+        Read the messages that change nothing; return how far the position moved by them.
+
+        `beyond` tells which are of transactions that the log does not have.
+        """
         moved = 0
         streamed = run.lead > 1
         rare = (
@@ -282,16 +288,23 @@ class Transactions:
         for index in np.flatnonzero(rare).tolist():
             kind = run.kinds[index]
             if kind == pgoutput.MESSAGE:
-                lsn = pgoutput.read_message(run.one(index), streamed=streamed)
-                if free[index] and lsn is None:
+                found = pgoutput.read_message(run.one(index), streamed=streamed)
+                if free[index] and found.lsn is None:
                     bad("Message of a transaction stands in none", int(kind), 0)
-                if free[index] and lsn is not None:
-                    moved = max(moved, lsn)
+                if free[index] and found.lsn is not None:
+                    moved = max(moved, found.lsn)
+                new = beyond[index] if found.lsn is None else found.lsn > self._position
+                if new and found.marker:
+                    self._markers.append(found.marker)
             elif kind == pgoutput.TYPE:
                 pgoutput.check_type(run.one(index), streamed=streamed)
             else:
                 pgoutput.check_origin(run.one(index))
         return moved
+
+    def _marked(self) -> tuple[str, ...]:
+        found, self._markers = tuple(self._markers), []
+        return found
 
     def _widened(self, xids: Ints) -> Ints:
         wide = widened(xids, self._around)
@@ -336,7 +349,7 @@ class Transactions:
         ordinal = 0
         for run, last in self._parts(key, stream):
             free = np.zeros(len(run.kinds), np.bool_)
-            self._others(run, free)
+            self._others(run, free, np.full(len(run.kinds), kept))
             changes = _CHANGES[run.kinds]
             ordinals = np.cumsum(changes) + (ordinal - 1)
             ordinal += int(np.count_nonzero(changes))
@@ -356,7 +369,7 @@ class Transactions:
         self._mark = Mark(commit.start, commit.xid, commit.time)
         if kept:
             self._position = commit.end
-            yield Changes(tables, self.place(commit.end))
+            yield Changes(tables, self.place(commit.end), markers=self._marked())
 
     def _parts(self, key: int, stream: OpenStream | None) -> Iterator[tuple[Messages, bool]]:
         """Yield a transaction's surviving messages, and with each part whether it is the last."""

@@ -8,9 +8,9 @@ OF_LOG = (
     Mutation(
         "acknowledge before sync",
         "capture/recorder.py",
-        "            log.append(changes)\n",
-        "            log.append(changes)\n"
-        "            self._source.acknowledge(str(changes.upto))\n",
+        "            self._moved, self._markers = None, ()\n            if self._first",
+        "            self._moved, self._markers = None, ()\n"
+        "            self._source.acknowledge(str(changes.upto))\n            if self._first",
     ),
     Mutation(
         "no sort in the log",

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from headrace.changelog.schema import Column
 from headrace.control.run import PipelineRun
-from headrace.errors import ColumnsChanged, SourceUnreachable, UnknownColumn
+from headrace.errors import (
+    ChangesMissing,
+    ColumnsChanged,
+    SourceUnreachable,
+    StorageError,
+    UnknownColumn,
+)
 from headrace.pipeline.definition import OnSchemaChange, Pipeline
 from headrace.pipeline.steps import Filter, equals
 from headrace.tables import Row
@@ -224,3 +231,113 @@ def test_a_target_that_refuses_stops_its_pipeline() -> None:
     world.add({"id": 4, "status": "new", "note": "n"})
     assert "refuses" in stopped(world.live).message
     assert len(target.seen) == 3
+
+
+def test_columns_that_go_back_to_what_they_were_are_followed() -> None:
+    orders = memory()
+    world = World(orders)
+    world.source.rename_column("orders", "status", "state")
+    world.add({"id": 4, "state": "new"})
+    assert rows(orders)[4] == {"id": 4, "state": "new"}
+    world.source.rename_column("orders", "state", "status")
+    world.reconnect()
+    world.add({"id": 5, "status": "newer"})
+    assert rows(orders)[5] == {"id": 5, "status": "newer"}
+    assert rows(orders)[1] == {"id": 1, "status": "old"}
+
+
+def test_what_older_rows_have_is_remembered_when_the_source_has_forgotten_it() -> None:
+    orders = memory()
+    world = World(orders)
+    world.source.add_column("orders", "paid", "int64", 7)
+    world.add({"id": 4, "status": "new", "paid": 8})
+    forgetting = world.source._schemas["orders"]
+    bare = tuple(replace(column, missing=None) for column in forgetting.columns)
+    world.source._schemas["orders"] = replace(forgetting, columns=bare)
+    again = memory()
+    world.live = world.run(Pipeline(world.source, "orders", again))
+    world.settle(world.live)
+    assert rows(again)[1]["paid"] == 7
+    world.source.add_column("orders", "note", "text")
+    world.add({"id": 5, "status": "new", "paid": 9, "note": "n"})
+    assert {key: row["paid"] for key, row in rows(again).items()} == {1: 7, 2: 7, 3: 7, 4: 8, 5: 9}
+
+
+def test_a_table_that_was_altered_before_the_pipeline_opened_is_followed() -> None:
+    world = World(memory())
+    late = memory()
+    pipeline = Pipeline(world.source, "orders", late)
+    described = world.source.describe(["orders"])
+    world.source.add_column("orders", "paid", "int64", 7)
+    world.add({"id": 4, "status": "new", "paid": 8})
+    run = world.run(pipeline)
+    run.prepare(described)
+    run.open()
+    world.settle(run)
+    assert rows(late)[1] == {"id": 1, "status": "old", "paid": 7}
+
+
+def test_a_reload_that_was_asked_for_is_owed_over_an_alteration() -> None:
+    orders = memory()
+    world = World(orders)
+    world.live.ask_reload("orders", world.copies)
+    world.live.step()
+    world.source.add_column("orders", "note", "text")
+    world.add({"id": 4, "status": "new", "note": "n"})
+    assert world.numbers > world.copies
+    assert rows(orders)[4]["note"] == "n"
+
+
+def test_a_failing_store_does_not_make_an_alteration_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders = memory()
+    world = World(orders)
+    store = world.live._around.store
+    kept = store.set_states
+
+    def full(*arguments: object) -> None:
+        monkeypatch.setattr(store, "set_states", kept)
+        raise StorageError("No room")
+
+    monkeypatch.setattr(store, "set_states", full)
+    world.source.add_column("orders", "note", "text")
+    world.add({"id": 4, "status": "new", "note": "n"})
+    world.settle(world.live)
+    assert rows(orders)[4] == {"id": 4, "status": "new", "note": "n"}
+
+
+def test_a_listener_is_told_all_anew_when_the_key_is_another_one() -> None:
+    orders = memory()
+    world = World(orders)
+    changes = orders.changes()
+    schema = world.source._schemas["orders"]
+    world.source._schemas["orders"] = replace(schema, key=("status",))
+    world.source._rows["orders"] = {("old",): {"id": 1, "status": "old"}}
+    world.reconnect()
+    first = next(changes)
+    assert first.op == "truncate"
+    second = next(changes)
+    assert (second.op, second.key) == ("insert", ("old",))
+    assert dict(orders.get("old") or {}) == {"id": 1, "status": "old"}
+
+
+@pytest.mark.meets("R1")
+def test_who_takes_changes_alone_is_told_of_missing_ones_over_lives() -> None:
+    world = Stepping()
+    pipeline = Pipeline(world.source, "orders", memory(), mode="changes")
+    run = world.run(pipeline)
+    world.put(1)
+    world.settle(run)
+    log = world.recorder._log
+    assert log is not None
+    log.owe("orders", "left out", missing=True)
+    world.put(2)
+    log.owe("orders", "partitions")
+    world.log.refresh()
+    world.settle(run)
+    assert isinstance(run.error, ChangesMissing)
+    again = world.run(Pipeline(world.source, "orders", memory(), mode="changes"))
+    world.settle(again)
+    assert isinstance(again.error, ChangesMissing)
+    assert not again.ready

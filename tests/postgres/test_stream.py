@@ -468,11 +468,11 @@ def test_a_slot_that_is_taken_or_missing_is_said(slots: Slots, direct: bool) -> 
 
 
 @BOTH
-def test_a_slot_of_another_kind_is_refused(slots: Slots, direct: bool) -> None:
+def test_a_slot_that_cannot_be_read_is_looked_at_anew(slots: Slots, direct: bool) -> None:
     slot = f"{slots.database.name}_physical"
     slots.database.execute("select pg_create_physical_replication_slot(%s)", slot)
     try:
-        with pytest.raises(SlotRefused):
+        with pytest.raises(SourceUnreachable):
             slots.open(slot, direct=direct)
     finally:
         slots.wait_until_free(slot)

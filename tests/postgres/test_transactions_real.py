@@ -189,7 +189,8 @@ def test_types_keep_their_values(captured: Captured) -> None:
     messages = captured.messages()
     [relation] = [read_relation(each) for each in messages if each[:1] == b"R"]
     assert len(relation.columns) == 14
-    [changes] = taken(everything(), messages)
+    # Before 15 the server tells of commits without a change, too.
+    [changes] = [each for each in taken(everything(), messages) if each.tables]
     [table] = changes.tables
     first, second, third = table.rows["after"].to_pylist()
     assert str(first["d"]) == "4.50"

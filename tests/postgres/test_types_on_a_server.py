@@ -273,11 +273,20 @@ def both_ways(
     return type, streamed, text_column(type, column(raw))
 
 
+SINCE_15 = ("numeric(3,5)", "numeric(5,-2)")
+"""Scales that are negative, or exceed the precision."""
+
+
 @pytest.mark.meets("R18", "R23f", "S6")
 def test_every_type_is_the_same_streamed_and_copied(database: Database) -> None:
     database.execute(MADE)
     connection = database.connect(options=SESSION)
     for declared, literals in CASES:
+        if connection.info.server_version < 150000:
+            if declared in SINCE_15:
+                continue
+            # So long an interval can be had by computing there, and not by its text.
+            literals = {text: each for text, each in literals.items() if "2562047788" not in text}
         connection.execute("drop table if exists public.t")
         connection.execute(f"create table public.t (n serial, v {declared})".encode())
         for literal in [None, *literals, None]:

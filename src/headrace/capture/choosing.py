@@ -130,6 +130,8 @@ class Choosing:
         matched = list(matching(self._source, self.named, self._selections))
         self._gone |= {name: _gone(name) for name in self.found}
         self.left_out = self._still_gone(matched)
+        # Before anything is raised, or it would be taken for an error that comes of one gone.
+        self.found = {name: each for name, each in self.found.items() if name in matched}
         if self._selections and not (self.named or matched):
             self.found = {}
             return {}

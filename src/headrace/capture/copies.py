@@ -122,6 +122,11 @@ class Copies:
             self._tell(
                 BaselineProgress(copying.table, rows, expected=copy.expected, waits=copy.waits)
             )
+            if copy.waits and not rows and self._wanted:
+                # It may wait for hours: others have their turn.
+                self._stop_here()
+                self._wanted.rotate(-1)
+                self._try_again = self._clock() + TRY_AGAIN_SECONDS
             return
         self._waits = not self._passed(log, flush, copying.copy.last)
         if self._waits:

@@ -191,11 +191,13 @@ class Recorder:
             # Asked before anything is set up there: it may be somebody else's database.
             raise OtherDatabase("Not the database this log was recorded from", source=origin)
         if self._teller is not None:
-            self._teller.recall(log.notes, log.schemas(self._tables))
+            known = ((table, log.schema(table)) for table in self._tables)
+            self._teller.recall(log.notes, {name: each for name, each in known if each})
         if self._resetting is not None:
             # Before it is checked: what is in the way may be what is removed.
             self._reset(self._resetting, log.source_position)
         described = self._choice.all()
+        log.describe(described)
         self._copies.keep(described)
         self._tell_found()
         if not described:
@@ -278,6 +280,7 @@ class Recorder:
             self._hear(log)
             if not self._choice.take(table):
                 raise SourceUnreachable("Opened anew for a new table", table=table)
+            log.describe(self._choice.found)
         if new or self._choice.left_out.keys() != left_out.keys():
             self._tell_found()
 
@@ -293,7 +296,9 @@ class Recorder:
             return
         self._flush(log)
         for each in self._news:
-            if each.owed and log.has_baseline(each.table):
+            # Who takes changes alone has no baseline, and must learn of those that are missing.
+            known = each.missing and log.schema(each.table) is not None
+            if each.owed and (known or log.has_baseline(each.table)):
                 self._reports.append(
                     Flushed(log.owe(each.table, each.owed, missing=each.missing).entry)
                 )

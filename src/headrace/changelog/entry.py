@@ -185,6 +185,8 @@ class Schema(Entry, frozen=True, tag="schema", omit_defaults=True, kw_only=True)
     columns: tuple[SchemaColumn, ...]
     key: tuple[str, ...] = ()
     whole_before: bool = True
+    late: bool = False
+    """Whether it is one from before: what was written earlier is read late."""
 
 
 AnyEntry: TypeAlias = Flush | Baseline | Gap | Heartbeat | Owed | Note | Schema

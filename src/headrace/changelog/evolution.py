@@ -8,7 +8,7 @@ matters whether rows that the log has are still what the table holds (R23b).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from headrace.changelog.schema import Column, TableSchema
@@ -72,6 +72,20 @@ def keeps_rows(old: TableSchema, new: TableSchema, *, rewritten: bool = True) ->
         elif _retyped(known, column) and (rewritten or known.type != column.type):
             return False
     return _key_fields(old) == _key_fields(new)
+
+
+def inheriting(schema: TableSchema, before: TableSchema) -> TableSchema:
+    """
+    Return a schema whose columns have what is known of older rows from the one before it.
+
+    A source may forget it: PostgreSQL does when the table is written anew.
+    """
+    known = {column.field: column.missing for column in before.columns}
+    columns = (
+        replace(column, missing=known[column.field]) if column.field in known else column
+        for column in schema.columns
+    )
+    return replace(schema, columns=tuple(columns))
 
 
 def _retyped(old: Column, new: Column) -> bool:

@@ -50,6 +50,12 @@ class Known:
     table_id: int
     schemas: dict[int, TableSchema] = field(default_factory=dict)
     latest: int = 0
+    current: int = 0
+    """The newest that is not one from before, read late."""
+
+    missing: Owed | None = None
+    """The newest entry that says that changes are missing."""
+
     baseline: Baseline | None = None
     """The newest one after the last gap, or since one is owed; an older one is of no use (R1)."""
 
@@ -134,6 +140,8 @@ class History:
                 self._moved(entry.at, entry.source)
                 known = self.known(entry.table)
                 known.baseline, known.owed = None, entry
+                if entry.missing:
+                    known.missing = entry
                 # Numbers that were given to copies which came to nothing stay given.
                 self.baselines = max(self.baselines, entry.baseline)
             case Note():
@@ -148,6 +156,8 @@ class History:
                 known = self.tables.setdefault(entry.table, Known(entry.table_id))
                 known.schemas[entry.schema_id] = as_schema(entry)
                 known.latest = entry.schema_id
+                if not entry.late:
+                    known.current = entry.schema_id
 
     def known(self, table: str) -> Known:
         """Return what is known of `table`; a first look makes room for it."""

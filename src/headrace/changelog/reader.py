@@ -212,23 +212,35 @@ class LogReader:
         """
         Return the newest schema of a table, and its id, if it came after that of id `since`.
 
-        One that the table had before does not count: what was written earlier may be read
-        late, in the columns of then.
+        One from before, in which something was read late, does not count.
         """
         with self._changed:
             known = self._history.tables.get(table)
-            if known is None or known.latest <= since:
+            if known is None or known.current <= since:
                 return None
-            newest = known.schemas[known.latest]
-            if any(newest == old for id, old in known.schemas.items() if id <= since):
-                return None
-            return known.latest, newest
+            return known.current, known.schemas[known.current]
 
-    def schema_id(self, table: str) -> int:
-        """Return the id of a table's newest schema; 0 where there is none."""
+    def known_as(self, schema: TableSchema) -> tuple[int, TableSchema]:
+        """
+        Return the id of a schema in this log, and the schema as the log has it.
+
+        One that the log does not have is newer than all that it has.
+        """
+        with self._changed:
+            known = self._history.tables.get(schema.table)
+            if known is None:
+                return 0, schema
+            for number in sorted(known.schemas, reverse=True):
+                if known.schemas[number] == schema and number <= known.current:
+                    return number, known.schemas[number]
+            return known.current, schema
+
+    def lacks(self, table: str, after: Position) -> bool:
+        """Whether changes of a table that lie beyond `after` are missing, and no gap says so."""
         with self._changed:
             known = self._history.tables.get(table)
-            return known.latest if known else 0
+            missing = known.missing if known else None
+            return missing is not None and after < Position.parse(missing.at)
 
     def usable_baseline(self, table: str) -> Baseline | None:
         """Return the newest baseline of the present epoch, after its last gap."""

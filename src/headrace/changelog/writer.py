@@ -31,6 +31,7 @@ from headrace.changelog.entry import (
     Owed,
     Schema,
 )
+from headrace.changelog.evolution import inheriting
 from headrace.changelog.history import History, as_columns
 from headrace.changelog.index import Index
 from headrace.changelog.pending import Pending
@@ -77,6 +78,7 @@ class LogWriter:
         self._term = term
         self._clock = clock
         self._broken: HeadraceError | None = None
+        self._described: dict[str, TableSchema] = {}
         self._baselines = 0
         self._pending = Pending(ORIGIN)
 
@@ -198,11 +200,11 @@ class LogWriter:
     def schema(self, table: str) -> TableSchema | None:
         """Return the newest schema that is known of the table; None where there is none."""
         known = self._history.tables.get(table)
-        return None if known is None else known.schemas.get(known.latest)
+        return None if known is None else known.schemas.get(known.current)
 
-    def schemas(self, tables: Sequence[str]) -> dict[str, TableSchema]:
-        """Return the newest schema of each of these tables that is known."""
-        return {name: found for name in tables if (found := self.schema(name)) is not None}
+    def describe(self, schemas: Mapping[str, TableSchema]) -> None:
+        """Hear what tables look like now: another schema that was known before is read late."""
+        self._described.update(schemas)
 
     @property
     def notes(self) -> Mapping[str, str]:
@@ -428,15 +430,18 @@ class LogWriter:
         if known.schemas.get(known.latest) != schema:
             if len({column.field for column in schema.columns}) < len(schema.columns):
                 raise BadSchema("Two columns share a field id", table=schema.table)
+            before = known.schemas.get(known.current)
             self._append(
                 Schema(
                     **self._head(),
                     table=schema.table,
                     table_id=known.table_id,
                     schema_id=known.latest + 1,
-                    columns=as_columns(schema),
+                    columns=as_columns(schema if before is None else inheriting(schema, before)),
                     key=schema.key,
                     whole_before=schema.whole_before,
+                    late=schema in known.schemas.values()
+                    and self._described.get(schema.table) != schema,
                 )
             )
         return known.latest

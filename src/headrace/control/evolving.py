@@ -23,6 +23,8 @@ from headrace.targets.target import FollowsSchema, SchemaAnswer
 
 _log = logger(__name__)
 
+_OWING = (TableState.WAITING, TableState.RELOADING)
+
 
 class Evolving:
     """Follows the columns of one pipeline's tables. For the run's thread alone."""
@@ -67,15 +69,18 @@ class Evolving:
                 answer = target.schema_changed(member.table, member.output, output)
             if answer == "refuse":
                 raise self._stopped("The target refuses a table's other columns", member, told)
-        member.input, member.output, member.schema_id = schema, output, number
         if changed:
             _log.info("columns changed", pipeline=self._name, table=member.table, changes=told)
+        # A reload that was asked for is still owed.
+        owed = member.newer_than if member.state in _OWING else 0
         if changed and policy == "rebaseline":
             newest = self._around.log.usable_baseline(member.table)
-            self._load_anew(member, newest.baseline if newest else 0)
+            self._load_anew(member, max(owed, newest.baseline if newest else 0))
         elif answer == "reload":
             # From the log: it knows whether its rows are still right, or else that one is owed.
-            self._load_anew(member, 0)
+            self._load_anew(member, owed)
+        # Last: should it not be stored that the table is loaded anew, all this is done again.
+        member.input, member.output, member.schema_id = schema, output, number
 
     def _stopped(self, message: str, member: Member, told: str) -> ColumnsChanged:
         return ColumnsChanged(message, pipeline=self._name, table=member.table, changes=told)

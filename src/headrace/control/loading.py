@@ -95,7 +95,7 @@ class Loads:
         at = self._around.store.origin(self._name, member.table, log.end)
         # It began in another log, or this one has a gap since: then it cannot be rebuilt (R1).
         elsewhere = member.lineage not in (None, log.lineage) or at > log.end
-        if elsewhere or log.gap_after(at) is not None:
+        if elsewhere or log.gap_after(at) is not None or log.lacks(member.table, at):
             raise self.missing(member)
         self.move(member, TableState.LOADING, 0)
         if self._delivery.takes_frames:

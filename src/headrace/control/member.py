@@ -110,7 +110,7 @@ class Member:
         if self.baseline:
             return owed if self.baseline <= owed.baseline else None
         # It takes changes alone, and rows that changed without one are none of its business.
-        return owed if owed.missing and self.reached < Position.parse(owed.at) else None
+        return owed if log.lacks(self.table, self.reached) else None
 
     def loads_from_before_a_gap(self, log: LogReader) -> bool:
         """Whether what is being loaded cannot be brought to the present any more."""
@@ -126,14 +126,15 @@ def watermark(
     members: Sequence[Member], log: LogReader, *, durable: bool, changes_only: bool
 ) -> Watermark:
     """Return what a pipeline with these tables still needs the source to keep (R8)."""
+    end = log.end  # once: it moves, and what came since is not settled
     unsettled = [
         member.reached
         for member in members
-        if member.following and log.changed_between(member.table, member.reached, log.end)
+        if member.following and log.changed_between(member.table, member.reached, end)
     ]
     if changes_only and any(member.wants_load for member in members):
         unsettled.append(ORIGIN)  # no baseline will bring what came since it first began
     # What follows is nothing of ours, or lies before a baseline that is owed.
-    settled = min(unsettled, default=log.end)
+    settled = min(unsettled, default=end)
     firsts = [first for member in members if (first := member.loads_from) is not None]
     return Watermark(durable, settled, min(firsts, default=None))

@@ -297,7 +297,8 @@ class Recording:
             code = self.left_out[table].code
             _log.warning("table left out", source=self.name, table=table, code=code)
         with self._lock:
-            for table in before.keys() - self.found.keys():
+            # One that comes back is asked for again: nobody heard what was asked meanwhile.
+            for table in before.keys() ^ self.found.keys():
                 self._owed.pop(table, None)
         self.on_found()
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.changelog.values import ValueType
 from headrace.tables.change import RowChanges
 from headrace.tables.space import Numbers
 from headrace.tables.store import Store
@@ -25,6 +26,11 @@ def difference(old: tuple[Store, Version] | None, new: tuple[Store, Version]) ->
     if old is None:
         return present(after, key)
     before_store, before = old
+    if _key_kinds(before_store) != _key_kinds(after_store):
+        # Nothing tells which row became which: all are gone, by a truncate, and all have come.
+        rows = np.concatenate([np.array([-1], np.int32), after.rows()])
+        absent = np.full(len(rows), -1, np.int32)
+        return RowChanges(key, after.position, new=after.chunks, before=absent, after=rows)
     gone, came, kept_old, kept_new = _matched(before_store, before, after_store, after)
     changed = _changed(before_store, kept_old, after_store, kept_new)
     none_before, none_after = np.full(len(came), -1, np.int32), np.full(len(gone), -1, np.int32)
@@ -38,6 +44,10 @@ def difference(old: tuple[Store, Version] | None, new: tuple[Store, Version]) ->
         before=np.concatenate([gone, np.concatenate([kept_old[changed], none_before])[order]]),
         after=np.concatenate([none_after, later[order]]),
     )
+
+
+def _key_kinds(store: Store) -> list[tuple[str, ValueType]]:
+    return [(column.name, column.type) for column in store.layout.key.columns]
 
 
 def present(version: Version, key: list[str]) -> RowChanges:

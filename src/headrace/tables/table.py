@@ -242,20 +242,21 @@ class Table:
 
         Returns the difference to what readers saw, if wanted.
         """
-        self._store = self._loading or Store(self._coming or self._layout)
-        self._version = self._store.version(at)
+        store = self._loading or Store(self._coming or self._layout)
+        version = store.version(at)
+        changes = RowChanges.none()
+        if want_changes:
+            seen = None
+            if self._shown is not None and self._shown_store is not None:
+                seen = self._shown_store, self._shown
+            changes = difference(seen, (store, version))
+        self._store, self._version = store, version
         self.discard()
         if self._coming is not None:
             self._layout, self._coming = self._coming, None
             self.schema = self._layout.schema
             self.key = key_of(self.schema, self._given_key)
             self._width = len(self.key)
-        changes = RowChanges.none()
-        if want_changes:
-            seen = None
-            if self._shown is not None and self._shown_store is not None:
-                seen = self._shown_store, self._shown
-            changes = difference(seen, (self._store, self._version))
         # The one assignment that readers depend on (invariant 7).
         self._shown = self._version
         self._shown_store = self._store

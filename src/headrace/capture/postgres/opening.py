@@ -83,13 +83,12 @@ def open_slot(
                 decide,
                 wanted,
                 server,
-                slot,
-                slots.timeline_history(replication, server.timeline) if moved else (),
+                history=slots.timeline_history(replication, server.timeline) if moved else (),
                 ephemeral=options.slot_mode == "ephemeral",
                 always_baseline=anew,
                 intended=ours,
             )
-            decision = decided()
+            decision = decided(slot=slot)
             if isinstance(decision, Resume) and wanted and slot and witness.unsure(query):
                 begin = partial(_peek, options, replication)
                 followed = [table.oid for name, table in tables.items() if name in known]
@@ -99,7 +98,8 @@ def open_slot(
                 replication.close()
                 slots.release(query, options.slot, application)
                 replication = connect(options, replication=True, application=application)
-                decision = decided(other=same is False)
+                # Looked for again: meanwhile the server may have given it up.
+                decision = decided(slot=slots.find(query, options.slot), other=same is False)
             match publishing.prepare(query, decision, tables):
                 case Resume(at):
                     return Opening(query, replication, at, None)

@@ -23,10 +23,10 @@ import psycopg
 import pyarrow as pa
 
 from headrace.capture.postgres import checks, finding, slots
-from headrace.capture.postgres.catalog import CatalogTable, fingerprint, look_up, schema_of
+from headrace.capture.postgres.catalog import CatalogTable, look_up, schema_of
 from headrace.capture.postgres.connection import connect, speaking
 from headrace.capture.postgres.copying import PostgresCopy, read_range
-from headrace.capture.postgres.holder import Holder
+from headrace.capture.postgres.holder import Holder, record_end
 from headrace.capture.postgres.late import LateCopy, altered
 from headrace.capture.postgres.opening import open_slot
 from headrace.capture.postgres.options import Options, address, default_slot, options_of
@@ -39,11 +39,12 @@ from headrace.capture.postgres.room import Meter
 from headrace.capture.postgres.schemas import Schemas
 from headrace.capture.postgres.snapshots import UNSURE_SECONDS, Snapshots
 from headrace.capture.postgres.spill import Spill, scratch_folder
+from headrace.capture.postgres.standing import Standing
 from headrace.capture.postgres.stream import Stream
 from headrace.capture.postgres.toast import Toast
 from headrace.capture.postgres.transactions import Transactions
 from headrace.capture.postgres.trees import Trees
-from headrace.capture.postgres.watch import Watch, same_shape
+from headrace.capture.postgres.watch import Watch, altered_table
 from headrace.capture.postgres.witness import Witness
 from headrace.capture.source import (
     Lag,
@@ -99,6 +100,7 @@ class PostgresSource:
         self._publishing = Publishing(self.options)
         self._toast = Toast(self.options, self._reader)
         self._trees = Trees(self.options)
+        self._standing = Standing(self.options)
         self._watch: Watch | None = None
         self._opened_at = 0.0
         self._resumed = False
@@ -137,7 +139,8 @@ class PostgresSource:
             found = look_up(connection, list(dict.fromkeys(tables)))
         self._tables = found
         self._schemas = {
-            name: schema_of(table, self._columns(name)) for name, table in found.items()
+            name: self._standing.described(table, self._schema(table), self._recorded.get(name))
+            for name, table in found.items()
         }
         return dict(self._schemas)
 
@@ -162,7 +165,7 @@ class PostgresSource:
         assert self._query is not None
         with speaking(self.options):
             found = finding.examined(self._query, self.options, table, self._tables)
-            schema = schema_of(found, self._columns(table))
+            schema = self._schema(found)
             self._publishing.widen(self._query, self._tables, found)
         self._tables[table], self._schemas[table] = found, schema
         self._layouts.adopt(found, schema)
@@ -200,12 +203,13 @@ class PostgresSource:
         """Take what the log kept."""
         self._claimed = notes.get("") == self._claim
         self._trees.recall(notes)
+        self._standing.recall(notes)
         self._recorded = dict(schemas)
 
     def news(self) -> Sequence[News]:
         """Tell of tables that are not published as they will be, and of partitions."""
         left_out = sorted(self._publishing.unfollowed)
-        told = self._trees.news(self._given)
+        told = (*self._standing.news(), *self._trees.news(self._given))
         found = [*(News(each, owed="left out", missing=True) for each in left_out), *told]
         return self._toast.news(found)
 
@@ -364,9 +368,9 @@ class PostgresSource:
         # A name that we made up is nobody else's.
         return self._claimed or self.options.slot == default_slot(self.name, self._reader)
 
-    def _columns(self, table: TableName) -> Sequence[str] | None:
-        asked = self.options.tables.get(table)
-        return asked.columns if asked and asked.columns else None
+    def _schema(self, table: CatalogTable) -> TableSchema:
+        asked = self.options.tables.get(table.name)
+        return schema_of(table, asked.columns if asked and asked.columns else None)
 
     def _start(self, wanted: Place | None) -> Place:
         self._trees.begin(self._tables)
@@ -389,7 +393,8 @@ class PostgresSource:
                 # Before anything else goes over that connection: its snapshot ends with it (R14).
                 self._snapshots.keep(opening.created)
                 self._anew = False
-            self._altered_upto = slots.written(query) if self._resumed else 0
+            self._altered_upto = record_end(slots.written(query)) if self._resumed else 0
+            self._standing.look(query, self._tables)
             self._stream = Stream(
                 replication,
                 self.options.slot,
@@ -417,7 +422,7 @@ class PostgresSource:
             self.options,
             self._tables,
             self._schemas,
-            lambda table: schema_of(table, self._columns(table.name)),
+            self._schema,
             time.monotonic,
             self._trees,
         )
@@ -441,12 +446,9 @@ class PostgresSource:
         written in between: nobody can tell what its columns are, so every table is copied.
         """
         with speaking(self.options), connect(self.options) as connection:
-            now = look_up(connection, list(self._tables))
-        for name, table in now.items():
-            if fingerprint(table) != fingerprint(self._tables[name]) or not same_shape(
-                schema_of(table, self._columns(name)), self._schemas[name]
-            ):
-                return SourceUnreachable("A table was altered", table=name)
+            other = altered_table(connection, self._tables, self._schemas, self._schema)
+        if other is not None:
+            return SourceUnreachable("A table was altered", table=other)
         if "now" in error.facts:
             return error  # it has another name: a person has to say which table is meant
         self._anew = True

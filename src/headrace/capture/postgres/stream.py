@@ -236,7 +236,8 @@ class Stream:
         facts = {"slot": self._slot}
         match sqlstate:
             case "55000":
-                return SlotRefused("The slot cannot be read any more", **facts, sqlstate=sqlstate)
+                # Found out again, and why, by who opens anew.
+                return SourceUnreachable("The slot cannot be read any more", **facts)
             case "42704" if self._begun:
                 return PublicationRefused("There is no such publication", **facts)
             case "42704":

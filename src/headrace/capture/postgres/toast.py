@@ -32,7 +32,7 @@ from headrace.capture.postgres.holder import Holder
 from headrace.capture.postgres.options import Options
 from headrace.capture.postgres.place import Place
 from headrace.capture.postgres.spill import scratch_folder
-from headrace.capture.postgres.toast_cells import Shape, heavy, keys_of, marked, marks_of
+from headrace.capture.postgres.toast_cells import Shape, keys_of, long, marked, marks_of
 from headrace.capture.postgres.toast_file import discard
 from headrace.capture.postgres.toast_lookup import Lookup
 from headrace.capture.postgres.toast_rows import Completing, Window
@@ -235,7 +235,7 @@ class Toast:
             log.info("filled the store of TOAST values", table=table, bytes=self._store.bytes)
             return
         marks = marks_of(exact)
-        large = heavy(one.schema.columns, rows.to_struct_array(), marks, self._most)
+        large = long(one.shape.columns, rows.to_struct_array(), marks)
         if not large.any():
             return
         if not large.all():
@@ -272,7 +272,9 @@ class Toast:
                 made.append(each)
                 continue
             one = self._served[each.schema.table]
-            completing = Completing(store, one.shape, window, each.schema, self._most, PART_BYTES)
+            # With columns that are not published nobody can tell how large a row is there.
+            most = self._most if len(one.table.columns) <= len(one.schema.columns) else 0
+            completing = Completing(store, one.shape, window, each.schema, most, PART_BYTES)
             for batch in each.rows.to_batches():
                 for rows in completing.rows(batch):
                     if size >= PART_BYTES:

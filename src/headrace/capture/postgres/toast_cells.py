@@ -147,6 +147,29 @@ def heavy(columns: Sequence[Column], image: pa.StructArray, marks: Marks, most: 
     return found
 
 
+OUTSIDE_BYTES = 24
+"""No value of so few bytes is ever kept elsewhere: what points to it would take as many."""
+
+
+def long(columns: Sequence[Column], image: pa.StructArray, marks: Marks) -> Flags:
+    """
+    Return which rows have a value that may be kept elsewhere, whatever their size is now.
+
+    It stays there when the rest of its row shrinks.
+    """
+    found: Flags = np.zeros(len(image), np.bool_)
+    for column in columns:
+        array = image.field(column.name)
+        if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
+            lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+            factor = 1 if _PLAIN.match(column.declared) else 16
+            found |= lengths.astype(np.int64) * factor > OUTSIDE_BYTES
+        elif pa.types.is_decimal(array.type) and array.type.precision > 28:
+            found |= array.is_valid().to_numpy(zero_copy_only=False)
+    found[list(marks)] = True
+    return found
+
+
 def marks_of(exact: pa.Array | None) -> dict[int, dict[int, str]]:
     """Return the exact texts of a batch by row and field."""
     if exact is None or exact.null_count == len(exact):

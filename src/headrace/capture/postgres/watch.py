@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from headrace.capture.postgres import publication
-from headrace.capture.postgres.catalog import CatalogTable, look_up
+from headrace.capture.postgres.catalog import CatalogTable, fingerprint, look_up
 from headrace.capture.postgres.options import Options
 from headrace.capture.postgres.trees import Trees
 from headrace.changelog.schema import TableSchema
@@ -74,6 +74,20 @@ class Watch:
         self._named = named
         self._tables.update(now)
         self._trees.look(connection, now)
+
+
+def altered_table(
+    connection: psycopg.Connection[Any],
+    tables: Mapping[str, CatalogTable],
+    schemas: Mapping[str, TableSchema],
+    schema_of: Callable[[CatalogTable], TableSchema],
+) -> str | None:
+    """Return a table that is not as it was described; None where all are."""
+    for name, table in look_up(connection, list(tables)).items():
+        same = fingerprint(table) == fingerprint(tables[name])
+        if not same or not same_shape(schema_of(table), schemas[name]):
+            return name
+    return None
 
 
 def same_shape(one: TableSchema, other: TableSchema) -> bool:

@@ -75,6 +75,8 @@ def same_history(
     `begin` starts a stream; it is closed again. `confirmed` is the slot's, `ours` are the oids of
     tables that the log has followed up to there. `on_wait` is called now and then.
     """
+    if end.mark is None and confirmed < end.lsn:
+        return None  # nothing was kept to compare with
     start, expected = first_place(end, confirmed)
     if start >= end.lsn:
         return True  # the slot itself knows of the log's end

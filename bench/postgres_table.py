@@ -103,11 +103,11 @@ class Server:
     def fill(self, table: str, rows: int, each: int) -> None:
         """Insert `rows` rows in transactions of `each`."""
         if each == 1:
-            insert = f"insert into {table} select {_ROW} from (values (b)) of(i)"
+            insert = f"insert into {table} select {_ROW} from (values (b::int8)) of(i)"
         else:
             # The last transaction is the smaller one where it does not come out even.
             upto = f"least(b + {each - 1}, {rows})"
-            insert = f"insert into {table} select {_ROW} from generate_series(b, {upto}) i"
+            insert = f"insert into {table} select {_ROW} from generate_series(b::int8, {upto}) i"
         self.execute(
             f"do $$ begin for b in 1..{rows} by {each} loop {insert}; commit; end loop; end $$"
         )

@@ -43,7 +43,7 @@ def run(server: Server, folder: Path, *, updates: int) -> list[Result]:
         server.execute(
             f"do $$ begin for b in 0..{rows * TIMES - 1} by {EACH} loop"
             f" update {TABLE} set n = n + 1 where id in"
-            f" (select (b + i) * 7919 % {rows} + 1 from generate_series(0, {EACH - 1}) i);"
+            f" (select (b + i)::int8 * 7919 % {rows} + 1 from generate_series(0, {EACH - 1}) i);"
             " commit; end loop; end $$"
         )
         end = server.end()

@@ -61,13 +61,6 @@ def test_what_changed_is_told_and_whether_rows_are_still_right(
     assert keeps_rows(OLD, new) is kept
 
 
-def test_a_type_declared_otherwise_leaves_rows_alone_where_they_were_not_rewritten() -> None:
-    wider = now(ID, replace(NOTE, declared="text"))
-    assert keeps_rows(OLD, wider, rewritten=False)
-    other = now(replace(ID, type=ValueType("int32")), NOTE)
-    assert not keeps_rows(OLD, other, rewritten=False)
-
-
 columns = st.builds(
     Column,
     name=st.sampled_from("abc"),

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import errno
+
 import pyarrow as pa
 import pytest
 
 from headrace.changelog.position import MAX_ORDINAL, Position
-from headrace.errors import ChangeLogError
+from headrace.errors import ChangeLogError, StorageError
 from headrace.storage.files import Files
+from headrace.storage.simulated import SimulatedDisk
 from tests.changelog.log_making import (
     ORDERS,
     ORIGIN_TEXT,
@@ -120,3 +123,22 @@ def test_a_baseline_does_not_outlive_the_history_it_began_in(files: Files) -> No
 def test_a_baseline_needs_a_log_that_has_begun(files: Files) -> None:
     with pytest.raises(ChangeLogError):
         opened(files).baseline(ORDERS)
+
+
+@pytest.mark.meets("R36", "P7")
+def test_segments_stay_while_the_entry_that_names_them_may_exist() -> None:
+    # It was linked, and only the answer was lost: whoever removed them would leave a baseline
+    # without its rows.
+    disk = SimulatedDisk()
+    files = files_on(disk)
+    log = begun(files)
+    writer = log.baseline(ORDERS)
+    writer.write(row_table(ORDERS, {"id": 1, "name": "a"}))
+    disk.fail("link", errno.EIO, part="/index", done=True)
+    with pytest.raises(StorageError):
+        writer.finish(4, 9)
+    writer.discard()
+    found = reading(files).usable_baseline("orders")
+    assert found is not None
+    [file] = found.files
+    assert reading(files).rows(file).num_rows == 1

@@ -8,20 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.child import log_opener
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.slots import Created
 from headrace.capture.postgres.snapshots import Snapshots
-from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.postgres.stream import Stream
 from headrace.capture.postgres.trees import Branch, Tree
 from headrace.capture.recorder import Recorder
-from headrace.capture.registry import build
 from headrace.capture.wire import (
     BaselineProgress,
     Failed,
-    Report,
-    Setup,
     StateReport,
     TakeBaseline,
     Warned,
@@ -31,9 +26,8 @@ from headrace.changelog.log import LogReader
 from headrace.control.engine import Engine
 from headrace.errors import NoIdentity, TableRefused
 from headrace.pipeline.definition import Pipeline
-from headrace.storage.disk import RealDisk
-from headrace.storage.files import Files
 from headrace.targets.memory import IndexedMemory, memory
+from tests.postgres import recording
 from tests.postgres.servers import Database, wait_until
 from tests.support.arrow_runner import ArrowRunner
 
@@ -127,46 +121,19 @@ ATTACHED_EMPTY = """
 """
 
 
-class Recording:
-    """Recorders of one source, each with a life of its own, on one log."""
+class Recording(recording.Recording):
+    """The same of two tables, which must never stop by themselves."""
 
-    def __init__(self, database: Database, data: Path) -> None:
-        self.database = database
-        self.data = data
-        self.source: PostgresSource | None = None
-        self.recorder: Recorder
-        self.reports: list[Report] = []
-        self.term = 0
-
-    def live(self) -> None:
-        """Begin a new life; the last one is over as if it had been killed."""
-        self.die()
-        tables = ("sales", "clients")
-        spec = postgres(self.database.dsn, name="shop").spec
-        source = build(spec, f"shop@{self.data}")
-        assert isinstance(source, PostgresSource)
-        self.source = source
-        self.term += 1
-        setup = Setup(
-            kind="postgres",
-            name="shop",
-            options=dict(spec.options),
-            tables=tables,
-            data=str(self.data),
-            writer=f"w{self.term}",
-            term=self.term,
-            reader=f"shop@{self.data}",
-        )
-        self.recorder = Recorder(source, log_opener(setup, source), tables, time.monotonic)
+    def live(self, *tables: str, **options: object) -> None:
+        super().live(*(tables or ("sales", "clients")), **options)
         self.until(lambda: any(isinstance(each, StateReport) for each in self.reports))
         self.until(lambda: self.recorder._connected)
 
     def die(self) -> None:
-        if self.source is not None:
+        if hasattr(self, "recorder"):
             # A process that is killed leaves no connection behind.
             self.recorder._copies.stop()
-            self.source.close()
-            self.source = None
+        super().die()
 
     def step(self) -> None:
         self.reports += self.recorder.step([], 0.02)
@@ -198,14 +165,6 @@ class Recording:
         name = f"at {time.monotonic()}"
         self.database.execute("update clients set value = %s", name)
         self.until(lambda: self.rows("clients")[1] == name)
-
-    @property
-    def log(self) -> LogReader:
-        return LogReader.open(Files(RealDisk(), str(self.data)), "shop")
-
-    def baseline(self, table: str) -> int | None:
-        found = self.log.usable_baseline(table)
-        return None if found is None else found.baseline
 
     def rows(self, table: str) -> dict[int, object]:
         """Return what a target would have: the newest baseline, and every change after its F."""

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.capture.postgres import slots
 from headrace.changelog.position import ORIGIN
+from tests.postgres.recording import Recording
 from tests.postgres.servers import Database
-from tests.postgres.test_review_handover import Recording
 
 
 @pytest.fixture

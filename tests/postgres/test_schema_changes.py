@@ -11,8 +11,8 @@ import pytest
 from headrace.capture.wire import Failed
 from headrace.changelog.position import ORIGIN
 from headrace.changelog.schema import TableSchema
+from tests.postgres.recording import Recording
 from tests.postgres.servers import Database
-from tests.postgres.test_review_handover import Recording
 
 pytestmark = pytest.mark.meets("R23b")
 

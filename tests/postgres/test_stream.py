@@ -226,8 +226,9 @@ def test_a_single_commit_is_given_at_once(slots: Slots, direct: bool) -> None:
         got = time.monotonic()
         writer.join()
         took.append(got - began[0])
-    # Compared with when the writer learned of its commit, which the server tells both.
-    assert sorted(took)[len(took) // 2] < 0.02
+    # Compared with when the writer learned of its commit, which the server tells both; the
+    # quickest, because a busy machine may delay any of them, and a wait would delay all.
+    assert min(took) < 0.02
 
 
 @pytest.mark.meets("PG-22")

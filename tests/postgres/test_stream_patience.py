@@ -13,8 +13,8 @@ from headrace.capture.wire import FlushNow, StateReport, TakeBaseline
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import SourceUnreachable
 from headrace.storage.disk import RealDisk
+from tests.postgres.recording import Recording
 from tests.postgres.servers import Database, fresh_database, wait_until
-from tests.postgres.test_review_handover import Recording
 from tests.postgres.test_stream import BOTH, Slots, slots, take
 
 __all__ = ["slots"]

@@ -12,8 +12,8 @@ from headrace.capture.postgres.toast_cells import Shape
 from headrace.capture.postgres.toast_lookup import Lookup
 from headrace.capture.wire import BaselineProgress, CopyPlanned, TakeBaseline
 from headrace.changelog.position import ORIGIN
+from tests.postgres.recording import Recording
 from tests.postgres.servers import Database
-from tests.postgres.test_review_handover import Recording
 
 LARGE = "x" * 5_000
 

@@ -51,14 +51,14 @@ def differences(old: TableSchema, new: TableSchema) -> tuple[Difference, ...]:
     return tuple(found)
 
 
-def keeps_rows(old: TableSchema, new: TableSchema, *, rewritten: bool = True) -> bool:
+def keeps_rows(old: TableSchema, new: TableSchema) -> bool:
     """
     Return whether rows recorded under `old` are right under `new`, without being read again.
 
     A column that is gone, or has another name, leaves them so; one that was added does where
     it is known what older rows have in it. With another type they were rewritten, perhaps by
-    an expression, unless the caller knows better; and who takes the place of a column of the
-    same name cannot be told from it in what was written in between.
+    an expression; and who takes the place of a column of the same name cannot be told from it
+    in what was written in between.
     """
     before = {column.field: column for column in old.columns}
     names = {column.name: column.field for column in old.columns}
@@ -69,7 +69,7 @@ def keeps_rows(old: TableSchema, new: TableSchema, *, rewritten: bool = True) ->
         if known is None:
             if column.rewritten:
                 return False
-        elif _retyped(known, column) and (rewritten or known.type != column.type):
+        elif _retyped(known, column):
             return False
     return _key_fields(old) == _key_fields(new)
 

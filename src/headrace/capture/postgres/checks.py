@@ -26,7 +26,7 @@ from headrace.capture.postgres.identity import (
 )
 from headrace.capture.postgres.names import quoted
 from headrace.capture.postgres.notes import Note, notes_on
-from headrace.capture.postgres.options import Options, TableOptions
+from headrace.capture.postgres.options import Options
 from headrace.capture.postgres.rights import relations, right_problems, role_problems
 from headrace.errors import (
     HeadraceError,
@@ -200,9 +200,7 @@ def _table_problems(
     if refused:
         # What follows would only repeat that it is not a table to be captured.
         return
-    asked = Asked(
-        options.tables.get(table.name, TableOptions()), options.publish, server.version, generated
-    )
+    asked = Asked(options.asked_of(table.name), options.publish, server.version, generated)
     yield from right_problems(table, options, server, rights)
     yield from identity_problems(table, asked)
     yield from generated_problems(table, asked)

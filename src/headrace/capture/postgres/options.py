@@ -69,6 +69,10 @@ class Options:
     copy_rows_per_s: float | None = None
     """At most, by all copies of its tables together; None: as fast as they can."""
 
+    def asked_of(self, table: str) -> TableOptions:
+        """Return what is published of a table; all of it where nothing was said."""
+        return self.tables.get(table, TableOptions())
+
 
 def options_of(name: str, given: Mapping[str, Any], reader: str) -> Options:
     """Return the options with their defaults; `reader` tells deployments of one source apart."""

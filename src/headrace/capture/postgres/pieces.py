@@ -28,8 +28,7 @@ def expected_rows(
     connection: psycopg.Connection[Any] | None, options: Options, table: CatalogTable
 ) -> int | None:
     """Return how many rows the leaves of a table have in all; None where not all were counted."""
-    asked = options.tables.get(table.name)
-    if connection is None or (asked and asked.where):
+    if connection is None or options.asked_of(table.name).where:
         return None  # nobody counted how many rows a filter lets through
     with speaking(options):
         found = connection.execute(

@@ -264,12 +264,11 @@ class PostgresSource:
         self._toast.wait(table)
         expected = expected_rows(self._query, self.options, self._tables[table])
         holder, own = self._snapshot(table)
-        asked = self.options.tables.get(table)
         return PostgresCopy(
             holder,
             self._tables[table],
             self._schemas[table],
-            where=asked.where if asked else "",
+            where=self.options.asked_of(table).where,
             owns_holder=own,
             expected=expected,
             rows_per_s=self.options.copy_rows_per_s,
@@ -280,7 +279,6 @@ class PostgresSource:
         """Cut a baseline into ranges that any process can read; None: it is not worth it."""
         expected = expected_rows(self._query, self.options, self._tables[table])
         holder, own = self._snapshot(table)
-        asked = self.options.tables.get(table)
         with speaking(self.options):
             if not self._toast.spares(table, holder, own, self._query):
                 return None
@@ -289,7 +287,7 @@ class PostgresSource:
                     holder,
                     self._tables[table],
                     self._schemas[table],
-                    asked.where if asked else "",
+                    self.options.asked_of(table).where,
                     own,
                 )
             except SchemaChanged as error:
@@ -369,8 +367,7 @@ class PostgresSource:
         return self._claimed or self.options.slot == default_slot(self.name, self._reader)
 
     def _schema(self, table: CatalogTable) -> TableSchema:
-        asked = self.options.tables.get(table.name)
-        return schema_of(table, asked.columns if asked and asked.columns else None)
+        return schema_of(table, self.options.asked_of(table.name).columns or None)
 
     def _start(self, wanted: Place | None) -> Place:
         self._trees.begin(self._tables)

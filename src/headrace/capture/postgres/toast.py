@@ -138,8 +138,8 @@ class Toast:
     def _serve(self, table: CatalogTable, schema: TableSchema) -> None:
         shape = Shape.of(table, schema) if self._options.toast_store else None
         if shape is not None:
-            asked = self._options.tables.get(table.name)
-            self._served[table.name] = _Served(table, schema, shape, asked.where if asked else "")
+            where = self._options.asked_of(table.name).where
+            self._served[table.name] = _Served(table, schema, shape, where)
 
     def news(self, others: Sequence[News] = ()) -> list[News]:
         """

@@ -1,0 +1,82 @@
+"""Recorders of one source, stepped by hand: each has a life of its own, on one log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.capture.child import log_opener
+from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.source import PostgresSource
+from headrace.capture.recorder import Recorder
+from headrace.capture.registry import build
+from headrace.capture.wire import Report, Setup, TakeBaseline
+from headrace.changelog.log import LogReader
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
+from tests.postgres.servers import Database, wait_until
+
+PATIENCE = 25.0
+
+
+class Recording:
+    """Recorders of one source, each with a life of its own, on one log."""
+
+    def __init__(self, database: Database, data: Path) -> None:
+        self.database = database
+        self.data = data
+        self.source: PostgresSource
+        self.recorder: Recorder
+        self.reports: list[Report] = []
+        self.term = 0
+
+    def live(self, *tables: str, **options: object) -> None:
+        """Begin a new life; the last one is over as if it had been killed."""
+        self.die()
+        spec = postgres(self.database.dsn, name="shop", **options).spec  # type: ignore[arg-type]
+        source = build(spec, f"shop@{self.data}")
+        assert isinstance(source, PostgresSource)
+        self.source = source
+        self.term += 1
+        setup = Setup(
+            kind="postgres",
+            name="shop",
+            options=dict(spec.options),
+            tables=tables,
+            data=str(self.data),
+            writer=f"w{self.term}",
+            term=self.term,
+            reader=f"shop@{self.data}",
+        )
+        self.recorder = Recorder(source, log_opener(setup, source), tables, time.monotonic)
+
+    def die(self) -> None:
+        if hasattr(self, "source"):
+            self.source.close()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        """Step until something is true."""
+
+        def stepped() -> object:
+            self.reports += self.recorder.step([], 0.05)
+            return condition()
+
+        wait_until(stepped, PATIENCE)
+
+    def copy(self, table: str) -> None:
+        before = self.baseline(table)
+        self.reports += self.recorder.step([TakeBaseline(table)], 0.05)
+        self.until(lambda: self.baseline(table) != before)
+
+    def streaming(self) -> None:
+        self.until(lambda: self.recorder._connected)
+        self.until(lambda: not self.source.news())
+
+    @property
+    def log(self) -> LogReader:
+        return LogReader.open(Files(RealDisk(), str(self.data)), "shop")
+
+    def baseline(self, table: str) -> int | None:
+        found = self.log.usable_baseline(table)
+        return None if found is None else found.baseline

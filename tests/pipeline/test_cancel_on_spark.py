@@ -80,7 +80,7 @@ def test_a_job_of_half_a_minute_is_over_within_two_seconds(
     spark: Spark, job: Job, size: str
 ) -> None:
     frame = job(getattr(spark, size))
-    assert_over_soon(spark, f"hr {size}", lambda: spark.collect(frame))
+    assert_over_soon(spark, f"hr {job.__name__} {size}", lambda: spark.collect(frame))
 
 
 @pytest.mark.meets("S8")

@@ -130,6 +130,7 @@ class PipelineRun:
         member.lineage = store.lineage(self.name, member.table)
         if self._durable:
             member.reached = member.stored
+        self._evolving.recall(member)
 
     def _resume_table(self, member: Member) -> None:
         """Take up a table where it stood; what was half loaded is loaded again (H4)."""

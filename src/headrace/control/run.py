@@ -204,6 +204,11 @@ class PipelineRun:
         return min((member.state for member in self.members), key=order.index, default="waiting")
 
     @property
+    def around(self) -> Surroundings:
+        """What it works with: the log, the runner, the store."""
+        return self._around
+
+    @property
     def ready(self) -> bool:
         """Whether readers see every table and nothing is known to be wrong (invariant 9)."""
         return (

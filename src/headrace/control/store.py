@@ -51,6 +51,8 @@ create table if not exists set_aside (
 ) without rowid;
 """
 
+_OF_PIPELINES = ("progress", "states", "origins", "columns", "intents", "paused", "set_aside")
+
 
 class Intent(msgspec.Struct, frozen=True):
     """A batch that is about to have effects on a target without transactions (R25)."""
@@ -216,6 +218,13 @@ class Store:
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.execute("delete from intents where pipeline = ?", (pipeline,))
+
+    def forget(self, pipeline: str) -> None:
+        """Forget a pipeline: one of its name begins anew."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            for table in _OF_PIPELINES:
+                self._connection.execute(f"delete from {table} where pipeline = ?", (pipeline,))
 
     def set_paused(self, pipeline: str, paused: bool) -> None:
         """Store that somebody paused the pipeline, or let it go on: a restart keeps to it."""

@@ -6,12 +6,13 @@ import contextlib
 import struct
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.capture.postgres.binary import binary_column
+from headrace.capture.postgres.binary import binary_column, fixed_column
 from headrace.capture.postgres.cells import CHUNK
 from headrace.changelog.beyond import MICROS_PER_DAY
 from headrace.changelog.values import ValueType
@@ -37,6 +38,35 @@ def test_a_binary_value_becomes_what_its_value_becomes(kind: Kind, data: st.Data
     expected, expected_misfits = kind.type.to_arrow(values)
     assert plain(array) == plain(expected)
     assert misfits == expected_misfits
+
+
+@pytest.mark.meets("S6", "R18", "R23f")
+@pytest.mark.parametrize("kind", KINDS, ids=repr)
+@settings(max_examples=FEW)
+@given(st.data())
+def test_values_read_where_they_lie_are_the_same(kind: Kind, data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.none() | kind.values, min_size=1, max_size=12))
+    sent = [None if value is None else kind.binary(value) for value in values]
+    lengths = {len(raw) for raw in sent if raw is not None} or {8}
+    buffer, starts = bytearray(data.draw(st.binary(max_size=3))), []
+    for raw in sent:
+        starts.append(len(buffer))
+        buffer += (raw or b"") + b"?"
+    here = np.array([raw is not None for raw in sent])
+
+    found = fixed_column(
+        kind.type,
+        min(lengths),
+        bytes(buffer) + bytes(16),
+        np.array(starts),
+        None if here.all() else here,
+    )
+
+    array, misfits = binary_column(kind.type, column(sent))
+    if len(lengths) == 1 and found is not None:
+        assert not misfits
+        assert found.type == array.type
+        assert plain(found) == plain(array)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=repr)

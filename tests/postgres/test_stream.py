@@ -219,10 +219,12 @@ def test_a_single_commit_is_given_at_once(slots: Slots, direct: bool) -> None:
         writer = threading.Thread(target=write)
         writer.start()
         found: list[bytes] = []
+        until = time.monotonic() + 60
         while not any(map(is_commit, found)):
-            received = stream.receive(5)
-            assert received is not None
-            found += contents(received)
+            # On a busy machine the writer itself may take its time.
+            assert time.monotonic() < until
+            if (received := stream.receive(5)) is not None:
+                found += contents(received)
         got = time.monotonic()
         writer.join()
         took.append(got - began[0])

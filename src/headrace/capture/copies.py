@@ -40,6 +40,9 @@ class Copies:
 
         self._copying: Copying | None = None
         self._sharing = Sharing()
+        self._told_done = False
+        """Whether the engine has copied one that was not looked at since."""
+
         self._waits = False
         self._clock = clock
         self._try_again = 0.0
@@ -49,8 +52,8 @@ class Copies:
 
     @property
     def pressing(self) -> bool:
-        """Whether the next chunk can be copied at once."""
-        return self._at_work and not self._resting
+        """Whether there is something to do at once: a chunk to copy, or a copy to finish."""
+        return self._told_done or (self._at_work and not self._resting)
 
     @property
     def due(self) -> float | None:
@@ -88,6 +91,8 @@ class Copies:
     def copied(self, done: CopyDone) -> None:
         """Take what the engine copied."""
         self._sharing.copied(done.table, done.stem, done.files)
+        # Once: where the log has not come to its end yet, what comes next decides.
+        self._told_done = True
 
     def failed(self, told: CopyFailed) -> None:
         """Plan anew, or copy here, what the engine could not copy."""
@@ -97,6 +102,7 @@ class Copies:
 
     def advance(self, log: LogWriter, flush: Callable[[], None]) -> None:
         """Do the next piece of work, if there is any; `flush` writes what is pending."""
+        self._told_done = False
         for table in self._sharing.lost():
             self.want(table, shared=True)
         for done in self._sharing.done():

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import cast
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from headrace.capture.pacing import Pacing
 from headrace.capture.registry import build
-from headrace.capture.source import Shares, SourceSpec
+from headrace.capture.source import Recordable, Shares, SourceSpec
 from headrace.changelog.baseline import PART_BYTES, as_baseline
 from headrace.changelog.entry import File
 from headrace.changelog.schema import TableSchema
@@ -51,9 +52,15 @@ class Order:
         return f"Order({self.source!r}, {self.table!r}, {self.stem!r}, {len(self.parts)} parts)"
 
 
-def copy_part(order: Order, number: int) -> Iterator[File]:
-    """Copy one part, and say of each segment what the index has to know."""
+def copy_parts(order: Order, numbers: Iterable[int]) -> Iterator[File]:
+    """Copy parts one after the other, and say of each segment what the index has to know."""
     source = build(SourceSpec(order.kind, order.source, order.options), "")
+    with closing(source):
+        for number in numbers:
+            yield from _copy_part(order, source, number)
+
+
+def _copy_part(order: Order, source: Recordable, number: int) -> Iterator[File]:
     limit = source.traits.copy_rows_per_s
     # From now on: of many small parts none may count time that another one took.
     pacing = Pacing(None if limit is None else limit / order.at_once, time.monotonic())
@@ -76,7 +83,8 @@ def _gathered(
     for schema, rows, exact in source.read_part(part):
         if rows.num_rows:
             waiting.append(as_baseline(schema, rows, exact))
-            size += waiting[-1].nbytes
+            # Of the rows alone: what every segment has besides is next to nothing in the file.
+            size += rows.nbytes
         pacing.took(rows.num_rows, time.monotonic())
         time.sleep(pacing.rest(time.monotonic()))
         if size >= PART_BYTES:

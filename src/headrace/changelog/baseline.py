@@ -59,7 +59,8 @@ class BaselineWriter:
         """
         rows = as_baseline(self._schema, batch, exact)
         self._waiting.append(rows)
-        self._size += rows.nbytes
+        # Of the rows alone: what every segment has besides is next to nothing in the file.
+        self._size += batch.nbytes
         self.rows += rows.num_rows
         if self._size >= PART_BYTES:
             self._store()
@@ -103,16 +104,13 @@ def as_baseline(
 ) -> pa.Table:
     """Return `rows` in the shape of a segment: each an `after` image, without a position (R20)."""
     count = rows.num_rows
-    children = [
-        pa.chunked_array([rows.column(name)]) if isinstance(rows, pa.RecordBatch) else rows[name]
-        for name in schema.names
-    ]
+    children = [rows.column(name) for name in schema.names]
+    if isinstance(rows, pa.Table):
+        children = [child.combine_chunks() for child in children]
     columns = {
         "_op": pa.repeat(pa.scalar(int(Op.INSERT), pa.int8()), count),
         "_exact": exact,
-        "after": pa.StructArray.from_arrays(
-            [child.combine_chunks() for child in children], fields=list(schema.arrow)
-        ),
+        "after": pa.StructArray.from_arrays(children, fields=list(schema.arrow)),
     }
     arrays = []
     for field in schema.segment:

@@ -55,8 +55,13 @@ def from_exact(text: str) -> object:
         return int(Decimal(text))
     if _NUMBER.fullmatch(text):
         number = float(text)
-        # A text that is not a float's own has more to say than a float can hold.
-        return number if str(number) == text or not isfinite(number) else Decimal(text)
+        if str(number) == text or not isfinite(number):
+            return number
+        try:
+            # A text that is not a float's own has more to say than a float can hold.
+            return Decimal(text)
+        except InvalidOperation:
+            return number  # its exponent has more digits than there can be: it is nothing
     return _WORDS.get(text, text)
 
 

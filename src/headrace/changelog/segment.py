@@ -41,6 +41,8 @@ def parquet_bytes(rows: pa.Table, facts: dict[bytes, bytes], *, compression: str
         compression=compression,
         use_dictionary=False,
         write_statistics=False,
+        # More rows at a time than by default: some percent less time.
+        write_batch_size=8192,
         # The index holds the schema; a copy in each small file would double its size.
         store_schema=False,
     ) as writer:

@@ -15,7 +15,8 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
-from headrace.capture.parts import Order, copy_part
+from headrace.capture.parts import Order
+from headrace.capture.parts import copy_parts as copied
 from headrace.changelog.entry import File
 from headrace.pipeline.session import Spark
 
@@ -24,9 +25,14 @@ _FILES = msgspec.json.Decoder(File)
 
 
 def copy_parts(spark: Spark, order: Order, numbers: range) -> list[File]:
-    """Copy these parts of a baseline, a task for each, and return what was written."""
+    """
+    Copy these parts of a baseline and return what was written.
+
+    There are as many tasks as run at the same time, each with some parts one after the other:
+    between two tasks a core waits for as long as a tenth of a part takes.
+    """
     order = replace(order, at_once=_at_once(spark, len(numbers)))
-    frame = spark.bulk.range(numbers.start, numbers.stop, 1, len(numbers))
+    frame = spark.bulk.range(numbers.start, numbers.stop, 1, order.at_once)
     receipts = spark.collect(frame.mapInArrow(partial(_copy, order), _RECEIPT))
     return [_FILES.decode(text) for text in receipts.column("receipt").to_pylist()]
 
@@ -43,8 +49,8 @@ def _at_once(spark: Spark, count: int) -> int:
 def _copy(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run in a task: numbers of parts come, receipts go."""
     for batch in batches:
-        for number in batch.column(0).to_pylist():
-            receipts = [msgspec.json.encode(file).decode() for file in copy_part(order, number)]
+        for file in copied(order, batch.column(0).to_pylist()):
+            receipt = msgspec.json.encode(file).decode()
             yield pa.RecordBatch.from_pydict(
-                {"receipt": receipts}, schema=pa.schema([("receipt", pa.string())])
+                {"receipt": [receipt]}, schema=pa.schema([("receipt", pa.string())])
             )

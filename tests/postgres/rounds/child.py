@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.capture.parts import Order, copy_part
+from headrace.capture.parts import Order, copy_parts
 from headrace.capture.postgres.definition import postgres
 from headrace.changelog.entry import File
 from headrace.changelog.schema import TableName
@@ -40,7 +40,7 @@ class CopyingRunner(ArrowRunner):
     """Also copies the parts of baselines, as Spark's tasks would."""
 
     def copy(self, order: Order, numbers: range) -> list[File]:
-        return [file for number in numbers for file in copy_part(order, number)]
+        return list(copy_parts(order, numbers))
 
 
 class QuickTarget(FileTarget):

@@ -18,6 +18,7 @@ import psycopg
 from psycopg import pq
 
 from headrace.capture.postgres.connection import translated
+from headrace.capture.postgres.wires import StreamEnded
 from headrace.errors import BadMessage, SourceUnreachable
 
 PATIENCE_SECONDS = 0.1
@@ -37,7 +38,7 @@ def talking(**facts: str) -> Iterator[None]:
     """Translate the server's errors, with what is particular to a snapshot and its rows."""
     try:
         yield
-    except psycopg.Error as error:
+    except (psycopg.Error, StreamEnded) as error:
         match error.sqlstate:
             case "42704" | "22023":
                 # No such snapshot, or not one of this server's.

@@ -9,14 +9,14 @@ a misfit, as everywhere (R23f). Its exact text is PostgreSQL's where it has one,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.capture.postgres.cells import Cells, Reader, as_utf8, mend, read
+from headrace.capture.postgres.cells import Cells, Ints, Mask, Reader, as_utf8, mend, read, spread
 from headrace.capture.postgres.digits import parse_numeric, read_decimals, read_texts
 from headrace.changelog.beyond import (
     MAX_INT32,
@@ -34,13 +34,7 @@ from headrace.errors import BadMessage, BadSchema
 _DAYS_TO_2000: Final = 10_957
 _MICROS_TO_2000: Final = _DAYS_TO_2000 * MICROS_PER_DAY
 _MOST_OFFSET: Final = 16 * 3600
-_NUMBERS: Final = {
-    "int16": ">i2",
-    "int32": ">i4",
-    "int64": ">i8",
-    "float32": ">f4",
-    "float64": ">f8",
-}
+_OID: Final = np.dtype(">u4")
 _TIMETZ: Final = np.dtype([("us", ">i8"), ("west", ">i4")])
 _INTERVAL: Final = np.dtype([("us", ">i8"), ("days", ">i4"), ("months", ">i4")])
 
@@ -52,9 +46,29 @@ def binary_column(type: ValueType, values: pa.Array) -> tuple[pa.Array, Misfits]
     `values` is binary, null for NULL, and may be a slice. Raises `BadMessage` for lengths
     that values of the type cannot have, and nothing else whatever the bytes are.
     """
-    if (reader := _READERS.get(type.kind)) is None:
+    if (reader := _READERS.get(type.kind)) is None and type.kind not in _FIXED:
         raise BadSchema("PostgreSQL has no such kind of value", kind=type.kind)
-    return read(type, values, reader, _exact)
+    return read(type, values, reader or _of_one_length, _exact)
+
+
+def fixed_column(
+    type: ValueType, size: int, buffer: bytes | bytearray, starts: Ints, here: Mask | None
+) -> pa.Array | None:
+    """
+    Return a column of values in binary form that all have `size` bytes, read where they lie.
+
+    They begin at `starts`, where they are `here`, and lie within `buffer`. None means that
+    it takes `binary_column`: the type's values are longer or shorter, or one of them is a
+    misfit.
+    """
+    if type.kind not in _FIXED or (shape := _shape(type.kind, size)).itemsize != size:
+        return None
+    places = starts if here is None else starts[here]
+    each: npt.NDArray[Any] = np.ndarray((len(buffer) - size + 1,), shape, buffer, strides=(1,))
+    array = _FIXED[type.kind][1](type, each[places])
+    if array.null_count:
+        return None
+    return array if here is None else spread(array, here)
 
 
 def _exact(type: ValueType, raw: bytes) -> str:
@@ -74,13 +88,19 @@ def _exact(type: ValueType, raw: bytes) -> str:
     return exact_text(raw)
 
 
-def _fixed(kind: str, values: pa.Array, shape: str | np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return the values as numpy sees them, all of one length."""
-    dtype: np.dtype[Any] = np.dtype(shape)
+def _shape(kind: str, size: int) -> np.dtype[Any]:
+    """Return how numpy sees a value of the kind; one column may be of two types of a server's."""
+    return _OID if kind == "int64" and size == _OID.itemsize else _FIXED[kind][0]
+
+
+def _of_one_length(type: ValueType, values: pa.Array) -> pa.Array:
     cells = Cells.of(values)
-    if (cells.lengths != dtype.itemsize).any():
-        raise BadMessage("A value has an impossible length", kind=kind, expected=dtype.itemsize)
-    return cells.data.view(dtype)
+    shape = _shape(type.kind, int(cells.lengths[0]) if len(values) else 0)
+    if (cells.lengths != shape.itemsize).any():
+        raise BadMessage(
+            "A value has an impossible length", kind=type.kind, expected=shape.itemsize
+        )
+    return _FIXED[type.kind][1](type, cells.data.view(shape))
 
 
 def _some(content: npt.NDArray[Any], good: npt.NDArray[np.bool_], shape: pa.DataType) -> pa.Array:
@@ -89,15 +109,11 @@ def _some(content: npt.NDArray[Any], good: npt.NDArray[np.bool_], shape: pa.Data
     return array if array.type == shape else array.view(shape)
 
 
-def _numbers(type: ValueType, values: pa.Array) -> pa.Array:
-    shape = _NUMBERS[type.kind]
-    if type.kind == "int64" and len(values) and Cells.of(values).lengths[0] == 4:
-        shape = ">u4"  # an oid
-    return pa.array(_fixed(type.kind, values, shape).astype(type.arrow.to_pandas_dtype()))
+def _numbers(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
+    return pa.array(content.astype(type.arrow.to_pandas_dtype()))
 
 
-def _booleans(type: ValueType, values: pa.Array) -> pa.Array:
-    content = _fixed(type.kind, values, "u1")
+def _booleans(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
     return _some(content == 1, content <= 1, type.arrow)
 
 
@@ -137,21 +153,20 @@ def _bytes(type: ValueType, values: pa.Array) -> pa.Array:
     return values
 
 
-def _uuids(type: ValueType, values: pa.Array) -> pa.Array:
-    content = _fixed(type.kind, values, "V16")
-    return pa.Array.from_buffers(type.arrow, len(values), [None, pa.py_buffer(content)])
+def _uuids(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
+    return pa.Array.from_buffers(type.arrow, len(content), [None, pa.py_buffer(content)])
 
 
-def _dates(type: ValueType, values: pa.Array) -> pa.Array:
-    raw = _fixed(type.kind, values, ">i4").astype(np.int64)
+def _dates(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
+    raw = content.astype(np.int64)
     infinite = (raw == MIN_INT32) | (raw == MAX_INT32)
     days = np.where(infinite, raw, raw + _DAYS_TO_2000)
     good = infinite | (days < MAX_INT32)
     return _some(days.astype(np.int32), good, type.arrow)
 
 
-def _timestamps(type: ValueType, values: pa.Array) -> pa.Array:
-    raw = _fixed(type.kind, values, ">i8").astype(np.int64)
+def _timestamps(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
+    raw = content.astype(np.int64)
     infinite = (raw == MIN_INT64) | (raw == MAX_INT64)
     good = infinite | (raw < MAX_INT64 - _MICROS_TO_2000)
     # What overflows here is not good, and null.
@@ -159,13 +174,12 @@ def _timestamps(type: ValueType, values: pa.Array) -> pa.Array:
     return _some(micros, good, type.arrow)
 
 
-def _times(type: ValueType, values: pa.Array) -> pa.Array:
-    micros = _fixed(type.kind, values, ">i8").astype(np.int64)
+def _times(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
+    micros = content.astype(np.int64)
     return _some(micros, (micros >= 0) & (micros <= MICROS_PER_DAY), type.arrow)
 
 
-def _timetzs(type: ValueType, values: pa.Array) -> pa.Array:
-    content = _fixed(type.kind, values, _TIMETZ)
+def _timetzs(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
     micros, west = content["us"].astype(np.int64), content["west"].astype(np.int32)
     good = (micros >= 0) & (micros <= MICROS_PER_DAY)
     good &= (west > -_MOST_OFFSET) & (west < _MOST_OFFSET)
@@ -174,8 +188,7 @@ def _timetzs(type: ValueType, values: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=list(type.arrow), mask=pa.array(~good))
 
 
-def _intervals(type: ValueType, values: pa.Array) -> pa.Array:
-    content = _fixed(type.kind, values, _INTERVAL)
+def _intervals(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
     children = [
         pa.array(content["months"].astype(np.int32)),
         pa.array(content["days"].astype(np.int32)),
@@ -184,19 +197,29 @@ def _intervals(type: ValueType, values: pa.Array) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=list(type.arrow))
 
 
+_Make: TypeAlias = Callable[[ValueType, npt.NDArray[Any]], pa.Array]
+
+_FIXED: Final[Mapping[str, tuple[np.dtype[Any], _Make]]] = {
+    "int16": (np.dtype(">i2"), _numbers),
+    "int32": (np.dtype(">i4"), _numbers),
+    "int64": (np.dtype(">i8"), _numbers),
+    "float32": (np.dtype(">f4"), _numbers),
+    "float64": (np.dtype(">f8"), _numbers),
+    "boolean": (np.dtype("u1"), _booleans),
+    "uuid": (np.dtype("V16"), _uuids),
+    "date": (np.dtype(">i4"), _dates),
+    "timestamp": (np.dtype(">i8"), _timestamps),
+    "timestamptz": (np.dtype(">i8"), _timestamps),
+    "time": (np.dtype(">i8"), _times),
+    "timetz": (_TIMETZ, _timetzs),
+    "interval": (_INTERVAL, _intervals),
+}
+"""Kinds whose values all have the same length, and how a column is made of them."""
+
 _READERS: Final[Mapping[str, Reader]] = {
-    **dict.fromkeys(_NUMBERS, _numbers),
-    "boolean": _booleans,
     "decimal": _decimals,
     "numeric": _numerics,
     "text": _texts,
     "json": _jsons,
     "bytes": _bytes,
-    "uuid": _uuids,
-    "date": _dates,
-    "timestamp": _timestamps,
-    "timestamptz": _timestamps,
-    "time": _times,
-    "timetz": _timetzs,
-    "interval": _intervals,
 }

@@ -40,19 +40,11 @@ class Cells:
     @classmethod
     def of(cls, values: pa.Array) -> Cells:
         """Look at a binary column, which may be a slice of another."""
-        _, offsets, data = values.buffers()
-        count = len(values)
-        if count == 0 or offsets is None:
-            return cls(np.empty(0, np.uint8), np.empty(0, np.int64), np.empty(0, np.int64))
-        places = np.frombuffer(offsets, np.int32, count + 1, 4 * values.offset)
-        first, last = int(places[0]), int(places[-1])
-        content = (
-            np.frombuffer(data, np.uint8, last - first, first)
-            if data is not None and last > first
-            else np.empty(0, np.uint8)
-        )
-        starts = places[:-1].astype(np.int64) - first
-        return cls(content, starts, np.diff(places).astype(np.int64))
+        places, data = _parts(values)
+        if not len(places):
+            return cls(data, np.empty(0, np.int64), np.empty(0, np.int64))
+        starts = places[:-1].astype(np.int64) - int(places[0])
+        return cls(data, starts, np.diff(places).astype(np.int64))
 
     def part(self, begin: int) -> Cells:
         """Return a chunk of the rows, from `begin` on."""
@@ -64,6 +56,24 @@ class Cells:
         if not len(self.data):
             return np.zeros(len(self.starts), np.uint8)
         return self.data.take(self.starts + place, mode="clip")
+
+
+def content(values: pa.Array) -> Bytes:
+    """Return the bytes of a binary column, of all its values one after the other."""
+    return _parts(values)[1]
+
+
+def _parts(values: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
+    """Return where values begin and end, none for no value, and the bytes of them all."""
+    _, offsets, data = values.buffers()
+    count = len(values)
+    if count == 0 or offsets is None:
+        return np.empty(0, np.int32), np.empty(0, np.uint8)
+    places = np.frombuffer(offsets, np.int32, count + 1, 4 * values.offset)
+    first, last = int(places[0]), int(places[-1])
+    if data is None or last <= first:
+        return places, np.empty(0, np.uint8)
+    return places, np.frombuffer(data, np.uint8, last - first, first)
 
 
 def read(
@@ -82,10 +92,12 @@ def read(
         for row in np.flatnonzero(np.asarray(array.is_null())).tolist():
             place = int(places[row]) if nulls else row
             misfits.append((place, exact(type, dense[row].as_py())))
-    if nulls:
-        order = np.cumsum(valid) - 1
-        array = array.take(pa.array(order, mask=~valid))
-    return array, misfits
+    return spread(array, valid) if nulls else array, misfits
+
+
+def spread(array: pa.Array, here: Mask) -> pa.Array:
+    """Return a column with its values where `here` is true, in their order, and else null."""
+    return array.take(pa.array(np.cumsum(here) - 1, mask=~here))
 
 
 def mend(

@@ -29,10 +29,12 @@ from headrace.capture.postgres.asking import (
 )
 from headrace.capture.postgres.catalog import CatalogTable
 from headrace.capture.postgres.connection import as_bytes
+from headrace.capture.postgres.copy_socket import CopySocket
 from headrace.capture.postgres.holder import Holder
 from headrace.capture.postgres.pieces import pieces
 from headrace.capture.postgres.ranges import Range, planned, rewritten, shape_of
-from headrace.capture.postgres.rows import TRAILER, batch_of, empty, without_header
+from headrace.capture.postgres.rows import TRAILER, batch_of, empty, header_size
+from headrace.capture.postgres.wires import Messages, is_plain
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadMessage, SchemaChanged, SourceUnreachable
 
@@ -60,11 +62,83 @@ def read_range(
     `SourceUnreachable` means that it was not, or that the snapshot is gone;
     `SchemaChanged` that its columns are others now.
     """
-    with closing(connect()) as connection, _ended(connection):
+    with closing(Reader(connect())) as reader:
+        for batch in reader.read(range, schema, rows_per_s):
+            if batch is not None:
+                yield batch
+
+
+class Reader:
+    """Reads ranges, one after the other, on a connection that is its own from now on."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+        self._socket: CopySocket | None = None
+        if is_plain(connection.pgconn):
+            # A batch may become longer by what comes at once, and is not to be cut for that.
+            rows = max(1, BATCH_ROWS * 3 // 4)
+            self._socket = CopySocket(connection.pgconn, rows, BATCH_BYTES)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the connection waits for the next range."""
+        idle = self.connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+        return idle and (self._socket is None or self._socket.over)
+
+    def close(self) -> None:
+        """Call off what is under way: a server that is not sending notices nothing else."""
+        active = self.connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE
+        if self._socket is not None:
+            active = active or not self._socket.over
+            self._socket.close()
+        if active:
+            with contextlib.suppress(psycopg.Error):
+                self.connection.cancel_safe(timeout=CANCEL_SECONDS)
+        self.connection.close()
+
+    def read(
+        self, range: Range, schema: TableSchema, rows_per_s: float | None
+    ) -> Iterator[Batch | None]:
+        """Give the rows of a range and verify its plan; None while the server is waited for."""
         for piece in pieces(range, rows_per_s):
-            for batch in _read(connection, piece, schema):
-                if batch is not None:
-                    yield batch
+            yield from self._read(piece, schema)
+
+    def _read(self, range: Range, schema: TableSchema) -> Iterator[Batch | None]:
+        connection = self.connection
+        binary = [column.binary for column in range.columns]
+        held: Messages | None = None
+        with talking(table=range.table):
+            if statement := as_bytes(connection):
+                yield from asked(connection, statement.decode())
+            yield from asked(
+                connection,
+                f"{importing(range.snapshot)}; set local row_security = off;"
+                # One reader shall be one process of the server's, not several.
+                " set local max_parallel_workers_per_gather = 0",
+            )
+            for rows in self._copied(range):
+                if rows is None:
+                    yield None if held is None else batch_of(schema, binary, held)
+                    held = None
+                    continue
+                for part in _cut(rows):
+                    if held is not None:
+                        yield batch_of(schema, binary, held)
+                    held = part
+            yield from _verify(connection, range)
+            yield from asked(connection, "commit")
+        # The last rows, or all of a small table, are given when nothing is locked any more.
+        if held is not None:
+            yield batch_of(schema, binary, held)
+
+    def _copied(self, range: Range) -> Iterator[Messages | None]:
+        """Run the COPY of a range."""
+        statement = f"copy ({range.query}) to stdout (format binary)"
+        if self._socket is not None:
+            yield from self._socket.rows(statement, len(range.columns))
+        else:
+            yield from asked(self.connection, statement)
+            yield from _messages(self.connection)
 
 
 class PostgresCopy:
@@ -116,10 +190,12 @@ class PostgresCopy:
 
     def _all(self) -> Generator[pa.RecordBatch, None, None]:
         try:
-            with closing(self._holder.connect()) as connection, _ended(connection):
-                plan = planned(connection, self._holder.id, self._table, self.schema, self._where)
+            with closing(Reader(self._holder.connect())) as reader:
+                plan = planned(
+                    reader.connection, self._holder.id, self._table, self.schema, self._where
+                )
                 for part in plan:
-                    for batch in [None] if part is None else self._read(connection, part):
+                    for batch in [None] if part is None else self._read(reader, part):
                         yield self._given(batch)
                 if self._passing is not None:
                     self._passing(None, None)
@@ -127,9 +203,8 @@ class PostgresCopy:
             # Whoever reads to the end, or to an error, need not close.
             self._leave()
 
-    def _read(self, connection: psycopg.Connection[Any], part: Range) -> Iterator[Batch | None]:
-        for piece in pieces(part, self._rows_per_s):
-            yield from _read(connection, piece, self.schema)
+    def _read(self, reader: Reader, part: Range) -> Iterator[Batch | None]:
+        return reader.read(part, self.schema, self._rows_per_s)
 
     def _leave(self) -> None:
         if not self._closed:
@@ -148,38 +223,9 @@ class PostgresCopy:
         return rows
 
 
-def _read(
-    connection: psycopg.Connection[Any], range: Range, schema: TableSchema
-) -> Iterator[Batch | None]:
-    """Give the rows of a range and verify its plan; None while the server is waited for."""
-    binary = [column.binary for column in range.columns]
-    with talking(table=range.table):
-        if statement := as_bytes(connection):
-            yield from asked(connection, statement.decode())
-        yield from asked(
-            connection,
-            f"{importing(range.snapshot)}; set local row_security = off;"
-            # One reader shall be one process of the server's, not several.
-            " set local max_parallel_workers_per_gather = 0",
-        )
-        yield from asked(connection, f"copy ({range.query}) to stdout (format binary)")
-        held: list[bytes | memoryview] = []
-        for rows in _messages(connection):
-            if held or not rows:
-                yield batch_of(schema, binary, held) if held else None
-            held = rows or []
-        yield from _verify(connection, range)
-        yield from asked(connection, "commit")
-    # The last rows, or all of a small table, are given when nothing is locked any more.
-    if held:
-        yield batch_of(schema, binary, held)
-
-
-def _messages(
-    connection: psycopg.Connection[Any],
-) -> Iterator[list[bytes | memoryview] | None]:
+def _messages(connection: psycopg.Connection[Any]) -> Iterator[Messages | None]:
     """
-    Give the rows of a COPY under way, as many together as make a batch.
+    Give the rows of a COPY under way, by way of libpq.
 
     The server sends a row a message. The last message is no row and has nothing that tells
     it from one before the end is known, so each time the latest is kept back.
@@ -198,35 +244,36 @@ def _messages(
         if fresh:
             if not begun:
                 begun = True
-                fresh[0] = without_header(fresh[0])
+                fresh[0] = memoryview(fresh[0])[header_size(fresh[0]) :]
             rows += fresh if fresh[0] else fresh[1:]
             size += sum(map(len, fresh))
-            while len(rows) > 1 and (len(rows) > BATCH_ROWS or size > BATCH_BYTES):
-                count = _fitting(rows)
-                yield rows[:count]
-                rows = rows[count:]
-                size = sum(map(len, rows))
-                until = monotonic() + PATIENCE_SECONDS
         if taken[0] < 0:
             break
-        if (left := until - monotonic()) <= 0:
-            yield rows[:-1]
+        late = monotonic() >= until
+        if late or len(rows) > BATCH_ROWS or size > BATCH_BYTES:
+            yield Messages.joined(rows[:-1]) if len(rows) > 1 else None
             rows = rows[-1:]
             size = sum(map(len, rows))
             until = monotonic() + PATIENCE_SECONDS
-        elif readable(pgconn, left):
+        elif readable(pgconn, until - monotonic()):
             pgconn.consume_input()
     yield from results(connection)
     if not rows or rows.pop() != TRAILER:
         raise BadMessage("A copy of rows ended without its trailer")
-    yield rows
+    if rows:
+        yield Messages.joined(rows)
 
 
-def _fitting(rows: list[bytes | memoryview]) -> int:
-    """How many rows make a batch: as many as it may have, one at least, and never the latest."""
-    sizes = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)))
-    fit = int(np.searchsorted(sizes, BATCH_BYTES, side="right"))
-    return max(1, min(fit, BATCH_ROWS, len(rows) - 1))
+def _cut(rows: Messages) -> Iterator[Messages]:
+    """Give rows as batches: as many as one may have, and one at least."""
+    sizes = np.cumsum(rows.stops - rows.starts)
+    first, count = 0, len(sizes)
+    while first < count:
+        before = sizes[first - 1] if first else 0
+        fit = int(np.searchsorted(sizes, before + BATCH_BYTES, side="right"))
+        end = max(first + 1, min(fit, first + BATCH_ROWS))
+        yield rows.part(first, end)
+        first = end
 
 
 def _verify(connection: psycopg.Connection[Any], range: Range) -> Iterator[None]:
@@ -239,14 +286,3 @@ def _verify(connection: psycopg.Connection[Any], range: Range) -> Iterator[None]
     [found] = yield from asked(connection, f"select pg_catalog.pg_relation_filenode({range.oid})")
     if int(found.get_value(0, 0) or 0) != range.filenode:
         raise rewritten(range.table)
-
-
-@contextlib.contextmanager
-def _ended(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Call off what is under way at the end: a server that is not sending notices nothing else."""
-    try:
-        yield
-    finally:
-        if connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE:
-            with contextlib.suppress(psycopg.Error):
-                connection.cancel_safe(timeout=CANCEL_SECONDS)

@@ -24,6 +24,9 @@ _SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
 _MOST: Final = 32
 """Digits before the point, and after it, of numbers whose text is made for a chunk at once."""
 
+_SHORT: Final = 18
+"""Numbers of so many digits fit 64 bits."""
+
 _CHARACTERS: Final = (
     np.arange(10_000)[:, None] // np.array([1000, 100, 10, 1]) % 10 + ord("0")
 ).astype(np.uint8)
@@ -66,10 +69,11 @@ def _chunks(values: pa.Array) -> Iterator[tuple[slice, _Numbers]]:
     if (cells.lengths != 8 + 2 * words[starts]).any():
         raise BadMessage("A number has another length than it says", kind="numeric")
     # A digit that is none would pass for several.
-    digits = words.copy()
-    for head in range(4):
-        digits[starts + head] = 0
-    broken = np.searchsorted(starts + cells.lengths // 2, np.flatnonzero(digits > 9999), "right")
+    large = words > 9999
+    if large.any():
+        for head in range(4):
+            large[starts + head] = False
+    broken = np.searchsorted(starts + cells.lengths // 2, np.flatnonzero(large), "right")
     for begin in range(0, len(starts), CHUNK):
         numbers = _Numbers(words, starts[begin : begin + CHUNK])
         within = broken[(broken >= begin) & (broken < begin + CHUNK)]
@@ -101,13 +105,19 @@ def read_decimals(values: pa.Array, precision: int, scale: int) -> tuple[pa.Arra
                 fine &= digit % beyond == 0
                 digit, base = digit // beyond, base // beyond
             part, factor = part * base + digit, factor * base
-            if factor >= 10**13 or power == bottom:
+            if precision > _SHORT and (factor >= 10**13 or power == bottom):
                 high, low = _times_plus(high, low, factor, part.astype(np.uint64))
                 part, factor = np.zeros_like(part), 1
         minus = numbers.sign == _NEGATIVE
+        good[rows] = fine
+        if precision <= _SHORT:
+            # What does not fit has overflown here, and is not fine.
+            number = np.where(minus, -part, part)
+            content[rows, 0] = number.view(np.uint64)
+            content[rows, 1] = (number >> 63).view(np.uint64)
+            continue
         content[rows, 0] = np.where(minus, ~low + np.uint64(1), low)
         content[rows, 1] = np.where(minus, ~high + (low == 0), high)
-        good[rows] = fine
     shape = pa.decimal128(precision, scale)
     return pa.Array.from_buffers(shape, len(values), [None, pa.py_buffer(content)]), good
 

@@ -18,6 +18,7 @@ import time
 import numpy as np
 from psycopg.pq.abc import PGconn
 
+from headrace.capture.postgres.framing import HEAD, whole_messages
 from headrace.capture.postgres.wires import Messages, StreamEnded, wait_for
 from headrace.errors import BadMessage
 
@@ -27,7 +28,6 @@ SMALL = 64 << 10
 LONGEST = (1 << 30) + 1024
 """PostgreSQL makes no message longer than a gigabyte."""
 
-_HEAD = 5
 _COPY_DATA = ord("d")
 _BY_THE_WAY = b"NSA"  # NoticeResponse, ParameterStatus, NotificationResponse
 _THE_END = b"cCZ"  # CopyDone, CommandComplete, ReadyForQuery
@@ -54,9 +54,8 @@ class SocketWire:
         self._put(b"Q", command + b"\0")
         while True:
             self._receive(SMALL)
-            self._needed()
-            heads, end = self._heads(only_first=True)
-            if not heads:
+            end = self._needed()
+            if end > self._fill:
                 if self._end is not None:
                     raise self._end
                 wait_for(self.descriptor, until)
@@ -70,20 +69,21 @@ class SocketWire:
             if kind == ord("W"):
                 return
 
-    def read(self, most_bytes: int) -> Messages | None:
+    def read(self, most_bytes: int, enough: int = 0) -> Messages | None:
         if self._end is None:
             self._receive(most_bytes)
-        heads, end = self._heads()
+        if self._end is None and self._fill < min(enough, most_bytes):
+            return None
+        starts, end = whole_messages(self._buffer, self._fill)
         found = None
-        if heads:
-            starts = np.array(heads, np.int64)
+        if len(starts):
             stops = np.append(starts[1:], end)
-            if (stops - starts).min() < _HEAD:
+            if (stops - starts).min() < HEAD:
                 raise BadMessage("Length of a message is out of range")
             ours = np.frombuffer(self._buffer, np.uint8)[starts] == _COPY_DATA
             for at in np.flatnonzero(~ours):
                 self._aside(int(starts[at]), int(stops[at]))
-            found = (starts[ours] + _HEAD, stops[ours])
+            found = (starts[ours] + HEAD, stops[ours])
         if found is None or not len(found[0]):
             self._keep_from(end)
             if self._end is not None:
@@ -136,34 +136,18 @@ class SocketWire:
 
     def _needed(self) -> int:
         """Return how long the message is that the buffer begins with, as far as it tells."""
-        if self._fill < _HEAD:
-            return _HEAD
+        if self._fill < HEAD:
+            return HEAD
         length: int = _length(self._buffer, 1)[0]
         if not 4 <= length <= LONGEST:
             raise BadMessage("Length of a message is out of range", length=length)
         return 1 + length
 
-    def _heads(self, *, only_first: bool = False) -> tuple[list[int], int]:
-        """Return where the whole messages in the buffer begin, and where the last one ends."""
-        buffer, last = self._buffer, self._fill - _HEAD
-        heads: list[int] = []
-        at = 0
-        # Runs once a message, millions of times: what can be done for all at once is elsewhere.
-        while at <= last:
-            following = at + 1 + _length(buffer, at + 1)[0]
-            if following > self._fill:
-                break
-            heads.append(at)
-            at = following
-            if only_first:
-                break
-        return heads, at
-
     def _aside(self, at: int, end: int) -> None:
         """Take a message that is not of the stream."""
         kind = self._buffer[at]
         if kind == ord("E"):
-            self._end = StreamEnded(_field(bytes(self._buffer[at + _HEAD : end]), b"C"))
+            self._end = StreamEnded(error_field(bytes(self._buffer[at + HEAD : end]), b"C"))
         elif kind in _THE_END:
             self._end = self._end or StreamEnded()
         elif kind not in _BY_THE_WAY:
@@ -195,7 +179,7 @@ class SocketWire:
         self._fill = rest
 
 
-def _field(content: bytes, name: bytes) -> str | None:
+def error_field(content: bytes, name: bytes) -> str | None:
     """Return a field of an ErrorResponse."""
     for field in content.split(b"\0"):
         if field[:1] == name:

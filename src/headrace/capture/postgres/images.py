@@ -8,7 +8,7 @@ second element is taken, and that is the column, in one step for a whole chunk.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from headrace.capture.postgres.pgoutput import DELETE, INSERT, TRUNCATE, UPDATE
 from headrace.capture.postgres.text import text_column
 from headrace.capture.postgres.tuples import Column, Flags, Ints, Messages, Tuples, fill, find
 from headrace.changelog.change import Op
-from headrace.changelog.schema import TableSchema
+from headrace.changelog.schema import META, TableSchema
 from headrace.changelog.values import Misfits
 
 CHUNK_ROWS: Final = 16_384
@@ -32,6 +32,14 @@ CHUNK_BYTES: Final = 64 << 20
 """Arrow counts 32 bits of bytes in an array; no chunk comes near, unless one row does."""
 
 _MOST_BYTES: Final = 2**31 - 1
+
+TOGETHER: Final = 16
+"""Columns gathered at once, where that saves steps: with more it would only take memory."""
+
+_LASTING: Final = frozenset({"text", "json", "bytes", "numeric"})
+"""Kinds whose values may stay in the bytes that were gathered: others' must not stay with them."""
+
+_TYPES: Final = {field.name: field.type for field in META}
 
 _OPS = np.zeros(256, np.int8)
 for _kind, _op in (
@@ -102,16 +110,15 @@ def segment(version: Version, rows: Messages, stamps: Stamps) -> pa.RecordBatch:
     before = _image(layout, rows, old, marks, -1)
     after = _image(layout, rows, new, marks, 1)
     count = len(rows.starts)
-    types = {field.name: field.type for field in schema.segment}
     return pa.RecordBatch.from_arrays(
         [
             pa.array(_OPS[rows.kinds]),
             pa.array(stamps.commit),
             pa.array(stamps.ordinal.astype(np.int32)),
             pa.array(stamps.xid),
-            pa.array(stamps.time).view(types["_time"]),
-            _lists(types["_unsent"], count, unsent),
-            _exact(types["_exact"], count, marks),
+            pa.array(stamps.time).view(_TYPES["_time"]),
+            _lists(_TYPES["_unsent"], count, unsent),
+            _exact(_TYPES["_exact"], count, marks),
             before,
             after,
         ],
@@ -128,18 +135,23 @@ def _image(
 ) -> pa.Array:
     """Return one image of each row as a struct, null where a row has no such tuple."""
     schema, count = layout.schema, len(rows.starts)
-    image = schema.segment.field("after").type
     if tuples is None:
-        return pa.nulls(count, image)
+        return pa.nulls(count, layout.image)
     gather = _Gather(rows, tuples)
     children: list[pa.Array | None] = [None] * len(schema.columns)
-    for place, column in zip(layout.places, tuples.columns, strict=True):
-        if place is None:
-            continue
-        kept = schema.columns[place]
+    asked = [
+        (place, schema.columns[place], column)
+        for place, column in zip(layout.places, tuples.columns, strict=True)
+        if place is not None
+    ]
+    few = [column for _, kept, column in asked if _passes(kept.type.kind, column)]
+    together = gather.columns(few)
+    for place, kept, column in asked:
         convert = binary_column if column.binary else text_column
+        passes = _passes(kept.type.kind, column)
         misfits: Misfits
-        children[place], misfits = convert(kept.type, gather.column(column))
+        values = next(together) if passes else gather.column(column)
+        children[place], misfits = convert(kept.type, values)
         for row, text in misfits:
             marks.setdefault(row, []).append((sign * kept.field, text))
     arrays = [
@@ -147,11 +159,13 @@ def _image(
         for child, column in zip(children, schema.columns, strict=True)
     ]
     absent = None if gather.absent is None else pa.array(gather.absent)
-    return pa.StructArray.from_arrays(arrays, fields=_fields(schema), mask=absent)
+    return pa.StructArray.from_arrays(arrays, fields=layout.fields, mask=absent)
 
 
-def _fields(schema: TableSchema) -> list[pa.Field]:
-    return list(schema.segment.field("after").type)
+def _passes(kind: str, column: Column) -> bool:
+    """Whether a column may be gathered with others: its bytes are read and let go."""
+    # A value that was not sent again may be the old tuple's, and stands before all the others.
+    return kind not in _LASTING and column.unchanged is None
 
 
 class _Gather:
@@ -161,38 +175,66 @@ class _Gather:
         self._which = tuples.rows
         self._base = int(rows.starts[0])
         self._raw = rows.bytes.raw.slice(self._base, int(rows.stops[-1]) - self._base)
-        self._places: NDArray[np.int32]
+        self._count = len(rows.starts)
+        self._ranks: NDArray[np.int32]
+        """For each row the number of its tuple."""
+
         self.absent: Flags | None = None
-        count = len(rows.starts)
         if tuples.rows is None:
-            self._places = np.arange(0, 2 * count, 2, dtype=np.int32)
+            self._ranks = np.arange(self._count, dtype=np.int32)
         else:
-            self._places = np.zeros(count, np.int32)
-            self._places[tuples.rows] = np.arange(0, 2 * len(tuples.rows), 2, dtype=np.int32)
-            self.absent = np.ones(count, np.bool_)
+            self._ranks = np.zeros(self._count, np.int32)
+            self._ranks[tuples.rows] = np.arange(len(tuples.rows), dtype=np.int32)
+            self.absent = np.ones(self._count, np.bool_)
             self.absent[tuples.rows] = False
 
     def column(self, column: Column) -> pa.Array:
         """Return the column's values, one for each row of the chunk; null where it has none."""
-        count = len(column.start)
-        # Rows, and therefore values of a column, stand in the buffer in their order; that is
-        # what makes these offsets rise, as an array's must.
-        offsets = np.empty(2 * count + 1, np.int32)
-        first = column.start - self._base
-        offsets[0:-1:2] = first
-        offsets[1::2] = first + column.length
+        (values,) = self._gathered([column])
+        return values
+
+    def columns(self, columns: Sequence[Column]) -> Iterator[pa.Array]:
+        """
+        Give the same of each, in their order; several lie in one buffer.
+
+        In each row a value must stand behind the one of the column before.
+        """
+        for at in range(0, len(columns), TOGETHER):
+            yield from self._gathered(columns[at : at + TOGETHER])
+
+    def _gathered(self, columns: Sequence[Column]) -> list[pa.Array]:
+        width, tuples = 2 * len(columns), len(columns[0].start)
+        # Rows stand in the buffer in their order, and values in theirs; that is what makes these
+        # offsets rise, as an array's must.
+        offsets = np.empty(width * tuples + 1, np.int32)
+        table = offsets[:-1].reshape(tuples, width)
+        for at, column in enumerate(columns):
+            first = column.start - self._base
+            table[:, 2 * at] = first
+            table[:, 2 * at + 1] = first + column.length
         offsets[-1] = offsets[-2]
         scattered = pa.Array.from_buffers(
-            pa.binary(), 2 * count, [None, pa.py_buffer(offsets), self._raw]
+            pa.binary(), width * tuples, [None, pa.py_buffer(offsets), self._raw]
         )
-        missing = self.absent
-        if column.has is not None:
-            if self._which is None or missing is None:
-                missing = ~column.has
-            else:
-                missing = missing.copy()
-                missing[self._which] = ~column.has
-        return scattered.take(pa.array(self._places, mask=missing))
+        places = self._ranks * np.int32(width)
+        if len(columns) == 1:
+            return [scattered.take(pa.array(places, mask=self._missing(columns)))]
+        places = (places + np.arange(0, width, 2, dtype=np.int32)[:, None]).ravel()
+        taken = scattered.take(pa.array(places, mask=self._missing(columns)))
+        count = self._count
+        return [taken.slice(at * count, count) for at in range(len(columns))]
+
+    def _missing(self, columns: Sequence[Column]) -> Flags | None:
+        """Return which values of the columns, one after the other, there are not."""
+        if self.absent is None and all(column.has is None for column in columns):
+            return None
+        missing = np.zeros((len(columns), self._count), np.bool_)
+        for row, column in zip(missing, columns, strict=True):
+            if self.absent is not None:
+                row[:] = self.absent
+            if column.has is not None:
+                row[slice(None) if self._which is None else self._which] = ~column.has
+        return missing.ravel()
 
 
 def _lists(type: pa.DataType, count: int, parts: Sequence[tuple[int, Ints]]) -> pa.Array:

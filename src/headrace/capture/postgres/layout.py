@@ -9,7 +9,10 @@ catalogue is asked as well; what comes of both is a layout.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
+
+import pyarrow as pa
 
 from headrace.changelog.schema import TableSchema
 
@@ -47,6 +50,16 @@ class Layout:
     schema: TableSchema
     places: tuple[int | None, ...]
     """For each column of the relation its index in `schema.columns`; None: not kept."""
+
+    @cached_property
+    def image(self) -> pa.StructType:
+        """A row, before or after, as the table's segments have it."""
+        return self.schema.segment.field("after").type
+
+    @cached_property
+    def fields(self) -> list[pa.Field]:
+        """The fields of a row."""
+        return list(self.image)
 
 
 class Layouts(Protocol):

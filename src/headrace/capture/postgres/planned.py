@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from headrace.capture.postgres.catalog import CatalogTable
+from headrace.capture.postgres.connection import connect
+from headrace.capture.postgres.copying import Reader
 from headrace.capture.postgres.holder import Holder
+from headrace.capture.postgres.options import Options
 from headrace.capture.postgres.ranges import Range, ranges
 from headrace.changelog.schema import TableSchema
 
@@ -30,6 +35,33 @@ class Part:
         """Read what `packed` wrote. Only of our own: it goes from recorder to engine to task."""
         found: Part = pickle.loads(data)
         return found
+
+
+class PartReader:
+    """Reads parts, one after the other, on one connection as long as one server has them."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._reader: Reader | None = None
+        self._address = ("", 0)
+
+    def read(self, part: bytes) -> Iterator[tuple[TableSchema, pa.RecordBatch, pa.Array | None]]:
+        """Give the rows of a part; `read_range` says when they count."""
+        found = Part.unpacked(part)
+        reader = self._reader
+        if reader is None or not reader.usable or self._address != (found.host, found.port):
+            self.close()
+            reader = Reader(connect(self._options, host=found.host, port=found.port))
+            self._reader, self._address = reader, (found.host, found.port)
+        for batch in reader.read(found.range, found.schema, self._options.copy_rows_per_s):
+            if batch is not None:
+                yield found.schema, *batch
+
+    def close(self) -> None:
+        """Let go of the server; twice does no harm."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
 
 class PlannedCopy:

@@ -30,6 +30,9 @@ from headrace.errors import SchemaChanged, SourceUnreachable
 RANGE_BYTES = 32 << 20
 """Read in less than a second, so that nobody's ALTER TABLE waits for longer."""
 
+EVEN = 8
+"""A table has so many ranges of one size, or twice as many and so on: then readers end together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Selected:
@@ -243,6 +246,9 @@ def _leaf(
     pages = -(-size // page)
     # What a row keeps elsewhere (TOAST) is read with it, and makes pages heavy.
     step = max(1, RANGE_BYTES * pages // max(whole, size, 1))
+    if step < pages and len(table.leaves) == 1:
+        count = -(-pages // (step * EVEN)) * EVEN
+        step = -(-pages // count)
     starts = list(range(0, pages, step)) or [0]
     stops: list[int | None] = [*starts[1:], None]
     for start, stop in zip(starts, stops, strict=True):

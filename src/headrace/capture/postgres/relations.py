@@ -130,13 +130,15 @@ def _span(
     if (wrong := run.sizes()[rows] < run.lead + 4).any():
         run.wrong("Message ends too early", wrong, run.stops[rows], rows)
     rows, oids = _tables(run, rows)
-    for oid in np.unique(oids).tolist():
+    # Mostly there is one table, and to find that out is cheaper than to sort.
+    alone = bool((oids == oids[0]).all())
+    for oid in oids[:1].tolist() if alone else np.unique(oids).tolist():
         version = known.versions.get(oid)
         if version is None:
             run.wrong("Change of an unknown relation", oids == oid, run.starts[rows] + 1, rows)
         if version.layout is None:
             continue
-        mine = rows[oids == oid]
+        mine = rows if alone else rows[oids == oid]
         found = run.at(mine)
         group = next((group for group in groups if group.version is version), None)
         if group is None:

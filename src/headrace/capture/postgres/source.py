@@ -25,14 +25,14 @@ import pyarrow as pa
 from headrace.capture.postgres import checks, finding, slots
 from headrace.capture.postgres.catalog import CatalogTable, look_up, schema_of
 from headrace.capture.postgres.connection import connect, speaking
-from headrace.capture.postgres.copying import PostgresCopy, read_range
+from headrace.capture.postgres.copying import PostgresCopy
 from headrace.capture.postgres.holder import Holder, record_end
 from headrace.capture.postgres.late import LateCopy, altered
 from headrace.capture.postgres.opening import open_slot
 from headrace.capture.postgres.options import Options, address, default_slot, options_of
 from headrace.capture.postgres.pieces import expected_rows
 from headrace.capture.postgres.place import Place
-from headrace.capture.postgres.planned import Part, PlannedCopy, plan_copy
+from headrace.capture.postgres.planned import PartReader, PlannedCopy, plan_copy
 from headrace.capture.postgres.publishing import Publishing
 from headrace.capture.postgres.removing import refuse_unknown, remove, reset_slot
 from headrace.capture.postgres.room import Meter
@@ -97,6 +97,7 @@ class PostgresSource:
         self._at = Place("0", 0, 0, 0, 0)
         self._given = 0
         self._snapshots = Snapshots(self.options)
+        self._parts = PartReader(self.options)
         self._publishing = Publishing(self.options)
         self._toast = Toast(self.options, self._reader)
         self._trees = Trees(self.options)
@@ -302,12 +303,7 @@ class PostgresSource:
         self, part: bytes
     ) -> Iterator[tuple[TableSchema, pa.RecordBatch, pa.Array | None]]:
         """Read a range of a planned baseline; also in a process that knows nothing else."""
-        found = Part.unpacked(part)
-        reader = partial(connect, self.options, host=found.host, port=found.port)
-        for rows, exact in read_range(
-            reader, found.range, found.schema, self.options.copy_rows_per_s
-        ):
-            yield found.schema, rows, exact
+        return self._parts.read(part)
 
     def lag(self) -> Lag:
         """Return how far the server's log is ahead of what was read, in bytes and seconds."""
@@ -323,6 +319,7 @@ class PostgresSource:
 
     def close(self) -> None:
         """Let go of the server; what is ours there stays."""
+        self._parts.close()
         self._toast.close()
         self._snapshots.close()
         for each in (self._stream, self._query):

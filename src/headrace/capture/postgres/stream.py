@@ -140,9 +140,13 @@ class Stream:
             now = self._clock()
             self._waker.rest(min(self._pace.pause(now), until - now))
             with self._speaks:
+                enough = self._pace.enough(self._clock())
                 with self._speaking():
-                    messages = self._wire.read(most_bytes)
-                self._pace.note(int(messages.stops[-1]) if messages else 0, self._clock())
+                    messages = self._wire.read(most_bytes, enough)
+                if messages is None and enough:
+                    self._pace.keep(self._clock())
+                else:
+                    self._pace.note(int(messages.stops[-1]) if messages else 0, self._clock())
                 received = self._sorted(messages) if messages else None
             self.beat()
             if received is not None:
@@ -150,6 +154,8 @@ class Stream:
             now = self._clock()
             if self._waker.woken() or now >= until:
                 return None
+            if enough:
+                continue  # something is kept, perhaps: it must not wait for more
             self._poll.poll(max(0.0, min(until, self._status.due) - now) * 1000)
 
     def acknowledge(self, lsn: int) -> None:

@@ -18,7 +18,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.capture.postgres.cells import Cells, Mask, Reader, as_utf8, each, mend, read
+from headrace.capture.postgres.cells import (
+    Bytes,
+    Cells,
+    Mask,
+    Reader,
+    as_utf8,
+    content,
+    each,
+    mend,
+    read,
+)
 from headrace.capture.postgres.times import (
     parse_date,
     parse_interval,
@@ -49,6 +59,9 @@ _EDGES: Final = pa.array([b"0", b"-0", b"NaN", b"Infinity", b"-Infinity"], pa.bi
 _NIBBLES: Final = np.full(256, 255, np.uint8)
 for _digit in range(16):
     _NIBBLES[ord(f"{_digit:x}")] = _NIBBLES[ord(f"{_digit:X}")] = _digit
+
+_YEAR_ONE: Final = -62_135_596_800_000_000
+"""Its first microsecond, since 1970. The year before is 1 BC, which Arrow calls 0."""
 
 _UUID_HYPHENS: Final = (8, 13, 18, 23)
 _UUID_DIGITS: Final = [place for place in range(36) if place not in _UUID_HYPHENS]
@@ -86,14 +99,13 @@ def _cast(values: pa.Array, good: Mask, type: ValueType) -> pa.Array:
 # --- numbers ---------------------------------------------------------------------------------
 
 
-def _digits_only(values: pa.Array) -> bool:
+def _digits_only(data: Bytes) -> bool:
     """Whether there are digits, signs and points only: Arrow also takes 0xFFFF for -1."""
-    data = Cells.of(values).data
     return not len(data) or bool(data.max() <= ord("9"))
 
 
 def _integers(type: ValueType, values: pa.Array) -> pa.Array:
-    if _digits_only(values):
+    if _digits_only(content(values)):
         try:
             return values.view(pa.utf8()).cast(type.arrow)
         except pa.ArrowInvalid:
@@ -140,8 +152,8 @@ def _decimals(type: ValueType, values: pa.Array) -> pa.Array:
         return None if text is None else Decimal(text)
 
     # Arrow wraps around, silently, where digits exceed 128 bits: 39 of them can.
-    lengths = Cells.of(values).lengths
-    if _digits_only(values) and (not len(lengths) or lengths.max() <= 38):
+    cells = Cells.of(values)
+    if _digits_only(cells.data) and (not len(cells.lengths) or cells.lengths.max() <= 38):
         try:
             return values.view(pa.utf8()).cast(type.arrow)
         except pa.ArrowInvalid:
@@ -226,9 +238,28 @@ def _dates(type: ValueType, values: pa.Array) -> pa.Array:
 
 def _timestamps(type: ValueType, values: pa.Array) -> pa.Array:
     utc = type.kind == "timestamptz"
+    if (quick := _usual_timestamps(type, values, utc=utc)) is not None:
+        return quick
     micros, good = read_timestamps(Cells.of(values), utc=utc)
     parse = parse_timestamptz if utc else parse_timestamp
     return mend(pa.array(micros).view(type.arrow), good, values, parse, type)
+
+
+def _usual_timestamps(type: ValueType, values: pa.Array, *, utc: bool) -> pa.Array | None:
+    """Return a column of nothing but what is written for the years 1 to 9999, else None."""
+    cells = Cells.of(values)
+    zone = 3 if utc else 0
+    # Arrow reads days and hours as strictly as we do, but in more shapes than PostgreSQL has.
+    if not len(values) or cells.lengths.min() < 19 + zone or (cells.at(10) != ord(" ")).any():
+        return None
+    ends = cells.lengths - zone
+    if utc and (cells.at(ends) != ord("+")).any():
+        return None
+    try:
+        quick = values.view(pa.utf8()).cast(type.arrow)
+    except pa.ArrowInvalid:
+        return None
+    return quick if quick.view(pa.int64()).to_numpy().min() >= _YEAR_ONE else None
 
 
 def _times(type: ValueType, values: pa.Array) -> pa.Array:

@@ -161,7 +161,10 @@ class Transactions:
             bad("Messages overlap, or one is empty", 0, 0)
         if (tail := self._tail) is not None:
             self._tail = None
-            buffer = b"".join((tail.data, buffer))
+            # Only what messages are in: a buffer from a socket may have as much behind them.
+            with memoryview(buffer) as view:
+                used = int(stops[-1]) if len(stops) else 0
+                buffer = b"".join((tail.data, view[:used]))
             starts = np.concatenate((tail.starts, starts + len(tail.data)))
             stops = np.concatenate((tail.stops, stops + len(tail.data)))
         source = Bytes(buffer)
@@ -180,7 +183,7 @@ class Transactions:
             self._spill.append(_WHOLE, block_of(within(run.at(slice(0, end))), self._whole))
             if not len(ends):
                 return
-            _, commits, times = self._bounds(run.at(slice(end, end + 1)))
+            _, commits, times = self._bounds(run.at(slice(0, 0)), run.at(slice(end, end + 1)))
             start = int(run.bytes.numbers(run.starts[end : end + 1] + 2, ">i8")[0])
             commit = Commit(self._whole, int(commits[0]), int(times[0]), start)
             yield from self._finish(_WHOLE, commit, self._session, None)
@@ -199,8 +202,7 @@ class Transactions:
 
     def _hold(self, run: Messages) -> None:
         """Keep the beginning of a transaction until more of it is there."""
-        xids, _, _ = self._bounds(run.at(slice(0, 1)))
-        xid = int(xids[0])
+        xid = self._begun(run.at(slice(0, 1)))[0].item()
         rest = within(run.at(slice(1, None)))
         block = block_of(run, xid)
         if block.size <= TAIL_BYTES:
@@ -210,27 +212,32 @@ class Transactions:
         self._spill.open(_WHOLE)
         self._spill.append(_WHOLE, block_of(rest, xid))
 
-    def _bounds(self, run: Messages) -> tuple[Ints, Ints, Ints]:
+    def _begun(self, begins: Messages) -> Ints:
+        """Return the numbers of the transactions that begin here."""
+        if (wrong := begins.sizes() != pgoutput.BEGIN_SIZE).any():
+            begins.wrong("Message has another length than its kind", wrong)
+        return begins.bytes.numbers(begins.starts + 17, ">u4")
+
+    def _bounds(self, begins: Messages, commits: Messages) -> tuple[Ints, Ints, Ints]:
         """Return the numbers of the transactions that begin here; ends and times of commits."""
-        begins, commits = run.kinds == pgoutput.BEGIN, run.kinds == pgoutput.COMMIT
-        sizes = run.sizes()
-        wrong = (begins & (sizes != pgoutput.BEGIN_SIZE)) | (
-            commits & (sizes != pgoutput.COMMIT_SIZE)
-        )
-        if wrong.any():
-            run.wrong("Message has another length than its kind", wrong)
-        xids = run.bytes.numbers(run.starts[begins] + 17, ">u4")
-        places = run.starts[commits]
-        ends = run.bytes.numbers(places + 10, ">i8")
-        times = run.bytes.numbers(places + 18, ">i8")
-        if (wrong := np.diff(ends, prepend=self._ended) <= 0).any():
+        xids = self._begun(begins)
+        if (wrong := commits.sizes() != pgoutput.COMMIT_SIZE).any():
+            commits.wrong("Message has another length than its kind", wrong)
+        places = commits.starts
+        ends = commits.bytes.numbers(places + 10, ">i8")
+        times = commits.bytes.numbers(places + 18, ">i8")
+        if not len(ends):
+            return xids, ends, times
+        if ends[0] <= self._ended or (ends[1:] <= ends[:-1]).any():
             # Also an end beyond 63 bits, which reads as a negative one.
-            run.at(commits).wrong("Commit is not beyond the one before it", wrong, places + 10)
-        if (wrong := (times > pgoutput.LAST_TIME) | (times < -pgoutput.LAST_TIME)).any():
-            run.at(commits).wrong("No such time", wrong, places + 18)
-        if len(ends):
-            self._end(int(ends[ends > self._after][0]) if ends[-1] > self._after else None)
-            self._ended = int(ends[-1])
+            wrong = np.diff(ends, prepend=self._ended) <= 0
+            commits.wrong("Commit is not beyond the one before it", wrong, places + 10)
+        if times.max() > pgoutput.LAST_TIME or times.min() < -pgoutput.LAST_TIME:
+            wrong = (times > pgoutput.LAST_TIME) | (times < -pgoutput.LAST_TIME)
+            commits.wrong("No such time", wrong, places + 18)
+        first = np.searchsorted(ends, self._after, "right")
+        self._end(int(ends[first]) if first < len(ends) else None)
+        self._ended = int(ends[-1])
         return xids, ends, times + pgoutput.EPOCH
 
     def _end(self, first: int | None) -> None:
@@ -240,6 +247,32 @@ class Transactions:
 
     def _piece(self, run: Messages) -> Iterator[Changes]:
         """Read whole commits, and what stands between them."""
+        found = self._each_one(run)
+        tables, moved = self._any(run) if found is None else (found, 0)
+        upto = max(moved, self._ended, self._position)
+        if upto > self._position:
+            self._position = upto
+            yield Changes(tables, self.place(upto), markers=self._marked())
+
+    def _each_one(self, run: Messages) -> list[TableChanges] | None:
+        """
+        Read commits of one change each; None where they are not only such.
+
+        Then Begin, change and Commit follow each other by turns, and nothing has to be counted.
+        """
+        kinds = run.kinds
+        if not len(kinds) or len(kinds) % 3 or (kinds[0::3] != pgoutput.BEGIN).any():
+            return None
+        if (kinds[2::3] != pgoutput.COMMIT).any() or not _CHANGES[kinds[1::3]].all():
+            return None
+        begins, changes, commits = (run.at(slice(at, None, 3)) for at in range(3))
+        xids, ends, times = self._bounds(begins, commits)
+        wide, kept = self._ended_with(xids, ends, times, commits)
+        stamps = Stamps(ends, np.zeros(len(ends), np.int64), wide, times)
+        return self._decoder.decode(changes, kept, stamps, self._session)
+
+    def _any(self, run: Messages) -> tuple[list[TableChanges], int]:
+        """Read commits of any kind; also return how far messages outside of them lead."""
         kinds = run.kinds
         begins, commits = kinds == pgoutput.BEGIN, kinds == pgoutput.COMMIT
         number = np.cumsum(begins)
@@ -250,27 +283,33 @@ class Transactions:
         if np.count_nonzero(begins) != np.count_nonzero(commits):
             # A second one begins, and with a relation, so that it was cut off as a piece.
             bad("Transaction has not ended", pgoutput.BEGIN, 0)
-        xids, ends, times = self._bounds(run)
-        beyond = np.append(ends > self._after, False)[number - 1]
+        last = run.at(commits)
+        xids, ends, times = self._bounds(run.at(begins), last)
+        which = number - 1
+        beyond = np.append(ends > self._after, False)[which]
         moved = self._others(run, free, beyond)
+        wide, kept = self._ended_with(xids, ends, times, last)
+        if not len(ends):
+            return [], moved
+        changes = _CHANGES[kinds]
+        counted = np.cumsum(changes)
+        ordinal = counted - 1 - counted[begins][which]
+        stamps = Stamps(ends[which], ordinal, wide[which], times[which])
+        wanted = changes & kept[which]
+        return self._decoder.decode(run, wanted, stamps, self._session), moved
+
+    def _ended_with(
+        self, xids: Ints, ends: Ints, times: Ints, commits: Messages
+    ) -> tuple[Ints, Flags]:
+        """Remember commits; return their transactions, and which the log does not have."""
         wide = self._widened(xids)
         self.committed.add(ends, wide)
-        tables: list[TableChanges] = []
+        kept = ends > self._after
         if len(ends):
-            start = int(run.bytes.numbers(run.starts[commits][-1:] + 2, ">i8")[0])
+            start = int(commits.bytes.numbers(commits.starts[-1:] + 2, ">i8")[0])
             self._mark = Mark(start, int(xids[-1]), int(times[-1]))
-            kept = ends > self._after
             self.dropped += len(ends) - int(np.count_nonzero(kept))
-            which = number - 1
-            changes = _CHANGES[kinds]
-            counted = np.cumsum(changes)
-            ordinal = counted - 1 - counted[begins][which]
-            stamps = Stamps(ends[which], ordinal, wide[which], times[which])
-            tables = self._decoder.decode(run, changes & kept[which], stamps, self._session)
-        upto = max(moved, self._ended, self._position)
-        if upto > self._position:
-            self._position = upto
-            yield Changes(tables, self.place(upto), markers=self._marked())
+        return wide, kept
 
     def _others(self, run: Messages, free: Flags, beyond: Flags) -> int:
         """

@@ -36,13 +36,20 @@ class Bytes:
         self.raw = pa.py_buffer(buffer)
         self.each: NDArray[np.uint8] = np.frombuffer(buffer, np.uint8)
         self.size = len(self.each)
+        self._views: dict[str, NDArray[Any]] = {}
+
+    def view(self, shape: str) -> NDArray[Any]:
+        """Return the numbers of that shape at every place where one can be read."""
+        if (view := self._views.get(shape)) is None:
+            size = np.dtype(shape).itemsize
+            count = max(self.size - size + 1, 0)
+            view = np.ndarray((count,), shape, buffer=self.raw, strides=(1,))
+            self._views[shape] = view
+        return view
 
     def numbers(self, places: Ints, shape: str) -> Ints:
         """Return the number at each place, clipped to where one can still be read."""
-        size = np.dtype(shape).itemsize
-        view: NDArray[Any] = np.ndarray(
-            (max(self.size - size + 1, 0),), shape, buffer=self.raw, strides=(1,)
-        )
+        view = self.view(shape)
         if not len(view):
             return np.zeros(len(places), np.int64)
         # Clipped, not checked: who reads a number compares where it leads.
@@ -118,6 +125,8 @@ def find(rows: Messages, count: int) -> tuple[Tuples | None, Tuples | None]:
     """Find the old and the new tuple of each row; None where no row has one."""
     kinds, each = rows.kinds, rows.bytes.each
     body = rows.starts + (rows.lead + 4)
+    if (kinds == INSERT).all() and (found := _inserts(rows, body, count)) is not None:
+        return None, found
     truncates = kinds == TRUNCATE
     short = (rows.stops - body < 3) & ~truncates
     if short.any():
@@ -155,13 +164,66 @@ def find(rows: Messages, count: int) -> tuple[Tuples | None, Tuples | None]:
     return old, new
 
 
+def _inserts(rows: Messages, body: Ints, count: int) -> Tuples | None:
+    """Find the tuples of inserts, which have no other; None where something is wrong."""
+    if (rows.stops - body).min() < 3 or (rows.bytes.each[body] != _NEW).any():
+        return None
+    found = _walk(rows, None, body + 1, count)
+    return None if (found.end != rows.stops).any() else found
+
+
 def _walk(rows: Messages, which: Ints | None, places: Ints, count: int) -> Tuples:
     """Find every value of those rows' tuples at `places`; all lie within their message."""
-    source, each = rows.bytes, rows.bytes.each
     place, stops = _at(places, which), _at(rows.stops, which)
-    if (wrong := source.numbers(place, ">u2") != count).any():
+    if (wrong := rows.bytes.numbers(place, ">u2") != count).any():
         rows.wrong("Tuple has other columns than its relation", wrong, place, which)
-    found = Tuples(which, place + 2)
+    found = stride(rows, which, place + 2, stops, count)
+    return walk_with_care(rows, which, place + 2, stops, count) if found is None else found
+
+
+def stride(
+    rows: Messages, which: Ints | None, place: Ints, stops: Ints, count: int
+) -> Tuples | None:
+    """
+    Find what `walk_with_care` finds, and look only at the end whether it was right.
+
+    Lengths are taken as never negative, so that each step leads on. If the last one does not
+    lead beyond the message, then none did. None: something is wrong, or unusual.
+    """
+    each, lengths = rows.bytes.each, rows.bytes.view(">u4")
+    found = Tuples(which, place)
+    try:
+        for _ in range(count):
+            kind = each[place]
+            text = kind == _TEXT
+            if text.all():
+                length = lengths[place + 1].astype(np.int64)
+                column = Column(place + 5, length)
+            else:
+                unchanged = kind == _UNCHANGED
+                if not (text | unchanged | (kind == _NULL)).all():
+                    return None
+                # The last byte of all may be such a null, with no length behind it.
+                places = np.where(text, place + 1, 0)
+                length = np.where(text, lengths[places].astype(np.int64), 0)
+                start = np.where(text, place + 5, place + 1)
+                column = Column(
+                    start, length, text, unchanged=unchanged if unchanged.any() else None
+                )
+            found.columns.append(column)
+            place = column.start + length
+    except IndexError:
+        return None
+    found.end = place
+    return None if (place > stops).any() else found
+
+
+def walk_with_care(
+    rows: Messages, which: Ints | None, place: Ints, stops: Ints, count: int
+) -> Tuples:
+    """Find every value from `place` on, and check each step; raises what is wrong."""
+    source, each = rows.bytes, rows.bytes.each
+    found = Tuples(which, place)
     for _ in range(count):
         place = found.end
         if (wrong := place >= stops).any():

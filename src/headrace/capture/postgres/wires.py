@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,6 +27,17 @@ class Messages:
     buffer: bytes | bytearray
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, contents: Sequence[bytes | memoryview]) -> Messages:
+        """Return messages that lie each by itself, as one buffer."""
+        lengths = np.fromiter(map(len, contents), np.int64, len(contents))
+        stops = np.cumsum(lengths)
+        return cls(b"".join(contents), stops - lengths, stops)
+
+    def part(self, first: int, end: int | None = None) -> Messages:
+        """Return some of them, over the same buffer."""
+        return Messages(self.buffer, self.starts[first:end], self.stops[first:end])
 
 
 class StreamEnded(Exception):
@@ -51,8 +63,12 @@ class Wire(Protocol):
         """Send the command and wait until its stream has begun."""
         ...
 
-    def read(self, most_bytes: int) -> Messages | None:
-        """Return the whole messages that are there, up to about `most_bytes`, or a longer one."""
+    def read(self, most_bytes: int, enough: int = 0) -> Messages | None:
+        """
+        Return the whole messages that are there, up to about `most_bytes`, or a longer one.
+
+        Where fewer than `enough` bytes are there they may be kept for the next time.
+        """
         ...
 
     def send(self, content: bytes) -> None:
@@ -102,7 +118,7 @@ class LibpqWire:
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
             raise StreamEnded(_sqlstate(result))
 
-    def read(self, most_bytes: int) -> Messages | None:
+    def read(self, most_bytes: int, enough: int = 0) -> Messages | None:
         parts: list[memoryview] = []
         size = 0
         # First what libpq has, then what the socket has.
@@ -123,9 +139,7 @@ class LibpqWire:
             if self._end is not None:
                 raise self._end
             return None
-        lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-        stops = np.cumsum(lengths)
-        return Messages(b"".join(parts), stops - lengths, stops)
+        return Messages.joined(parts)
 
     def send(self, content: bytes) -> None:
         try:

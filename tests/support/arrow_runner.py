@@ -42,6 +42,7 @@ class ArrowRunner:
         self._replaces: dict[int, bool] = {}
         self.batches = 0
         self.cancelled: list[Pipeline] = []
+        self.forgotten: list[str | None] = []
 
     def prepare(self, pipeline: Pipeline, schema: TableSchema, traits: SourceTraits) -> TableSchema:
         if errors := pipeline.check(schema):
@@ -89,6 +90,9 @@ class ArrowRunner:
 
     def cancel(self, pipeline: Pipeline) -> None:
         self.cancelled.append(pipeline)
+
+    def forget(self, pipeline: Pipeline) -> None:
+        self.forgotten.append(pipeline.name)
 
     def _failing(self, pipeline: Pipeline, image: object) -> str | None:
         return self._fails(pipeline, dict(image)) if _kept(pipeline, image) else None  # type: ignore[call-overload]

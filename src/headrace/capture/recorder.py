@@ -24,7 +24,13 @@ from typing import cast
 
 from headrace.capture import beats
 from headrace.capture.choosing import Choosing
-from headrace.capture.continuity import break_at, outgrown, same_space
+from headrace.capture.continuity import (
+    break_at,
+    left_out,
+    note_captured,
+    outgrown,
+    same_space,
+)
 from headrace.capture.copies import Copies
 from headrace.capture.source import News, Recordable, Resets, Tells, Waits
 from headrace.capture.wire import (
@@ -224,7 +230,11 @@ class Recorder:
             return
         rewritten = [name for name, schema in described.items() if outgrown(log, schema)]
         self._news = [News(table, owed="columns") for table in rewritten]
+        if reason is None:
+            lapsed = left_out(log, described)
+            self._news += [News(table, owed="left out", missing=True) for table in lapsed]
         self._hear(log)
+        note_captured(log, described)
         # Also what a recorder before this one made durable and did not live to tell.
         self._reports.append(Flushed(log.last_entry))
         self._connected = True
@@ -281,6 +291,7 @@ class Recorder:
             if not self._choice.take(table):
                 raise SourceUnreachable("Opened anew for a new table", table=table)
             log.describe(self._choice.found)
+            note_captured(log, self._choice.tables)
         if new or self._choice.left_out.keys() != left_out.keys():
             self._tell_found()
 

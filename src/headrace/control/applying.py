@@ -7,7 +7,7 @@ changed, the data directory or Spark's settings, takes effect at the next start;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,19 +55,34 @@ class Plan:
         return not self.steps
 
 
-def planned(before: Configured, after: Configured, started: Configured | None = None) -> Plan:
+def planned(
+    before: Configured,
+    after: Configured,
+    started: Configured | None = None,
+    at_work: Collection[str] | None = None,
+) -> Plan:
     """
     Return what it takes to get from one configuration to another.
 
     What takes effect at a start only is compared with the one the engine was `started` with.
+    `at_work` are the pipelines there are; one that an earlier change could not open is not.
     """
     old, new = _Sections(before), _Sections(after)
+    if at_work is not None:
+        old.pipelines = {n: each for n, each in old.pipelines.items() if n in at_work}
     rest = old.rest if started is None else _Sections(started).rest
     steps, add, drop = [], [], []
     for name in new.sources.keys() - old.sources.keys():
-        steps.append(Step("add", f"sources.{name}", brings="is recorded from now on"))
+        if any(each["source"] == name for each in after.pipelines.values()):
+            steps.append(Step("add", f"sources.{name}", brings="is recorded from now on"))
+        else:
+            steps.append(Step("later", f"sources.{name}", brings="recorded from the next start on"))
     for name in old.sources.keys() - new.sources.keys():
-        steps.append(Step("drop", f"sources.{name}", brings="is recorded no more; its log stays"))
+        if before.sources[name].values["record"]:
+            steps.append(Step("later", f"sources.{name}", brings="recorded until the next start"))
+        else:
+            brings = "is recorded no more; its log stays"
+            steps.append(Step("drop", f"sources.{name}", brings=brings))
     others = set()
     for name in new.sources.keys() & old.sources.keys():
         keys = _different(old.sources[name], new.sources[name])
@@ -91,6 +106,8 @@ def planned(before: Configured, after: Configured, started: Configured | None = 
             add.append(name)
             drop.append(name)
             brings = "loads its tables anew, with other steps or into another target"
+            if before.pipelines[name]["mode"] == after.pipelines[name]["mode"] == "changes":
+                brings = "goes on where it stands, with other steps or into another target"
             steps.append(Step("change", f"pipelines.{name}", keys, brings))
     for key in _different(rest, new.rest):
         steps.append(Step("later", key, brings="at the next start"))

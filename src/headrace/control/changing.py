@@ -9,18 +9,25 @@ Pipelines taken into an engine at work, and out of it, while the others go on.
 
 A recorder whose tables are others is ended and started anew: it goes on where it was, and
 pipelines see no more of it than of one that died. What is stored of a pipeline that goes is
-forgotten with it: one that comes again under its name begins with a baseline.
+forgotten with it: one that comes again under its name begins with a baseline. One that takes
+changes alone, and becomes another, goes on where it stood: it has no other way to them.
+
+Meanwhile nothing is acknowledged: what a pipeline that is not open yet needs is not known
+(invariant 1). Once something has ended, whatever fails is told at the end, and the rest is
+done: what could not be opened is not there, and can be taken in again.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headrace.capture.patterns import chosen
 from headrace.control.checks import checked_schemas
 from headrace.control.copies import share_copies
 from headrace.control.driving import Drivers
@@ -38,6 +45,7 @@ from headrace.storage.files import Files
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
     from headrace.capture.supervisor import RunningRecorder
+    from headrace.control.replaying import Twins
 
 Undo = Callable[[], None]
 
@@ -67,7 +75,9 @@ class Changes:
     _home: Home | None
     _drivers: Drivers | None
     _running: bool
-    _changing: threading.Lock
+    _changing: threading.RLock
+    _holding: bool
+    """Whether nothing may be acknowledged, because not all that is needed is known."""
 
     if TYPE_CHECKING:
 
@@ -78,6 +88,8 @@ class Changes:
         def _recorder_of(
             self, recording: Recording, source: Recordable, home: Home
         ) -> Callable[[], RunningRecorder]: ...
+        @property
+        def _twins(self) -> Twins: ...
         def _acknowledge(self) -> None: ...
         def _heard(self) -> None: ...
 
@@ -93,7 +105,8 @@ class Changes:
         One that is to be another is in both, under its name. Each of `sources`, and the source
         of an added pipeline, takes the place of the one of its name; its other pipelines go
         on. Raises `InvalidConfiguration` with everything that is wrong, and has then changed
-        nothing.
+        nothing. What fails later, a target that cannot be opened, is raised at the end: that
+        pipeline is not there then.
         """
         with self._changing:
             drivers, home = self._drivers, self._home
@@ -102,7 +115,14 @@ class Changes:
             going = [run for run in self._runs if run.name in drop]
             if unknown := set(drop) - {run.name for run in going}:
                 raise NotRunning("No such pipeline", pipeline=sorted(unknown)[0])
-            _Change(self, drivers, home).carry_out(list(add), going, list(sources))
+            self._holding = True
+            try:
+                _Change(self, drivers, home).carry_out(list(add), going, list(sources))
+            finally:
+                self._holding = False
+                if self._running:
+                    self._acknowledge()
+                self._heard()
 
 
 class _Change:
@@ -112,6 +132,7 @@ class _Change:
         self._engine = engine
         self._drivers = drivers
         self._home = home
+        self._errors: list[Exception] = []
 
     def carry_out(
         self, add: list[Pipeline], going: list[PipelineRun], others: list[Recordable]
@@ -126,42 +147,88 @@ class _Change:
             if name not in engine._recordings
         }
         runs = self._planned(add, names, {**engine._recordings, **new})
+        modes = {run.name: run.pipeline.mode for run in runs}
         for run in going:
-            self._end(run)
-        engine._recordings.update(new)
+            self._end(run, modes.get(run.name))
+        engine._runs[:] = kept
         self._put([*kept, *runs], sources)
+        engine._recordings.update(new)
         for recording in new.values():
-            self._record(recording)
-        engine._undo[self._place : self._place] = [run.close for run in runs]
+            self._try(partial(self._record, recording))
         for name, recording in list(engine._recordings.items()):
             if name not in engine._sources:
                 engine._recordings.pop(name)
-                recording.stop(_GONE_SECONDS)
+                self._try(partial(recording.stop, _GONE_SECONDS))
             elif name in before and before[name] != self._taken_of(name):
-                self._record_otherwise(name, recording)
-        for run in runs:
-            run.open()
-        self._drivers.take(runs, engine._runs)
-        for recording in engine._recordings.values():
+                self._try(partial(self._record_otherwise, name, recording))
+        opened = [run for run in runs if self._try(partial(self._open, run))]
+        if len(opened) < len(runs):
+            self._put([*kept, *opened], sources)
+        engine._runs[:] = [*kept, *opened]
+        self._drivers.take(opened, engine._runs)
+        for recording in list(engine._recordings.values()):
             recording.on_found()
-        engine._acknowledge()
-        engine._heard()
+        if self._errors:
+            raise self._errors[0]
+
+    def _try(self, step: Callable[[], None]) -> bool:
+        """Do what must not keep the rest from being done; return whether it went well."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - targets may raise anything; told at the end
+            self._errors.append(error)
+            return False
+        return True
+
+    def _open(self, run: PipelineRun) -> None:
+        # Before it is opened: one that opened in part is closed with the others.
+        self._engine._undo.insert(self._place, run.close)
+        try:
+            run.open()
+        except BaseException:
+            self._engine._undo.remove(run.close)
+            with suppress(Exception):
+                run.close()
+            raise
+
+    def _record(self, recording: Recording) -> None:
+        """Begin to record a source, now that it is known which tables are taken of it."""
+        engine, home = self._engine, self._home
+        engine._undo.insert(self._place, partial(recording.stop, _GONE_SECONDS))
+        self._share(recording)
+        source = engine._sources[recording.name]
+        recording.start(engine._recorder_of(recording, source, home))
 
     def _record_otherwise(self, name: str, recording: Recording) -> None:
         """Let a source be recorded by a recorder that knows what is taken of it now."""
+        engine = self._engine
+        self._share(recording)
+        source, taken = engine._sources[name], engine._taken
+        patterns = taken.selections(name)
+
+        def takes(table: str) -> bool:
+            return table in taken.named(name) or any(chosen([table], each) for each in patterns)
+
+        recording.replace(engine._recorder_of(recording, source, self._home), takes)
+
+    def _share(self, recording: Recording) -> None:
+        """Let tasks copy the tables of a source that can be read in parts."""
         engine, home = self._engine, self._home
-        source = engine._sources[name]
-        for copies in share_copies({name: recording}, {name: source}, home.runner, home.files):
+        if (last := recording.copies) is not None:
+            engine._undo.remove(last.stop)
+            last.stop()
+        mine = {recording.name: recording}
+        for copies in share_copies(mine, engine._sources, home.runner, home.files):
             engine._undo.insert(self._place, copies.stop)
-        recording.replace(engine._recorder_of(recording, source, home))
 
     def _checked(
         self, add: list[Pipeline], kept: list[PipelineRun], others: list[Recordable]
     ) -> tuple[list[str], dict[str, Recordable]]:
         """Return the names of what is added, and all sources from now on."""
         engine = self._engine
-        sources = {source.name: source for source, _ in engine._records}
-        sources |= {run.source: engine._sources[run.source] for run in kept}
+        known = engine._sources
+        sources = {source.name: known[source.name] for source, _ in engine._records}
+        sources |= {run.source: known[run.source] for run in kept}
         # Those that stay may have the source of before, of the same name.
         asked, wrong = named_sources([*others, *(pipeline.source for pipeline in add)])
         sources |= asked
@@ -182,16 +249,6 @@ class _Change:
         engine._taken.schemas |= schemas
         return new, sources
 
-    def _record(self, recording: Recording) -> None:
-        """Begin to record a source, now that it is known which tables are taken of it."""
-        engine, home = self._engine, self._home
-        mine = {recording.name: recording}
-        copies = share_copies(mine, engine._sources, home.runner, home.files)
-        undo: list[Undo] = [partial(recording.stop, _GONE_SECONDS), *(c.stop for c in copies)]
-        engine._undo[self._place : self._place] = undo
-        source = engine._sources[recording.name]
-        recording.start(engine._recorder_of(recording, source, home))
-
     def _planned(
         self, add: list[Pipeline], names: list[str], recordings: Mapping[str, Recording]
     ) -> list[PipelineRun]:
@@ -206,20 +263,27 @@ class _Change:
                     run.prepare(engine._taken.schemas_for(run))
         return runs
 
-    def _end(self, run: PipelineRun) -> None:
-        """Let a pipeline go: its thread, its target, and what is stored of it."""
+    def _end(self, run: PipelineRun, mode: str | None) -> None:
+        """Let a pipeline go; `mode` is that of the one which takes its place, if one does."""
         self._drivers.leave(run)
         self._engine._undo.remove(run.close)
-        run.close()
-        self._home.store.forget(run.name)
+        self._try(run.close)
+        if not (mode == run.pipeline.mode == "changes"):
+            self._try(run.delivery.drop_letters)
+            self._try(partial(self._home.store.forget, run.name, paused=mode is None))
+        if self._home.runner is not None:
+            for each in (run.pipeline, *self._engine._twins.forget(run.pipeline)):
+                self._home.runner.forget(each)
 
     def _put(self, runs: list[PipelineRun], sources: dict[str, Recordable]) -> None:
         engine = self._engine
         engine._pipelines[:] = [run.pipeline for run in runs]
         engine._names[:] = [run.name for run in runs]
-        engine._runs[:] = runs
-        engine._sources.clear()
-        engine._sources.update(sources)
+        used = {run.source for run in runs} | {source.name for source, _ in engine._records}
+        engine._records[:] = [(sources[each.name], tables) for each, tables in engine._records]
+        engine._sources.update({name: sources[name] for name in used})
+        for gone in engine._sources.keys() - used:
+            del engine._sources[gone]
 
     def _taken_of(self, source: str) -> object:
         """Return all that a source's recorder was started with."""

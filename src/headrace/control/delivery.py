@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.changelog.entry import Baseline, File
 from headrace.changelog.log import LogBatch, LogReader
-from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
 from headrace.control.aside import Aside, Segments, baseline_letters, keep, set_aside_in
 from headrace.control.giving import Giving
 from headrace.control.hops import Hops, Sample
@@ -189,6 +189,13 @@ class Delivery:
     def supersede_letters(self, member: Member, first: Position, baseline: int) -> None:
         """Let go of what a newer baseline covers, and what was held for it (R30)."""
         self.letters.clear(member.table, first, "reload", keep_baseline=baseline)
+
+    def drop_letters(self) -> None:
+        """Let go of all letters: the pipeline is not there any more, and holds nothing."""
+        if self._letters is not None:
+            far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
+            for table in sorted({letter.table for letter in self._letters.all()}):
+                self._letters.clear(table, far, "dropped")
 
     # -- changes --------------------------------------------------------------------------
 

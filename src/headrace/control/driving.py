@@ -96,7 +96,7 @@ class Drivers:
     def stop(self) -> None:
         """End every thread; a job that takes long is cancelled, and computed again next time."""
         self._stopping.set()
-        for recording in self._recordings.values():
+        for recording in list(self._recordings.values()):
             recording.guard = None
             recording.log.interrupt()
         self._join(self._threads)

@@ -106,7 +106,8 @@ class Engine(Knows, Changes, Replays):
         self._undo: list[Callable[[], None]] = []
         self._home: Home | None = None
         self._taken = TakenTables(self._pipelines, self._records, self._runs)
-        self._changing = threading.Lock()
+        self._changing = threading.RLock()
+        self._holding = False
         self._spark: SparkRunner | None = None
         self._running = False
         self._readiness = Readiness(
@@ -149,7 +150,9 @@ class Engine(Knows, Changes, Replays):
     def stop(self) -> None:
         """Stop everything in order; what was applied and recorded stays. May be called twice."""
         self._running = False
-        self._unwind()
+        # What is being changed comes to its end first, or it would begin what nobody ends.
+        with self._changing:
+            self._unwind()
 
     def _start(self) -> None:
         taken = self._taken
@@ -251,7 +254,7 @@ class Engine(Knows, Changes, Replays):
 
     def _spark_moved(self) -> None:
         """Spark died, or runs again: nobody waits any longer for his next try."""
-        for run in self._runs:
+        for run in list(self._runs):
             run.nudge()
             if self._drivers is not None:
                 self._drivers.wake(run)
@@ -373,15 +376,19 @@ class Engine(Knows, Changes, Replays):
         self._ask_recorded()
         # Sources that a pipeline takes are acknowledged by its thread, once it is at work:
         # what it needs is not known before (invariant 1).
-        taken = {pipeline.source.name for pipeline in self._pipelines}
+        taken = {pipeline.source.name for pipeline in list(self._pipelines)}
         for name, recording in list(self._recordings.items()):
-            if name not in taken:
+            if name not in taken and not self._holding:
                 recording.settle([])
 
     def _acknowledge(self) -> None:
         """Tell each source what it may forget."""
-        for name, recording in self._recordings.items():
-            recording.settle([run.watermark() for run in self._runs if run.source == name])
+        # Once: what comes and goes meanwhile is known to nobody, or still needs something.
+        runs, recordings = tuple(self._runs), list(self._recordings.items())
+        if self._holding:
+            return
+        for name, recording in recordings:
+            recording.settle([run.watermark() for run in runs if run.source == name])
 
     def _wake(self, run: PipelineRun) -> None:
         if self._drivers is not None:

@@ -64,7 +64,7 @@ class Knows:
 
     def pipelines(self) -> tuple[PipelineInfo, ...]:
         """Return every pipeline with state, counts and lag."""
-        return tuple(self._info(run) for run in list(self._runs))
+        return tuple(self._info(run) for run in list(self._runs) if run.source in self._recordings)
 
     def pipeline_info(self, name: str) -> PipelineInfo:
         """Return one pipeline's info."""

@@ -45,7 +45,7 @@ class Readiness:
         """Return whether the pipelines asked for are ready; False where there is none."""
         runs = [
             run
-            for run in self._runs
+            for run in list(self._runs)
             if source in (None, run.source)
             and (table is None or table in run.tables)
             and pipeline in (None, run.name)
@@ -59,9 +59,13 @@ class Readiness:
         return (
             bool(runs or recorded)
             and (not runs or self._spark_alive())
-            and all(run.ready and self._recordings[run.source].ready for run in runs)
+            and all(run.ready and self._recorded_well(run.source) for run in runs)
             and all(recording is not None and recording.has(name) for recording, name in recorded)
         )
+
+    def _recorded_well(self, source: str) -> bool:
+        recording = self._recordings.get(source)
+        return recording is not None and recording.ready
 
     def wait(self, timeout: float | None) -> bool:
         """Return whether all is ready, once it is, or waiting is of no use."""
@@ -76,10 +80,11 @@ class Readiness:
     def until(self, done: Callable[[], bool], source: str, timeout: float | None) -> bool:
         """Wait for something of a source, unless that is of no use; return whether it is so."""
         recording = self._recordings[source]
-        runs = [run for run in self._runs if run.source == source]
+        runs = [run for run in list(self._runs) if run.source == source]
 
         def stuck() -> bool:
-            failed = recording.gave_up or any(run.failed for run in runs)
+            # One that has stopped was let go of: it will bring nothing.
+            failed = recording.gave_up or any(run.failed or run.stopped for run in runs)
             return failed or not self._at_work()
 
         self.wait_for(lambda: done() or stuck(), timeout)
@@ -111,6 +116,6 @@ class Readiness:
     def _hopeless(self) -> bool:
         return (
             not self._at_work()
-            or any(run.failed for run in self._runs)
-            or any(recording.gave_up for recording in self._recordings.values())
+            or any(run.failed for run in list(self._runs))
+            or any(recording.gave_up for recording in list(self._recordings.values()))
         )

@@ -42,7 +42,7 @@ from headrace.control.info import CopyInfo, RoomInfo, SourceInfo
 from headrace.control.progress import Progress
 from headrace.control.resetting import OwedReset
 from headrace.control.room import pinned_by
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, RecorderFailed
 from headrace.observe.logs import logger
 
 _TIMES_KEPT = 4_096
@@ -141,8 +141,11 @@ class Recording:
 
     def start(self, start: Callable[[], RunningRecorder]) -> None:
         """Begin to record; `start` is kept, for a recorder to take the place of this one."""
-        self._start = start
-        self.recorder = start()
+        with self._starting:
+            if self._state == "closed":
+                return
+            self._start = start
+            self.recorder = start()
 
     def reset(self, reset: Reset) -> None:
         """Remove what is ours at the source and read anew, also after a stop for good."""
@@ -168,21 +171,31 @@ class Recording:
             old.stop(_END_SECONDS)
             self._error, self._state = None, "connecting"
             self.gave_up = False
-            self.recorder = start()
+            try:
+                self.recorder = start()
+            except BaseException:
+                # Nothing records: a reset, or another change, starts one again.
+                self._state, self.gave_up = "failed", True
+                self._error = RecorderFailed("Recorder could not be started", source=self.name)
+                raise
             self.recorder.restarts = old.restarts + 1
 
-    def replace(self, start: Callable[[], RunningRecorder]) -> None:
-        """Put a recorder in the place of this one that knows of other tables."""
+    def replace(self, start: Callable[[], RunningRecorder], takes: Callable[[str], bool]) -> None:
+        """Put a recorder in the place of this one, which knows of the tables that `takes` tells."""
         with self._starting:
             if self._start is None:
                 return  # the engine has ended
             self._start = start
+        with self._lock:
+            # Of what it does not take it would only say that there is no such table.
+            self._owed = {table: n for table, n in self._owed.items() if takes(table)}
+        self.found, self.left_out = None, {}
         self._start_anew()
 
     def stop(self, timeout: float) -> None:
         """Let the recorder flush what it has and end."""
         with self._starting:
-            self._start = None
+            self._start, self._state = None, "closed"
         if self.recorder is not None:
             self.recorder.stop(timeout)
         self._state = "closed"

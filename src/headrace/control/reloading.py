@@ -34,6 +34,6 @@ def ask_reload(
         return not any(run.reloading(table) for run in runs)
 
     def hopeless() -> bool:
-        return recording.gave_up or any(run.failed for run in runs)
+        return recording.gave_up or any(run.failed or run.stopped for run in runs)
 
     return done, hopeless

@@ -79,14 +79,14 @@ class Replays:
             )
 
     @cached_property
-    def _twins(self) -> _Twins:
-        return _Twins()
+    def _twins(self) -> Twins:
+        return Twins()
 
     def _find(self, name: str) -> PipelineRun:
         raise NotImplementedError
 
 
-class _Twins:
+class Twins:
     """
     Pipelines like those at work, for replays: what a runner knows of one it never forgets.
 
@@ -96,19 +96,29 @@ class _Twins:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: dict[int, list[Pipeline]] = {}
+        self._free: list[tuple[Pipeline, Pipeline]] = []
+        """Each with the one it is like: an id alone may pass to another."""
 
     @contextmanager
     def of(self, pipeline: Pipeline, name: str) -> Iterator[Pipeline]:
         """Lend one."""
         with self._lock:
-            free = self._free.setdefault(id(pipeline), [])
-            twin = free.pop() if free else like(pipeline, name)
+            mine = next((pair for pair in self._free if pair[0] is pipeline), None)
+            if mine is not None:
+                self._free.remove(mine)
+        twin = like(pipeline, name) if mine is None else mine[1]
         try:
             yield twin
         finally:
             with self._lock:
-                free.append(twin)
+                self._free.append((pipeline, twin))
+
+    def forget(self, pipeline: Pipeline) -> list[Pipeline]:
+        """Return those that nobody has need of any more."""
+        with self._lock:
+            gone = [pair for pair in self._free if pair[0] is pipeline]
+            self._free = [pair for pair in self._free if pair[0] is not pipeline]
+        return [twin for _, twin in gone]
 
 
 def like(pipeline: Pipeline, name: str) -> Pipeline:

@@ -51,7 +51,7 @@ create table if not exists set_aside (
 ) without rowid;
 """
 
-_OF_PIPELINES = ("progress", "states", "origins", "columns", "intents", "paused", "set_aside")
+_OF_PIPELINES = ("progress", "states", "origins", "columns", "intents", "set_aside")
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -219,11 +219,11 @@ class Store:
             self._check_term()
             self._connection.execute("delete from intents where pipeline = ?", (pipeline,))
 
-    def forget(self, pipeline: str) -> None:
-        """Forget a pipeline: one of its name begins anew."""
+    def forget(self, pipeline: str, *, paused: bool = True) -> None:
+        """Forget a pipeline: one of its name begins anew; and that it is paused, unless told."""
         with self._guarded(), self._transaction():
             self._check_term()
-            for table in _OF_PIPELINES:
+            for table in (*_OF_PIPELINES, *(("paused",) if paused else ())):
                 self._connection.execute(f"delete from {table} where pipeline = ?", (pipeline,))
 
     def set_paused(self, pipeline: str, paused: bool) -> None:

@@ -130,6 +130,10 @@ class Runner(Protocol):
         """End the job that this pipeline has running, if any; what it computed is forgotten."""
         ...
 
+    def forget(self, pipeline: Pipeline) -> None:
+        """Let go of a pipeline that will not be asked for again."""
+        ...
+
 
 @runtime_checkable
 class GivesFrames(Protocol):

@@ -101,6 +101,15 @@ class Plans:
                 raise _died_with_it("what a function of frames uses", pipeline) from None
         return self._plans[key]
 
+    def forget(self, pipeline: Pipeline) -> None:
+        """Let go of a pipeline, its plans and its target."""
+        with self._lock:
+            if (known := self._known.get(id(pipeline))) is not None and known.pipeline is pipeline:
+                del self._known[id(pipeline)]
+                # In place: other pipelines are planned meanwhile.
+                for key in [key for key in list(self._plans) if key[1] == id(pipeline)]:
+                    self._plans.pop(key, None)
+
     def tag(self, pipeline: Pipeline) -> str:
         """Return what the jobs of a known pipeline are marked with."""
         return self._known[id(pipeline)].tag

@@ -186,6 +186,10 @@ class SparkRunner:
     def cancel(self, pipeline: Pipeline) -> None:
         self._plans.cancel(pipeline)
 
+    def forget(self, pipeline: Pipeline) -> None:
+        self._plans.forget(pipeline)
+        self._last.pop(id(pipeline), None)
+
     def explain(self, pipeline: Pipeline) -> Explanation:
         """Return what Spark did for this pipeline's last batch."""
         last = self._last.get(id(pipeline))

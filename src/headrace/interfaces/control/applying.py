@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import Outdated
+from headrace.errors import InvalidConfiguration, Outdated
 from headrace.interfaces.control.handlers import Request, Verb
 
 if TYPE_CHECKING:
@@ -48,13 +48,21 @@ class Applying:
 
         with self._turn:
             after = self._read()
-            plan = planned(self._applied, after, self._started)
+            at_work = [each.name for each in self._engine.pipelines()]
+            plan = planned(self._applied, after, self._started, at_work)
             if asked.plan is None:
                 after.check()
                 return _told(plan, done=False)
             if asked.plan != _fingerprint(plan):
                 raise Outdated("The configuration is another one than the one that was shown")
-            apply(self._engine, plan, after)
+            try:
+                apply(self._engine, plan, after)
+            except InvalidConfiguration:
+                raise  # and nothing has changed
+            except BaseException:
+                # What could not be opened is not at work, and asked for again by the next plan.
+                self._applied = after
+                raise
             self._applied = after
             return _told(plan, done=True)
 

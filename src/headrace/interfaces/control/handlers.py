@@ -233,6 +233,8 @@ class ControlService:
                     f"Pipeline {info.name} has no table {asked.table}", tables=tables
                 )
             tables = [asked.table]
+        if not tables:
+            raise UnknownPipeline(f"Pipeline {info.name} has no table yet", tables=[])
         reload = partial(self._engine.reload, info.source, timeout=max(0.0, asked.wait_seconds))
         # All are asked for before the first is waited for: they are copied side by side.
         with ThreadPoolExecutor(max_workers=len(tables)) as pool:

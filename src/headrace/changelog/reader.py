@@ -7,9 +7,10 @@ was opened. Everything it answers comes from memory.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from threading import Condition, Lock
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import read_segment, verify
 from headrace.changelog.window import Window
-from headrace.errors import UnknownTable
+from headrace.errors import PositionExpired, UnknownTable
 from headrace.storage.files import Files
 
 
@@ -96,8 +97,7 @@ class LogReader:
     def open(cls, files: Files, source: str) -> LogReader:
         """Read the index of `source` under the data directory `files`; it may be empty yet."""
         reader = cls(files, source)
-        for entry in reader._index.load():
-            reader._history.take(entry)
+        reader._history = reader._index.history()
         reader._last_entry = reader._index.last
         return reader
 
@@ -173,9 +173,12 @@ class LogReader:
     def gap(self) -> Gap | None:
         """The newest place where history began, or began anew; None before the log has begun."""
         with self._changed:
-            history = self._history
-            step = history.steps[history.gaps[-1]] if history.gaps else None
-            return step if isinstance(step, Gap) else None
+            return self._history.gap
+
+    @property
+    def floor(self) -> Position:
+        """Changes at or before it are not in the log any more; `ORIGIN`: all are."""
+        return Position.parse(self._history.floor)
 
     @property
     def high_time(self) -> int:
@@ -267,12 +270,7 @@ class LogReader:
         The log's own beginning is none to whom has made no progress.
         """
         with self._changed:
-            history = self._history
-            at = history.next_gap(history.after(position))
-            if at == 0 and position == ORIGIN:
-                at = history.next_gap(1)
-            step = history.steps[at] if at < len(history.steps) else None
-            return step if isinstance(step, Gap) else None
+            return self._history.next_gap(position)
 
     def next_batch(
         self,
@@ -287,14 +285,24 @@ class LogReader:
 
         A single flush above the limits comes alone (R10). The run ends before a gap, and
         with `upto` at or before it. Flushes without files of these tables only move `last`.
+        One that reaches over `after` comes whole. `PositionExpired` where changes after it
+        were pruned: never fewer than there were (R27).
         """
         names = (tables,) if isinstance(tables, str) else tuple(tables)
         with self._changed:
             history = self._history
+            if str(after) < history.floor:
+                raise PositionExpired(
+                    "The log does not reach back so far",
+                    source=self._source,
+                    asked=after,
+                    kept_after=history.floor,
+                )
             start = history.after(after)
             if start == 0 and after == ORIGIN:
                 start = 1  # Who begins, begins after the entry that opened the log.
-            stop = history.next_gap(start)
+            gap = history.next_gap(after)
+            stop = len(history.steps) if gap is None else history.step_of(gap)
             if upto is not None:
                 stop = min(stop, history.after(upto))
             if start >= stop:
@@ -302,15 +310,14 @@ class LogReader:
             files: list[File] = []
             rows = 0
             begun = time = 0
-            for step, more in history.files_within(names, start, stop):
+            end = history.lasts[stop - 1]
+            for flush, more in history.pieces_within(names, str(after), end):
                 count = sum(file.rows for file in more)
                 if files and (rows + count > most_rows or len(files) + len(more) > most_files):
-                    stop = step
+                    stop = history.step_of(flush)
                     break
                 files += more
                 rows += count
-                flush = history.steps[step]
-                assert isinstance(flush, Flush)
                 begun = begun or flush.begun
                 time = max(time, flush.time)
             opening, closing = history.steps[start], history.steps[stop - 1]
@@ -333,12 +340,8 @@ class LogReader:
             known = history.tables.get(table)
             if known is None:
                 return None
-            at = bisect_left(known.steps, history.after(position))
-            if at == len(known.steps):
-                return None
-            flush = history.steps[known.steps[at]]
-            assert isinstance(flush, Flush)
-            return flush.begun
+            at = bisect_right(known.pieces, str(position), key=itemgetter(0))
+            return known.pieces[at].flush.begun if at < len(known.pieces) else None
 
     def changed_between(self, table: str, after: Position, upto: Position) -> bool:
         """Return whether a flush with files of this table overlaps what lies in (after, upto]."""
@@ -347,10 +350,8 @@ class LogReader:
             known = history.tables.get(table)
             if known is None:
                 return False
-            at = bisect_left(known.steps, history.after(after))
-            if at == len(known.steps):
-                return False
-            return _begins(history.steps[known.steps[at]]) <= str(upto)
+            at = bisect_right(known.pieces, str(after), key=itemgetter(0))
+            return at < len(known.pieces) and known.pieces[at].flush.first <= str(upto)
 
     def source_position_at(self, at: Position) -> str | None:
         """Return the source's own words for the newest entry that ends at or before `at`."""

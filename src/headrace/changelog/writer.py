@@ -34,6 +34,7 @@ from headrace.changelog.entry import (
 from headrace.changelog.evolution import inheriting
 from headrace.changelog.history import History, as_columns
 from headrace.changelog.index import Index
+from headrace.changelog.opening import check_taker, sweep
 from headrace.changelog.pending import Pending
 from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position, SourcePosition
 from headrace.changelog.schema import TableSchema
@@ -45,7 +46,6 @@ from headrace.errors import (
     ChangeLogError,
     HeadraceError,
     LostLog,
-    OtherSource,
     StorageError,
 )
 from headrace.storage.files import Files
@@ -111,26 +111,9 @@ class LogWriter:
         """Read the index and claim the next number; False where somebody else just took it."""
         self._index_files.make_folder("")
         self._segments.make_folder("")
-        named: set[str] = set()
-        for entry in self._index.load():
-            self._history.take(entry)
-            named.update(file.name for file in getattr(entry, "files", ()))
-        history = self._history
+        history = self._history = self._index.history()
         self._baselines = history.baselines
-        if kind(history.first_origin) not in ("", kind(origin)):
-            raise OtherSource(
-                "Log was recorded from another source",
-                folder=folder,
-                recorded=kind(history.first_origin),
-                given=kind(origin),
-            )
-        if history.term > self._term:
-            raise LostLog(
-                "A later writer has taken this log",
-                folder=folder,
-                term=self._term,
-                later=history.term,
-            )
+        check_taker(history, origin, self._term, folder)
         if not history.epoch:
             return True  # Nothing was ever written, so there is nothing to claim or to sweep.
         # R31: first the number, then the broom. See the top of this module.
@@ -142,9 +125,7 @@ class LogWriter:
             return False
         self._index.mend()
         self._index_files.sweep("")
-        for name in sorted(set(self._segments.list("")) - named):
-            with suppress(FileNotFoundError):
-                self._segments.remove(name)
+        sweep(self._segments, history)
         return True
 
     @property
@@ -176,6 +157,26 @@ class LogWriter:
     def last_entry(self) -> int:
         """The number of the newest durable entry."""
         return self._index.last
+
+    @property
+    def history(self) -> History:
+        """All that the index says."""
+        return self._history
+
+    @property
+    def index(self) -> Index:
+        """The index itself, for those who take care of its files."""
+        return self._index
+
+    @property
+    def segments(self) -> Files:
+        """The folder of segments."""
+        return self._segments
+
+    @property
+    def now(self) -> int:
+        """The time, in microseconds since 1970."""
+        return int(self._clock() * 1_000_000)
 
     @property
     def pending_rows(self) -> int:
@@ -233,14 +234,14 @@ class LogWriter:
         else:
             epoch, reason = self.epoch, "gap"
         gap = Gap(
-            **self._head(epoch),
+            **self.head(epoch),
             lineage=at.lineage,
             source=str(at),
             at=str(max(end, Position(epoch, at.commit))),
             reason=reason,
             origin=origin,
         )
-        self._append(gap)
+        self.enter(gap)
         return gap
 
     def owe(self, table: str, reason: str, *, missing: bool = False) -> Owed:
@@ -255,7 +256,7 @@ class LogWriter:
             raise ChangeLogError("Cannot owe a baseline within a flush", table=table)
         end = self.end
         owed = Owed(
-            **self._head(),
+            **self.head(),
             table=table,
             baseline=self._baselines,
             at=str(Position(end.epoch, end.commit, end.ordinal + 1)),
@@ -263,16 +264,16 @@ class LogWriter:
             reason=reason,
             missing=missing,
         )
-        self._append(owed)
+        self.enter(owed)
         return owed
 
     def note(self, text: str, table: str = "") -> None:
         """Keep what the source wants to be told again; what is kept already is not written."""
         self._usable()
         if self.notes.get(table) != text:
-            self._append(
+            self.enter(
                 Note(
-                    **self._head(),
+                    **self.head(),
                     table=table,
                     text=text,
                 )
@@ -306,15 +307,15 @@ class LogWriter:
             self._segments.settle("")
             reach(SEGMENT_WRITTEN)
             flush = self._flushed(pending, pending.upto)
-            self._append(flush)
+            self.enter(flush)
         return flush
 
     def _flushed(self, pending: Pending, upto: SourcePosition) -> Flush:
         assert pending.first is not None
         assert pending.last is not None
-        time = pending.time or int(self._clock() * 1_000_000)
+        time = pending.time or self.now
         return Flush(
-            **self._head(),
+            **self.head(),
             first=str(pending.first),
             # The source may have read past the last change of our tables; so has the log.
             last=str(max(pending.last, Position(self.epoch, upto.commit))),
@@ -354,7 +355,7 @@ class LogWriter:
         self._baselines += 1
         table_id = self._history.known(schema.table).table_id
         stem = f"{self._index.last + 1:012x}-{table_id}-{schema_id}-b{self._baselines}"
-        since = len(self._history.gaps)
+        since = self._history.gap_count
         return BaselineWriter(self, schema, schema_id, self._baselines, stem, since)
 
     # --- what a baseline's writer uses, too --------------------------------------------------
@@ -385,10 +386,10 @@ class LogWriter:
     ) -> Baseline:
         """Append the entry of a baseline, which was begun when the log had `since` gaps."""
         self._usable()
-        if len(self._history.gaps) != since:
+        if self._history.gap_count != since:
             raise ChangeLogError("History began anew during a baseline", table=schema.table)
         entry = Baseline(
-            **self._head(),
+            **self.head(),
             table=schema.table,
             baseline=baseline,
             # F ends with its commit, H is reached with it: the rows hold all changes of
@@ -401,7 +402,7 @@ class LogWriter:
         )
         with self._guarded():
             self._segments.settle("")
-            self._append(entry)
+            self.enter(entry)
         return entry
 
     def drop(self, files: Sequence[File]) -> None:
@@ -431,9 +432,9 @@ class LogWriter:
             if len({column.field for column in schema.columns}) < len(schema.columns):
                 raise BadSchema("Two columns share a field id", table=schema.table)
             before = known.schemas.get(known.current)
-            self._append(
+            self.enter(
                 Schema(
-                    **self._head(),
+                    **self.head(),
                     table=schema.table,
                     table_id=known.table_id,
                     schema_id=known.latest + 1,
@@ -448,15 +449,15 @@ class LogWriter:
 
     def _beat(self, last: Position, source: str, markers: tuple[str, ...] = ()) -> Heartbeat:
         beat = Heartbeat(
-            **self._head(),
+            **self.head(),
             last=str(last),
             source=source,
             markers=markers,
         )
-        self._append(beat)
+        self.enter(beat)
         return beat
 
-    def _head(self, epoch: int | None = None) -> dict[str, Any]:
+    def head(self, epoch: int | None = None) -> dict[str, Any]:
         """Return what every entry begins with."""
         return {
             "entry": self._index.last + 1,
@@ -465,13 +466,15 @@ class LogWriter:
             "epoch": self.epoch if epoch is None else epoch,
         }
 
-    def _append(self, entry: AnyEntry) -> None:
+    def enter(self, entry: AnyEntry) -> None:
+        """Append an entry, durably."""
+        self._usable()
         with self._guarded():
             self._index.append(entry)
             self._history.take(entry)
             if isinstance(entry, Flush | Gap | Heartbeat | Owed):
                 self._pending = Pending(self.end)
-            self._index.checkpoint()
+            self._index.checkpoint(self._history)
 
     def _begun(self, at: SourcePosition) -> None:
         if at.lineage != self.lineage:
@@ -492,8 +495,3 @@ class LogWriter:
         except BaseException:
             self._broken = ChangeLogError("Writing was interrupted")
             raise
-
-
-def kind(origin: str) -> str:
-    """Return the kind of source in an origin: what stands before the colon."""
-    return origin.partition(":")[0]

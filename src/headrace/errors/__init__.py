@@ -8,6 +8,7 @@ Everything this package raises on purpose.
   + ChangeLogError           the log on disk, or a value on its way into it
     - BadPosition, BadValue, BadSchema
     - CorruptSegment, CorruptIndex, UnknownFormat
+    - PositionExpired          the log does not reach back so far any more
     - LostLog                  another writer took the next number
     - OtherSource              the log belongs to another source
   + CaptureError             a source
@@ -127,6 +128,7 @@ from headrace.errors.stored import (
     CorruptSegment,
     LostLog,
     OtherSource,
+    PositionExpired,
     StorageError,
     StorageFull,
     UnknownFormat,
@@ -171,6 +173,7 @@ __all__ = [
     "NullKey",
     "OtherDatabase",
     "OtherSource",
+    "PositionExpired",
     "PipelineError",
     "PublicationRefused",
     "RecorderFailed",

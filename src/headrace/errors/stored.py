@@ -78,6 +78,16 @@ class CorruptIndex(ChangeLogError):
     )
 
 
+class PositionExpired(ChangeLogError):
+    """Changes after a position were asked for, and the log does not hold all of them any more."""
+
+    code = "changelog.expired"
+    remedy = (
+        "Read from a baseline, or from a later position. To have changes kept longer, raise the"
+        " log's keep, or read under a name with a lease."
+    )
+
+
 class UnknownFormat(ChangeLogError):
     """A file was written in a format this version does not know."""
 

@@ -1,0 +1,94 @@
+"""
+Letting go of what nobody needs any more (R27).
+
+First an entry says so, synced: from then on nobody begins there. The files go a lease later,
+so that whoever was reading them has come to an end, and the oldest entries of the index with
+them, once two states stand for them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection
+from contextlib import suppress
+
+from headrace.changelog.entry import Pruned
+from headrace.changelog.position import Position
+from headrace.changelog.writer import LogWriter
+from headrace.errors import ChangeLogError
+from headrace.storage.points import LOG_PRUNED, reach
+
+MOST_FILES = 1_000
+"""Deleted in one go: about what takes as long as a flush."""
+
+
+def prune(
+    log: LogWriter,
+    upto: Position,
+    in_use: Collection[int] = (),
+    heard: int | None = None,
+) -> Pruned | None:
+    """
+    Drop all whole flushes that end at or before `upto`, and baselines that are of no use.
+
+    Baselines with a number in `in_use` stay, and so do those that a later entry than `heard`
+    made, with every change after their F: whoever decided did not know of them. None where
+    there is nothing to drop.
+    """
+    history = log.history
+    if upto > history.end:
+        raise ChangeLogError("Cannot prune what is still to come", upto=upto, end=history.end)
+    text = str(upto)
+    unheard: set[int] = set()
+    for known in history.tables.values():
+        for baseline in known.baselines.values():
+            if heard is not None and baseline.entry > heard:
+                unheard.add(baseline.baseline)
+                text = min(text, baseline.first)
+    # The newest step stays: it says where the source is read on.
+    count = min(bisect_right(history.lasts, text), len(history.steps) - 1)
+    last = history.lasts[count - 1] if count > 0 else ""
+    baselines = tuple(
+        number
+        for known in history.tables.values()
+        for number, baseline in known.baselines.items()
+        if number not in unheard
+        and number not in in_use
+        and (baseline is not known.baseline or baseline.first < last)
+    )
+    if not last and not baselines:
+        return None
+    pruned = Pruned(**log.head(), upto=last, time=log.now, baselines=baselines)
+    log.enter(pruned)
+    reach(LOG_PRUNED)
+    return pruned
+
+
+class Deleting:
+    """Deletes what the index dropped, a lease later. Belongs to one writer of a log."""
+
+    def __init__(self, log: LogWriter) -> None:
+        self._log = log
+        # A state that was there before: nobody knows for how long.
+        self._states = dict.fromkeys(log.index.states, log.now)
+
+    def delete(self, lease: float) -> bool:
+        """Delete what is due, a part of it at a time; return whether there is more."""
+        log, most = self._log, MOST_FILES
+        due = log.now - int(lease * 1_000_000)
+        retired = log.history.retired
+        while retired and retired[0][0] <= due and most > 0:
+            time, names = retired[0]
+            for name in names[:most]:
+                with suppress(FileNotFoundError):
+                    log.segments.remove(name)
+            if names[most:]:
+                retired[0] = (time, names[most:])
+            else:
+                del retired[0]
+            most -= len(names)
+        for number in log.index.states:
+            self._states.setdefault(number, log.now)
+        old = [each for each in log.index.states[:-1] if self._states[each] <= due]
+        left = log.index.forget(old[-1], max(0, most)) if old and most > 0 else 0
+        return bool(left or (retired and retired[0][0] <= due))

@@ -144,8 +144,11 @@ def test_a_baseline_in_use_or_not_heard_of_is_not_dropped(files: Files) -> None:
     flush(log, 1)
     second = baseline(log)
     prune(log, at(0), in_use={first})
-    names = [file.name for known in log.history.tables["orders"].baselines.values()
-             for file in known.files]
+    names = [
+        file.name
+        for known in log.history.tables["orders"].baselines.values()
+        for file in known.files
+    ]
     assert len(names) == 2
     heard = log.last_entry
     third = baseline(log)
@@ -162,9 +165,7 @@ def test_a_baseline_in_use_or_not_heard_of_is_not_dropped(files: Files) -> None:
 @pytest.mark.meets("R27")
 def test_files_go_a_lease_after_the_index_dropped_them(files: Files) -> None:
     clock = Clock()
-    log = LogWriter.open(
-        files, source=SOURCE, origin=ORIGIN_TEXT, writer="w", term=1, clock=clock
-    )
+    log = LogWriter.open(files, source=SOURCE, origin=ORIGIN_TEXT, writer="w", term=1, clock=clock)
     log.begin(At(0), "start", ORIGIN_TEXT)
     for number in range(1, 4):
         flush(log, number)
@@ -318,7 +319,7 @@ def test_a_writer_from_long_ago_does_not_take_a_number_that_was_freed(files: Fil
     assert logged(reading(files)) == [*range(1, 50)]
 
 
-# --- power cuts ------------------------------------------------------------------------------------
+# --- power cuts ----------------------------------------------------------------------------------
 
 
 def record(files: Files, term: int, promised: list[int], floors: list[int]) -> None:
@@ -362,6 +363,7 @@ def play(seed: int, *, takeover: bool) -> None:
     promised: list[int] = []
     floors: list[int] = []
     for term in range(1, 5):
+
         def other(term: int = term) -> None:
             disk.on_step = None
             with suppress(HeadraceError):

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 
-from headrace.capture import recorder
+from headrace.capture import recorder, synced
 from headrace.changelog import baseline, index, writer
 from headrace.storage import points
 
 LIMITS: Mapping[str, tuple[ModuleType, str]] = {
     "read_rows": (recorder, "READ_ROWS"),
     "flush_rows": (recorder, "LIMIT_ROWS"),
-    "remembered": (recorder, "_MOST_REMEMBERED"),
+    "remembered": (synced, "MOST_REMEMBERED"),
     "spill_bytes": (writer, "LIMIT_BYTES"),
     "checkpoint_every": (index, "CHECKPOINT_EVERY"),
     "part_bytes": (baseline, "PART_BYTES"),

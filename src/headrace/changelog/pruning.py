@@ -58,7 +58,7 @@ def prune(
     )
     if not last and not baselines:
         return None
-    pruned = Pruned(**log.head(), upto=last, time=log.now, baselines=baselines)
+    pruned = Pruned(**log.head(), upto=last, time=log.stamp, baselines=baselines)
     log.enter(pruned)
     reach(LOG_PRUNED)
     return pruned
@@ -70,12 +70,12 @@ class Deleting:
     def __init__(self, log: LogWriter) -> None:
         self._log = log
         # A state that was there before: nobody knows for how long.
-        self._states = dict.fromkeys(log.index.states, log.now)
+        self._states = dict.fromkeys(log.index.states, log.stamp)
 
     def delete(self, lease: float) -> bool:
         """Delete what is due, a part of it at a time; return whether there is more."""
         log, most = self._log, MOST_FILES
-        due = log.now - int(lease * 1_000_000)
+        due = log.stamp - int(lease * 1_000_000)
         retired = log.history.retired
         while retired and retired[0][0] <= due and most > 0:
             time, names = retired[0]
@@ -88,7 +88,7 @@ class Deleting:
                 del retired[0]
             most -= len(names)
         for number in log.index.states:
-            self._states.setdefault(number, log.now)
+            self._states.setdefault(number, log.stamp)
         old = [each for each in log.index.states[:-1] if self._states[each] <= due]
         left = log.index.forget(old[-1], max(0, most)) if old and most > 0 else 0
         return bool(left or (retired and retired[0][0] <= due))

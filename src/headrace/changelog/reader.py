@@ -72,6 +72,28 @@ class LogBatch:
         return any(file.key_changes for file in self.files)
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a log holds, in numbers."""
+
+    flushes: int
+    segments: int
+    """Files of changes."""
+
+    rows: int
+    bytes: int
+    """Of changes."""
+
+    baselines: int
+    baseline_bytes: int
+    retired: int
+    """Files that are dropped, and deleted once their lease is over."""
+
+    oldest: int | None
+    newest: int | None
+    """Commit times of the first and the last change, in microseconds since 1970; None: none."""
+
+
 class LogReader:
     """
     Follows one source's log.
@@ -358,6 +380,40 @@ class LogReader:
         with self._changed:
             step = self._history.after(at)
             return self._history.steps[step - 1].source if step else None
+
+    def older_than(self, time: int) -> Position:
+        """Return up to where all changes were committed before `time`; `ORIGIN`: none were."""
+        with self._changed:
+            last = str(ORIGIN)
+            for step, ends in zip(self._history.steps, self._history.lasts, strict=True):
+                if isinstance(step, Flush) and step.high_time >= time:
+                    break
+                last = ends
+            return Position.parse(last)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files that the index names."""
+        return self._history.size
+
+    def extent(self) -> Extent:
+        """Return what the log holds, in numbers."""
+        with self._changed:
+            history = self._history
+            flushes = [step for step in history.steps if isinstance(step, Flush)]
+            files = [file for flush in flushes for file in flush.files]
+            size = sum(file.bytes for file in files)
+            return Extent(
+                flushes=len(flushes),
+                segments=len(files),
+                rows=sum(file.rows for file in files),
+                bytes=size,
+                baselines=sum(len(known.baselines) for known in history.tables.values()),
+                baseline_bytes=history.size - size,
+                retired=sum(len(names) for _, names in history.retired),
+                oldest=flushes[0].begun if flushes else None,
+                newest=flushes[-1].high_time if flushes else None,
+            )
 
     def path(self, file: File) -> str:
         """Return a segment's whole path, for Spark."""

@@ -27,7 +27,7 @@ def state_of(history: History, head: dict[str, Any]) -> State:
         source=history.source_position,
         high_time=history.high_time,
         baselines=history.baselines,
-        counts=tuple(history.counts),
+        counts=(history.counts.rows, history.counts.bytes, history.counts.flushes),
         floor=history.floor,
         gap=history.gap,
         tables=tuple(_table(name, known) for name, known in history.tables.items()),

@@ -70,10 +70,11 @@ class LogWriter:
     def __init__(
         self, files: Files, source: str, writer: str, term: int, clock: Callable[[], float]
     ) -> None:
-        self._segments = files.within(f"log/{source}/segments")
-        self._index_files = files.within(f"log/{source}/index")
-        self._index = Index(self._index_files)
-        self._history = History()
+        self.segments = files.within(f"log/{source}/segments")
+        self._entries = files.within(f"log/{source}/index")
+        self.index = Index(self._entries)
+        self.history = History()
+        """All that the index says; for who takes care of the log, too."""
         self._writer = writer
         self._term = term
         self._clock = clock
@@ -109,9 +110,9 @@ class LogWriter:
 
     def _take(self, origin: str, folder: str) -> bool:
         """Read the index and claim the next number; False where somebody else just took it."""
-        self._index_files.make_folder("")
-        self._segments.make_folder("")
-        history = self._history = self._index.history()
+        self._entries.make_folder("")
+        self.segments.make_folder("")
+        history = self.history = self.index.history()
         self._baselines = history.baselines
         check_taker(history, origin, self._term, folder)
         if not history.epoch:
@@ -123,58 +124,48 @@ class LogWriter:
             # A writer from before us finished an entry after we had looked. It may not be
             # the last one; its term decides, not who was quicker.
             return False
-        self._index.mend()
-        self._index_files.sweep("")
-        sweep(self._segments, history)
+        self.index.mend()
+        self._entries.sweep("")
+        sweep(self.segments, history)
         return True
 
     @property
     def epoch(self) -> int:
         """The epoch that commits are written under; 0 before `begin`."""
-        return self._history.epoch
+        return self.history.epoch
 
     @property
     def lineage(self) -> str | None:
         """The space that commits of this epoch live in; None before `begin`."""
-        return self._history.lineage
+        return self.history.lineage
 
     @property
     def origin(self) -> str:
         """What the source called itself when this log began, or last began anew; else empty."""
-        return self._history.origin
+        return self.history.origin
 
     @property
     def end(self) -> Position:
         """The position that the newest durable entry ends at."""
-        return self._history.end
+        return self.history.end
 
     @property
     def source_position(self) -> str | None:
         """The same in the source's own words: where reading goes on."""
-        return self._history.source_position
+        return self.history.source_position
 
     @property
     def last_entry(self) -> int:
         """The number of the newest durable entry."""
-        return self._index.last
+        return self.index.last
 
     @property
-    def history(self) -> History:
-        """All that the index says."""
-        return self._history
+    def size(self) -> int:
+        """Bytes of all files that the index names."""
+        return self.history.size
 
     @property
-    def index(self) -> Index:
-        """The index itself, for those who take care of its files."""
-        return self._index
-
-    @property
-    def segments(self) -> Files:
-        """The folder of segments."""
-        return self._segments
-
-    @property
-    def now(self) -> int:
+    def stamp(self) -> int:
         """The time, in microseconds since 1970."""
         return int(self._clock() * 1_000_000)
 
@@ -195,12 +186,12 @@ class LogWriter:
 
     def has_baseline(self, table: str) -> bool:
         """Whether there is a baseline of the table that changes can be applied to."""
-        known = self._history.tables.get(table)
+        known = self.history.tables.get(table)
         return known is not None and known.baseline is not None
 
     def schema(self, table: str) -> TableSchema | None:
         """Return the newest schema that is known of the table; None where there is none."""
-        known = self._history.tables.get(table)
+        known = self.history.tables.get(table)
         return None if known is None else known.schemas.get(known.current)
 
     def describe(self, schemas: Mapping[str, TableSchema]) -> None:
@@ -210,7 +201,7 @@ class LogWriter:
     @property
     def notes(self) -> Mapping[str, str]:
         """What the source wants to be told again, by table; its own under the empty name."""
-        return self._history.notes
+        return self.history.notes
 
     def begin(self, at: SourcePosition, reason: str, origin: str) -> Gap:
         """
@@ -304,7 +295,7 @@ class LogWriter:
         with self._guarded():
             self._spill()
             # Segments before the entry that names them, names and bytes (invariant 5).
-            self._segments.settle("")
+            self.segments.settle("")
             reach(SEGMENT_WRITTEN)
             flush = self._flushed(pending, pending.upto)
             self.enter(flush)
@@ -313,7 +304,7 @@ class LogWriter:
     def _flushed(self, pending: Pending, upto: SourcePosition) -> Flush:
         assert pending.first is not None
         assert pending.last is not None
-        time = pending.time or self.now
+        time = pending.time or self.stamp
         return Flush(
             **self.head(),
             first=str(pending.first),
@@ -323,7 +314,7 @@ class LogWriter:
             begun=pending.begun or time,
             time=time,
             # R37: commit times are not monotonic; this one is.
-            high_time=max(time, self._history.high_time),
+            high_time=max(time, self.history.high_time),
             files=tuple(pending.spilled),
             markers=tuple(pending.markers),
         )
@@ -353,9 +344,9 @@ class LogWriter:
         with self._guarded():
             schema_id = self._schema_id(schema)
         self._baselines += 1
-        table_id = self._history.known(schema.table).table_id
-        stem = f"{self._index.last + 1:012x}-{table_id}-{schema_id}-b{self._baselines}"
-        since = self._history.gap_count
+        table_id = self.history.known(schema.table).table_id
+        stem = f"{self.index.last + 1:012x}-{table_id}-{schema_id}-b{self._baselines}"
+        since = self.history.gap_count
         return BaselineWriter(self, schema, schema_id, self._baselines, stem, since)
 
     # --- what a baseline's writer uses, too --------------------------------------------------
@@ -370,9 +361,9 @@ class LogWriter:
                 # Exclusive, although the index decides: an older writer that has not
                 # noticed yet may be writing under the same number (R31).
                 with suppress(AlreadyStored):
-                    self._segments.create(name, data, settle=False)
+                    self.segments.create(name, data, settle=False)
                     return describe(name, schema.table, schema_id, schema, rows, data)
-            raise AlreadyStored("No free name for a segment", file=self._segments.path(stem))
+            raise AlreadyStored("No free name for a segment", file=self.segments.path(stem))
 
     def finish(
         self,
@@ -386,7 +377,7 @@ class LogWriter:
     ) -> Baseline:
         """Append the entry of a baseline, which was begun when the log had `since` gaps."""
         self._usable()
-        if self._history.gap_count != since:
+        if self.history.gap_count != since:
             raise ChangeLogError("History began anew during a baseline", table=schema.table)
         entry = Baseline(
             **self.head(),
@@ -401,7 +392,7 @@ class LogWriter:
             snapshot=snapshot,
         )
         with self._guarded():
-            self._segments.settle("")
+            self.segments.settle("")
             self.enter(entry)
         return entry
 
@@ -413,7 +404,7 @@ class LogWriter:
             return
         for file in files:
             with suppress(FileNotFoundError, StorageError):
-                self._segments.remove(file.name)
+                self.segments.remove(file.name)
 
     # --- steps ---------------------------------------------------------------------------------
 
@@ -421,13 +412,13 @@ class LogWriter:
         """Write what is gathered as segments; no entry names them yet."""
         for schema, rows in self._pending.take():
             schema_id = self._schema_id(schema)
-            table_id = self._history.known(schema.table).table_id
-            stem = f"{self._index.last + 1:012x}-{table_id}-{schema_id}"
+            table_id = self.history.known(schema.table).table_id
+            stem = f"{self.index.last + 1:012x}-{table_id}-{schema_id}"
             self._pending.spilled.append(self.store(stem, schema, schema_id, rows))
 
     def _schema_id(self, schema: TableSchema) -> int:
         """Return the id of a table's schema; a new one gets its entry, before what uses it."""
-        known = self._history.known(schema.table)
+        known = self.history.known(schema.table)
         if known.schemas.get(known.latest) != schema:
             if len({column.field for column in schema.columns}) < len(schema.columns):
                 raise BadSchema("Two columns share a field id", table=schema.table)
@@ -460,7 +451,7 @@ class LogWriter:
     def head(self, epoch: int | None = None) -> dict[str, Any]:
         """Return what every entry begins with."""
         return {
-            "entry": self._index.last + 1,
+            "entry": self.index.last + 1,
             "writer": self._writer,
             "term": self._term,
             "epoch": self.epoch if epoch is None else epoch,
@@ -470,11 +461,11 @@ class LogWriter:
         """Append an entry, durably."""
         self._usable()
         with self._guarded():
-            self._index.append(entry)
-            self._history.take(entry)
+            self.index.append(entry)
+            self.history.take(entry)
             if isinstance(entry, Flush | Gap | Heartbeat | Owed):
                 self._pending = Pending(self.end)
-            self._index.checkpoint(self._history)
+            self.index.checkpoint(self.history)
 
     def _begun(self, at: SourcePosition) -> None:
         if at.lineage != self.lineage:

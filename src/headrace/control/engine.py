@@ -25,13 +25,15 @@ from headrace.capture.supervisor import start_recorder
 from headrace.capture.wire import Reset
 from headrace.changelog.log import LogReader
 from headrace.changelog.schema import TableSchema
+from headrace.control.care import Care, care_for
 from headrace.control.checks import checked_schemas
 from headrace.control.copies import share_copies
 from headrace.control.delivery import Surroundings
 from headrace.control.driving import Drivers
 from headrace.control.gathering import gathered
 from headrace.control.growing import takes
-from headrace.control.info import PipelineInfo, SourceInfo
+from headrace.control.info import LogInfo, PipelineInfo, SourceInfo
+from headrace.control.keeping import LogOptions
 from headrace.control.lease import Lease, usable_folder
 from headrace.control.names import named
 from headrace.control.overview import pipeline_info
@@ -75,7 +77,8 @@ class Engine:
     ```
 
     `records` names sources and tables that are recorded whether or not a pipeline takes
-    them; with no pipeline at all, Spark is not started.
+    them; with no pipeline at all, Spark is not started. `log` says how long their logs are
+    kept: `headrace.log(keep="24h", cap="10GB")`.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Engine:
         spark_conf: Mapping[str, str] | None = None,
         spark_ui: bool = False,
         spark_events: bool = False,
+        log: LogOptions | None = None,
         recorder: Literal["process", "thread"] = "process",
         runner: Runner | None = None,
         on_step: Callable[[str], None] | None = None,
@@ -96,6 +100,7 @@ class Engine:
         self._records = [(source, tuple(tables)) for source, tables in records]
         self._session = spark
         self._spark_options = SparkOptions(dict(spark_conf or {}), spark_ui, spark_events)
+        self._log_options = log or LogOptions()
         self._recorder = recorder
         self._runner = runner
         self._on_step = on_step or (lambda text: None)
@@ -170,9 +175,12 @@ class Engine:
         files = Files(RealDisk(), str(data))
         for name, source in self._sources.items():
             self._record(name, source, files, term, store.highest_baseline())
-        self._ask_recorded()
+        self._taken.ask_baselines(self._recordings)
         if self._pipelines:
             self._start_pipelines(data, store, files)
+        # Last: what a pipeline needs is not known before it is open.
+        args = (self._recordings, self._runs, self._taken.only_recorded, store, files)
+        self._undo.append(care_for(*args, self._log_options, (time.monotonic, time.time)))
 
     def _start_pipelines(self, data: Path, store: Store, files: Files) -> None:
         runner = self._runner or self._start_spark(data)
@@ -226,14 +234,6 @@ class Engine:
             )
         )
         self._step(f"recording {name}")
-
-    def _ask_recorded(self) -> None:
-        """See that tables without a pipeline have a baseline in the log: after a gap, too."""
-        for source, tables in self._taken.recorded:
-            if (recording := self._recordings.get(source)) is not None:
-                for table in list(tables):
-                    if recording.log.usable_baseline(table) is None:
-                        recording.ask_baseline(table)
 
     def _start_spark(self, data: Path) -> Runner:
         runner = self._spark = spark_runner(data, self._session, self._spark_options)
@@ -405,6 +405,12 @@ class Engine:
             raise NotRunning("No such source at work", source=name)
         return self._recordings[name].info()
 
+    def log_info(self, source: str) -> LogInfo:
+        """Return what a source's log holds, how far back it goes, and for whom."""
+        care = self._recording(source).care
+        assert isinstance(care, Care)
+        return care.info()
+
     def targets(self, source: str, table: str) -> tuple[Target, ...]:
         """Return the targets a table of a source is brought to."""
         return tuple(
@@ -440,7 +446,7 @@ class Engine:
     def _heard(self) -> None:
         """Something moved: look at readiness again."""
         self._readiness.heard()
-        self._ask_recorded()
+        self._taken.ask_baselines(self._recordings)
         # Sources that a pipeline takes are acknowledged by its thread, once it is at work:
         # what it needs is not known before (invariant 1).
         taken = {pipeline.source.name for pipeline in self._pipelines}

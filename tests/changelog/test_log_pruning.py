@@ -115,6 +115,13 @@ def test_the_newest_step_stays_and_nothing_to_do_writes_nothing(files: Files) ->
     assert prune(log, at(1)) is None
     assert log.last_entry == last
     assert logged(reading(files)) == [1]
+    # A writer that takes the log says so at the place where it ends.
+    again = LogWriter.open(
+        files, source=SOURCE, origin=ORIGIN_TEXT, writer="x", term=2, clock=lambda: 12.5
+    )
+    prune(again, at(1))
+    assert reading(files).source_position_at(at(1)) == str(At(1))
+    log = again
     with pytest.raises(ChangeLogError):
         prune(log, at(9))
 
@@ -286,19 +293,27 @@ def test_old_entries_go_and_a_damaged_state_costs_only_reads(files: Files) -> No
 
 
 @pytest.mark.usefixtures("few")
-def test_a_reader_that_looks_too_seldom_is_told(files: Files) -> None:
+def test_a_reader_that_looks_too_seldom_begins_anew_and_is_told_what_it_missed(
+    files: Files,
+) -> None:
     log = begun(files)
-    reader = reading(files)
-    empty = LogReader(files, SOURCE)
+    reader, empty = reading(files), LogReader(files, SOURCE)
+    index = index_module.Index(files.within(f"log/{SOURCE}/index"))
+    assert len(list(index.load())) == 1
     deleting = Deleting(log)
     for number in range(1, 50):
         flush(log, number)
+        prune(log, at(max(0, number - 3)))
         deleting.delete(-1)
+    with pytest.raises(PositionExpired, match="does not reach back"):
+        list(index.refresh())
     for stale in (reader, empty):
+        stale.refresh(log.last_entry - 1)
+        stale.refresh()
+        assert logged(stale) == [47, 48, 49]
+        assert stale.last_entry == log.last_entry
         with pytest.raises(PositionExpired):
-            stale.refresh()
-        with pytest.raises(PositionExpired):
-            stale.refresh(log.last_entry)
+            stale.next_batch("orders", at(0), 10)
 
 
 @pytest.mark.meets("R31")

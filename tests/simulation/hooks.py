@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 
-from headrace.capture import recorder, synced
-from headrace.changelog import baseline, index, writer
+from headrace.capture import caring, recorder, synced
+from headrace.changelog import baseline, compaction, index, writer
+from headrace.control import care
 from headrace.storage import points
 
 LIMITS: Mapping[str, tuple[ModuleType, str]] = {
@@ -24,6 +25,9 @@ LIMITS: Mapping[str, tuple[ModuleType, str]] = {
     "spill_bytes": (writer, "LIMIT_BYTES"),
     "checkpoint_every": (index, "CHECKPOINT_EVERY"),
     "part_bytes": (baseline, "PART_BYTES"),
+    "least_flushes": (compaction, "LEAST_FLUSHES"),
+    "work_seconds": (caring, "LOOK_SECONDS"),
+    "care_seconds": (care, "LOOK_SECONDS"),
 }
 """Constants of the product that a seed may make smaller."""
 

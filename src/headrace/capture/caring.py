@@ -8,13 +8,15 @@ for one piece at most, and seldom.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from headrace.capture.wire import Failed, Flushed, Report, Tend, Warned
+from headrace.changelog.compaction import Compaction
 from headrace.changelog.log import LogWriter
 from headrace.changelog.position import MAX_ORDINAL, Position
 from headrace.changelog.pruning import Deleting, prune
-from headrace.errors import ChangeLogError
+from headrace.errors import ChangeLogError, CorruptSegment, UnknownFormat
 
 FULL = 0.9
 """From this share of the cap on nothing is read (R28)."""
@@ -27,6 +29,12 @@ HOLD_SECONDS = 0.2
 
 SHARE = 10
 """A piece of work is followed by a rest so many times as long."""
+
+LOOK_SECONDS = 1.0
+"""After nothing was found to do."""
+
+ANEW_SECONDS = 60.0
+"""Between two looks at all of the log: flushes that were merged may be merged again."""
 
 DELETE_SECONDS = 1.0
 """Between two looks at what can be deleted."""
@@ -44,6 +52,8 @@ class Caring:
 
         self._deleting: tuple[LogWriter, Deleting] | None = None
         self._delete_at = 0.0
+        self._compaction: tuple[LogWriter, Compaction] | None = None
+        self._work_at = self._anew_at = 0.0
         self.holding = False
         """Whether nothing is read, because the log is full."""
 
@@ -68,6 +78,35 @@ class Caring:
             self._pruned = order
             self._prune(log, order, firsts)
         self._delete(log, order)
+        # While a commit is read in parts the next entry must be its flush.
+        if self._clock() >= self._work_at and log.pending_complete:
+            begun = self._clock()
+            if self._work(log, order):
+                self._work_at = self._clock() + SHARE * (self._clock() - begun)
+            else:
+                self._work_at = self._clock() + LOOK_SECONDS
+
+    def _work(self, log: LogWriter, order: Tend) -> bool:
+        """Do a piece of what takes long; return whether there was anything to do."""
+        if self._compaction is None or self._compaction[0] is not log:
+            self._compaction = (log, Compaction(log))
+            self._anew_at = self._clock() + ANEW_SECONDS
+        compaction = self._compaction[1]
+        if self._clock() >= self._anew_at:
+            compaction.begin_anew()
+            self._anew_at = self._clock() + ANEW_SECONDS
+        try:
+            merged = order.compact and compaction.advance(
+                min(Position.parse(order.settled), log.end), order.fences
+            )
+        except (CorruptSegment, UnknownFormat) as error:
+            # Whoever needs it gets the same error; it is nothing that recording ends for.
+            self._warn(error)
+            self._anew_at = math.inf
+            return True
+        if merged:
+            self._tell(Flushed(merged.entry))
+        return bool(merged)
 
     def _prune(self, log: LogWriter, order: Tend, firsts: Sequence[int]) -> None:
         pins = [Position(log.epoch, first, MAX_ORDINAL) for first in firsts]

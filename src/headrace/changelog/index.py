@@ -65,8 +65,12 @@ class Index:
         self._oldest = 1
         """No entry before this number is there."""
 
-    def history(self) -> History:
-        """Return what the log's entries come to: `CorruptIndex` where one is missing."""
+    def history(self, upto: int | None = None) -> History:
+        """
+        Return what the log's entries come to: `CorruptIndex` where one is missing.
+
+        With `upto`, none beyond that number is read; a state beyond it is, which is durable.
+        """
         names = self._listed()
         history = History()
         for number in sorted(_numbers(_STATE, names), reverse=True):
@@ -77,7 +81,7 @@ class Index:
         self.states = [number for number in found if number <= self.last]
         self._spoilt = [number for number in found if number > self.last]
         self._oldest = min(_numbers(_ENTRY, names), default=1)
-        for entry in self._load(names):
+        for entry in self._load(names, upto):
             history.take(entry)
         return history
 
@@ -93,11 +97,13 @@ class Index:
             self._files.settle("")
         return names
 
-    def _load(self, names: list[str]) -> Iterator[AnyEntry]:
+    def _load(self, names: list[str], upto: int | None = None) -> Iterator[AnyEntry]:
         """Yield the entries beyond the last one known."""
         entries = _numbers(_ENTRY, names)
         checkpoints = _numbers(_CHECKPOINT, names)
         end = max(entries | checkpoints, default=0)
+        if upto is not None:
+            end = min(end, upto)
         owed = []
         begin = self.last + CHECKPOINT_EVERY - self.last % CHECKPOINT_EVERY
         for upto in range(begin, end + 1, CHECKPOINT_EVERY):

@@ -8,7 +8,7 @@ them, once two states stand for them.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -45,8 +45,9 @@ def prune(
             if heard is not None and baseline.entry > heard:
                 unheard.add(baseline.baseline)
                 text = min(text, baseline.first)
-    # The newest step stays: it says where the source is read on.
-    count = min(bisect_right(history.lasts, text), len(history.steps) - 1)
+    # The newest step stays, with all that end where it does: it says where the source is read on.
+    lasts = history.lasts
+    count = min(bisect_right(lasts, text), bisect_left(lasts, lasts[-1])) if lasts else 0
     last = history.lasts[count - 1] if count > 0 else ""
     baselines = tuple(
         number

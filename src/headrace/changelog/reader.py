@@ -131,16 +131,26 @@ class LogReader:
         read: an entry can be seen a moment before it is durable, and what is acknowledged
         must be (invariant 1). A missing one at or before it is `CorruptIndex`.
         """
-        found = 0
         with self._reading:
-            # One by one: those before a damaged entry count, whatever is raised then.
-            for entry in self._index.refresh(upto):
-                with self._changed:
-                    self._history.take(entry)
-                    self._last_entry = entry.entry
-                    self._changed.notify_all()
-                found += 1
-        return found
+            before = self._last_entry
+            try:
+                # One by one: those before a damaged entry count, whatever is raised then.
+                for entry in self._index.refresh(upto):
+                    with self._changed:
+                        self._history.take(entry)
+                        self._last_entry = entry.entry
+                        self._changed.notify_all()
+            except PositionExpired:
+                self._begin_anew(upto)
+            return self._last_entry - before
+
+    def _begin_anew(self, upto: int | None) -> None:
+        """Take up a log whose entries went before they were read: all that they came to."""
+        index = Index(self._files.within(f"log/{self._source}/index"))
+        history = index.history(upto)
+        with self._changed:
+            self._index, self._history, self._last_entry = index, history, index.last
+            self._changed.notify_all()
 
     def wait(
         self, beyond: int, timeout: float | None, unless: Callable[[], bool] = lambda: False

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from headrace.capture import caring, recorder, synced
-from headrace.changelog import baseline, compaction, index, writer
+from headrace.changelog import baseline, compaction, folding, index, writer
 from headrace.control import care
 from headrace.storage import points
 
@@ -27,6 +27,10 @@ LIMITS: Mapping[str, tuple[ModuleType, str]] = {
     "part_bytes": (baseline, "PART_BYTES"),
     "least_flushes": (compaction, "LEAST_FLUSHES"),
     "work_seconds": (caring, "LOOK_SECONDS"),
+    "fold_seconds": (caring, "FOLD_SECONDS"),
+    "fold_bytes": (folding, "LEAST_BYTES"),
+    "fold_rows": (folding, "MOST_ROWS"),
+    "fold_share": (folding, "SHARE"),
     "care_seconds": (care, "LOOK_SECONDS"),
 }
 """Constants of the product that a seed may make smaller."""

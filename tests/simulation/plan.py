@@ -170,6 +170,10 @@ class Plan:
             "least_flushes": dice.choice((2, 3, 16)),
             "work_seconds": dice.choice((0, 0, 1)),
             "care_seconds": dice.choice((0, 0, 2)),
+            "fold_seconds": dice.choice((0, 0, 2)),
+            "fold_bytes": dice.choice((1, 1, 5_000)),
+            "fold_rows": dice.choice((2, 400_000)),
+            "fold_share": 1_000,
         }
         weights = dict(CALM)
         share = dice.choice((0.15, 0.3, 0.6))

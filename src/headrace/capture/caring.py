@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.capture.wire import Failed, Flushed, Report, Tend, Warned
 from headrace.changelog.compaction import Compaction
+from headrace.changelog.folding import CannotFold, Folding, plan_fold
 from headrace.changelog.log import LogWriter
 from headrace.changelog.position import MAX_ORDINAL, Position
 from headrace.changelog.pruning import Deleting, prune
@@ -36,6 +37,9 @@ LOOK_SECONDS = 1.0
 ANEW_SECONDS = 60.0
 """Between two looks at all of the log: flushes that were merged may be merged again."""
 
+FOLD_SECONDS = 10.0
+"""Between two looks at whether a baseline is worth being folded."""
+
 DELETE_SECONDS = 1.0
 """Between two looks at what can be deleted."""
 
@@ -52,8 +56,13 @@ class Caring:
 
         self._deleting: tuple[LogWriter, Deleting] | None = None
         self._delete_at = 0.0
-        self._compaction: tuple[LogWriter, Compaction] | None = None
-        self._work_at = self._anew_at = 0.0
+        self._working_on: LogWriter | None = None
+        self._compaction: Compaction | None = None
+        self._folding: Folding | None = None
+        self._not_folded: set[int] = set()
+        """Baselines that cannot be folded exactly, or not be read."""
+
+        self._work_at = self._anew_at = self._fold_at = 0.0
         self.holding = False
         """Whether nothing is read, because the log is full."""
 
@@ -88,25 +97,59 @@ class Caring:
 
     def _work(self, log: LogWriter, order: Tend) -> bool:
         """Do a piece of what takes long; return whether there was anything to do."""
-        if self._compaction is None or self._compaction[0] is not log:
-            self._compaction = (log, Compaction(log))
+        if self._working_on is not log:
+            # Another writer: what was under way belongs to the one before.
+            self._working_on, self._compaction, self._folding = log, Compaction(log), None
             self._anew_at = self._clock() + ANEW_SECONDS
-        compaction = self._compaction[1]
+        return (order.compact and self._compact(order, log.end)) or self._fold(log, order)
+
+    def _compact(self, order: Tend, end: Position) -> bool:
+        assert self._compaction is not None
         if self._clock() >= self._anew_at:
-            compaction.begin_anew()
+            self._compaction.begin_anew()
             self._anew_at = self._clock() + ANEW_SECONDS
         try:
-            merged = order.compact and compaction.advance(
-                min(Position.parse(order.settled), log.end), order.fences
-            )
+            merged = self._compaction.advance(min(Position.parse(order.settled), end), order.fences)
         except (CorruptSegment, UnknownFormat) as error:
             # Whoever needs it gets the same error; it is nothing that recording ends for.
             self._warn(error)
             self._anew_at = math.inf
             return True
-        if merged:
+        if merged is not None:
             self._tell(Flushed(merged.entry))
-        return bool(merged)
+        return merged is not None
+
+    def _fold(self, log: LogWriter, order: Tend) -> bool:
+        """Bring a baseline nearer to the present, a piece of it."""
+        if self._folding is None:
+            if not order.fold or self._clock() < self._fold_at:
+                return False
+            self._fold_at = self._clock() + FOLD_SECONDS
+            plan = plan_fold(log, min(Position.parse(order.fold), log.end))
+            if plan is None or plan.old.baseline in self._not_folded:
+                return False
+            self._folding = Folding(log, plan)
+        folding = self._folding
+        try:
+            baseline = folding.advance()
+        except (CannotFold, CorruptSegment, UnknownFormat) as error:
+            self._folding = None
+            folding.discard()
+            if not folding.outdated:
+                self._not_folded.add(folding.old)
+                self._warn(
+                    ChangeLogError(
+                        "A baseline cannot be folded, and the log since is kept",
+                        table=folding.table,
+                        why=str(error),
+                        remedy="Reload the table now and then, or do without kept baselines.",
+                    )
+                )
+            return True
+        if baseline is not None:
+            self._folding = None
+            self._tell(Flushed(baseline.entry))
+        return True
 
     def _prune(self, log: LogWriter, order: Tend, firsts: Sequence[int]) -> None:
         pins = [Position(log.epoch, first, MAX_ORDINAL) for first in firsts]

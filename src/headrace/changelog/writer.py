@@ -343,11 +343,16 @@ class LogWriter:
             raise ChangeLogError("Log has not begun", table=schema.table)
         with self._guarded():
             schema_id = self._schema_id(schema)
-        self._baselines += 1
+        self.number_baseline()
         table_id = self.history.known(schema.table).table_id
         stem = f"{self.index.last + 1:012x}-{table_id}-{schema_id}-b{self._baselines}"
         since = self.history.gap_count
         return BaselineWriter(self, schema, schema_id, self._baselines, stem, since)
+
+    def number_baseline(self) -> int:
+        """Return a number that no baseline has."""
+        self._baselines += 1
+        return self._baselines
 
     # --- what a baseline's writer uses, too --------------------------------------------------
 
@@ -374,6 +379,7 @@ class LogWriter:
         files: Sequence[File],
         since: int,
         snapshot: str = "",
+        copy: int = 0,
     ) -> Baseline:
         """Append the entry of a baseline, which was begun when the log had `since` gaps."""
         self._usable()
@@ -390,6 +396,7 @@ class LogWriter:
             rows=rows,
             files=tuple(files),
             snapshot=snapshot,
+            copy=copy,
         )
         with self._guarded():
             self.segments.settle("")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.changelog.entry import Flush, Gap, Heartbeat
+from headrace.changelog.entry import Baseline, Flush, Gap, Heartbeat
 from headrace.changelog.log import LogReader
 from headrace.changelog.position import ORIGIN, Position
 from headrace.control.states import TableState
@@ -82,6 +82,9 @@ def count(world: World) -> None:
         ] += 1
         if isinstance(entry, Flush):
             world.counts["changes recorded"] += sum(file.rows for file in entry.files)
+        if isinstance(entry, Baseline) and entry.copy:
+            world.counts["baseline folded"] += 1
+            world.counts["baseline folded with changes"] += entry.rows > 0
     for disk in world.durable_disks:
         world.counts["durable target loaded"] += len(disk.earlier)
         world.counts["durable effects"] += len(disk.effects) + sum(map(len, disk.earlier))

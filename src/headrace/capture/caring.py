@@ -63,8 +63,14 @@ class Caring:
         """Baselines that cannot be folded exactly, or not be read."""
 
         self._work_at = self._anew_at = self._fold_at = 0.0
+        self._busy = False
         self.holding = False
         """Whether nothing is read, because the log is full."""
+
+    @property
+    def due(self) -> float | None:
+        """When there is more to do of what is under way; None: nothing is."""
+        return self._work_at if self._busy else None
 
     def take(self, order: Tend) -> None:
         """Hear what the engine has decided."""
@@ -90,10 +96,9 @@ class Caring:
         # While a commit is read in parts the next entry must be its flush.
         if self._clock() >= self._work_at and log.pending_complete:
             begun = self._clock()
-            if self._work(log, order):
-                self._work_at = self._clock() + SHARE * (self._clock() - begun)
-            else:
-                self._work_at = self._clock() + LOOK_SECONDS
+            self._busy = self._work(log, order)
+            rest = SHARE * (self._clock() - begun) if self._busy else LOOK_SECONDS
+            self._work_at = self._clock() + rest
 
     def _work(self, log: LogWriter, order: Tend) -> bool:
         """Do a piece of what takes long; return whether there was anything to do."""
@@ -101,7 +106,10 @@ class Caring:
             # Another writer: what was under way belongs to the one before.
             self._working_on, self._compaction, self._folding = log, Compaction(log), None
             self._anew_at = self._clock() + ANEW_SECONDS
-        return (order.compact and self._compact(order, log.end)) or self._fold(log, order)
+        # What a fold reads must not be merged under its hands.
+        if self._folding is None and order.compact and self._compact(order, log.end):
+            return True
+        return self._fold(log, order)
 
     def _compact(self, order: Tend, end: Position) -> bool:
         assert self._compaction is not None

@@ -344,8 +344,7 @@ class Recorder:
             due.append(self._flush_at(self._first_pending))
         if self._moved is not None:
             due.append(self._last_heartbeat + beats.HEARTBEAT_SECONDS)
-        if (copy_at := self._copies.due) is not None:
-            due.append(copy_at)
+        due += [at for at in (self._copies.due, self._caring.due) if at is not None]
         return max(0.0, min(due) - now)
 
     def _take(self, log: LogWriter, changes: Changes) -> None:

@@ -34,6 +34,10 @@ MOST_ROWS = 400_000
 MOST_BYTES = 64 << 20
 """Of the changes that one fold takes: what is held in memory."""
 
+PIECE_BYTES = 4 << 20
+MOST_FILES = 64
+"""Read in one piece of work: some ten milliseconds."""
+
 LEAST_BYTES = 64 << 20
 """A log that is kept for a baseline alone may have so much before it is worth a fold."""
 
@@ -147,16 +151,18 @@ class Folding:
 
     def _fold(self) -> Iterator[Baseline | None]:
         self._check()
+        size = 0
         for files in self._plan.pieces:
             for file in files:
                 self._take(file)
-                yield None
+                size += PIECE_BYTES // MOST_FILES + file.bytes
+                if size >= PIECE_BYTES:
+                    size = 0
+                    yield None
         for file in self._plan.old.files if not self._emptied else ():
             self._keep(file)
             yield None
-        for number, (schema_id, rows) in enumerate(self._read):
-            self._write_last(number, schema_id, rows)
-            yield None
+        yield from self._write_all()
         self._read, self._last = [], {}
         yield self._finish()
 
@@ -212,12 +218,21 @@ class Folding:
         elif any(same):
             self._store(file.schema, schema, rows.filter(pa.array(same)))
 
-    def _write_last(self, number: int, schema_id: int, rows: pa.Table) -> None:
-        """Write the rows of which the last change is in one segment."""
-        places = [at[1] for at in self._last.values() if at is not None and at[0] == number]
-        if places:
+    def _write_all(self) -> Iterator[None]:
+        """Write the rows that changes led to, each with the schema of its last change."""
+        places: dict[int, list[int]] = {}
+        for at in self._last.values():
+            if at is not None:
+                places.setdefault(at[0], []).append(at[1])
+        by_schema: dict[int, list[pa.Table]] = {}
+        for number, found in places.items():
+            schema_id, rows = self._read[number]
+            by_schema.setdefault(schema_id, []).append(rows.take(sorted(found)))
+        self._read = []
+        for schema_id, parts in by_schema.items():
             schema = self._known.schemas[schema_id]
-            self._store(schema_id, schema, _as_rows(schema, rows.take(sorted(places))))
+            self._store(schema_id, schema, _as_rows(schema, pa.concat_tables(parts)))
+            yield None
 
     def _store(self, schema_id: int, schema: TableSchema, rows: pa.Table) -> None:
         part = len(self._made) + 1

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection
 from contextlib import suppress
 
-from headrace.changelog.entry import Pruned
+from headrace.changelog.entry import Flush, Pruned
 from headrace.changelog.position import Position
 from headrace.changelog.writer import LogWriter
 from headrace.errors import ChangeLogError
@@ -48,7 +48,9 @@ def prune(
     # The newest step stays, with all that end where it does: it says where the source is read on.
     lasts = history.lasts
     count = min(bisect_right(lasts, text), bisect_left(lasts, lasts[-1])) if lasts else 0
-    last = history.lasts[count - 1] if count > 0 else ""
+    # Without changes among them there is nothing to gain: idle days leave no entries (R34).
+    some = any(isinstance(step, Flush) for step in history.steps[:count])
+    last = lasts[count - 1] if some else ""
     baselines = tuple(
         number
         for known in history.tables.values()

@@ -163,7 +163,7 @@ def test_a_folded_baseline_holds_what_its_changes_lead_to(files: Files, seed: in
         assert folded.window[0].commit == upto
         assert {key[0] for key in wanted} == keys  # type: ignore[index]
         assert replayed(reading(files)) == wanted
-        prune(log, Position(1, upto))
+        prune(log, Position(1, upto), set(log.history.tables["orders"].baselines))
         Deleting(log).delete(-1)
         assert replayed(reading(files)) == wanted
         assert replayed(LogReader.open(files, SOURCE)) == wanted
@@ -212,7 +212,7 @@ def test_files_that_nothing_changed_are_named_again(files: Files) -> None:
     assert old is not None
     assert folded.files == old.files
     size = log.size
-    pruned = prune(log, Position(1, 1))
+    pruned = prune(log, Position(1, 1), {1, 2})
     assert pruned is not None
     assert pruned.baselines == (old.baseline,)
     Deleting(log).delete(-1)
@@ -308,7 +308,8 @@ def record(files: Files, term: int) -> None:
                     fold(log, number)
             usable = log.history.tables["orders"].baseline
             assert usable is not None
-            prune(log, min(usable.window[0], log.end))
+            numbers = set(log.history.tables["orders"].baselines)
+            prune(log, min(usable.window[0], log.end), numbers)
             deleting.delete(0)
 
 

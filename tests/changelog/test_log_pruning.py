@@ -145,12 +145,12 @@ def test_a_baseline_without_its_changes_is_of_no_use(files: Files) -> None:
 
 
 @pytest.mark.meets("R27")
-def test_a_baseline_in_use_or_not_heard_of_is_not_dropped(files: Files) -> None:
+def test_a_baseline_goes_only_where_it_is_named_and_of_no_use(files: Files) -> None:
     log = begun(files)
     first = baseline(log)
     flush(log, 1)
     second = baseline(log)
-    prune(log, at(0), in_use={first})
+    prune(log, at(0))
     names = [
         file.name
         for known in log.history.tables["orders"].baselines.values()
@@ -161,7 +161,7 @@ def test_a_baseline_in_use_or_not_heard_of_is_not_dropped(files: Files) -> None:
     third = baseline(log)
     flush(log, 2)
     flush(log, 3)
-    pruned = prune(log, at(3), heard=heard)
+    pruned = prune(log, at(3), {first, second, third}, heard)
     assert pruned is not None
     assert pruned.baselines == (first, second)
     assert reading(files).usable_baseline("orders") == log.history.tables["orders"].baseline
@@ -353,7 +353,7 @@ def record(files: Files, term: int, promised: list[int], floors: list[int]) -> N
         if number % 3 == 1:
             # Told before: it may be done although no answer came.
             floors.append(number - 2)
-            prune(log, at(max(0, number - 2)))
+            prune(log, at(max(0, number - 2)), log.history.tables["orders"].baselines)
             deleting.delete(0 if number % 2 else 60)
 
 

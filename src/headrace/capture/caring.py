@@ -162,7 +162,7 @@ class Caring:
     def _prune(self, log: LogWriter, order: Tend, firsts: Sequence[int]) -> None:
         pins = [Position(log.epoch, first, MAX_ORDINAL) for first in firsts]
         upto = min([Position.parse(order.prune), log.end, *pins])
-        if (pruned := prune(log, upto, order.in_use, order.heard)) is not None:
+        if (pruned := prune(log, upto, order.drop, order.heard)) is not None:
             self._tell(Flushed(pruned.entry))
 
     def _delete(self, log: LogWriter, order: Tend) -> None:

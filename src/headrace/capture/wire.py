@@ -82,8 +82,8 @@ class Tend(msgspec.Struct, frozen=True, tag="tend"):
     fences: tuple[str, ...] = ()
     """Places where somebody may begin: no flush is to reach over one."""
 
-    in_use: tuple[int, ...] = ()
-    """Baselines that are being loaded."""
+    drop: tuple[int, ...] = ()
+    """Baselines that nobody loads, or will."""
 
     fold: str = ""
     """Baselines may be brought up to there; empty: none is to be."""

@@ -25,43 +25,39 @@ MOST_FILES = 1_000
 def prune(
     log: LogWriter,
     upto: Position,
-    in_use: Collection[int] = (),
+    baselines: Collection[int] = (),
     heard: int | None = None,
 ) -> Pruned | None:
     """
-    Drop all whole flushes that end at or before `upto`, and baselines that are of no use.
+    Drop all whole flushes that end at or before `upto`, and these baselines.
 
-    Baselines with a number in `in_use` stay, and so do those that a later entry than `heard`
-    made, with every change after their F: whoever decided did not know of them. None where
-    there is nothing to drop.
+    One that is the newest of its table, and usable after that, stays. Those that a later entry
+    than `heard` made keep every change after their F: whoever decided did not know of them.
+    None where there is nothing to drop.
     """
     history = log.history
     if upto > history.end:
         raise ChangeLogError("Cannot prune what is still to come", upto=upto, end=history.end)
     text = str(upto)
-    unheard: set[int] = set()
     for known in history.tables.values():
-        for baseline in known.baselines.values():
-            if heard is not None and baseline.entry > heard:
-                unheard.add(baseline.baseline)
-                text = min(text, baseline.first)
+        usable = known.baseline
+        if heard is not None and usable is not None and usable.entry > heard:
+            text = min(text, usable.first)
     # The newest step stays, with all that end where it does: it says where the source is read on.
     lasts = history.lasts
     count = min(bisect_right(lasts, text), bisect_left(lasts, lasts[-1])) if lasts else 0
     # Without changes among them there is nothing to gain: idle days leave no entries (R34).
     some = any(isinstance(step, Flush) for step in history.steps[:count])
     last = lasts[count - 1] if some else ""
-    baselines = tuple(
+    dropped = tuple(
         number
         for known in history.tables.values()
         for number, baseline in known.baselines.items()
-        if number not in unheard
-        and number not in in_use
-        and (baseline is not known.baseline or baseline.first < last)
+        if number in baselines and (baseline is not known.baseline or baseline.first < last)
     )
-    if not last and not baselines:
+    if not last and not dropped:
         return None
-    pruned = Pruned(**log.head(), upto=last, time=log.stamp, baselines=baselines)
+    pruned = Pruned(**log.head(), upto=last, time=log.stamp, baselines=dropped)
     log.enter(pruned)
     reach(LOG_PRUNED)
     return pruned

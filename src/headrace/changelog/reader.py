@@ -283,6 +283,16 @@ class LogReader:
             known = self._history.tables.get(table)
             return known.baseline if known else None
 
+    def superseded(self) -> set[int]:
+        """Return the baselines that nobody begins to load any more: another one is, or none."""
+        with self._changed:
+            return {
+                number
+                for known in self._history.tables.values()
+                for number, baseline in known.baselines.items()
+                if baseline is not known.baseline
+            }
+
     def window(self, table: str, baseline: int) -> Window | None:
         """Return in which commits the rows of a baseline are ahead of its F; None: in none."""
         with self._changed:

@@ -15,7 +15,7 @@ from headrace.capture.wire import Tend
 from headrace.changelog.readers import leases
 from headrace.control.info import LogInfo
 from headrace.control.keeping import LogOptions
-from headrace.control.pins import Pin, baseline_pin, in_use, lowest, pipeline_pins
+from headrace.control.pins import Pin, baseline_pin, lowest, pipeline_pins
 from headrace.control.recording import Recording
 from headrace.control.run import PipelineRun
 from headrace.control.store import Store
@@ -57,6 +57,7 @@ class Care:
         self._wall = wall
         self._look_at = clock()
         self._sent: Tend | None = None
+        self._superseded: set[int] = set()
         self._warned = False
 
     def look(self) -> None:
@@ -88,8 +89,8 @@ class Care:
             for run in self._runs
             for pin in pipeline_pins(run, self._store, log, options, found=found)
         ]
-        if options.keep_baselines is not False:
-            pins += [pin for table in self._recorded() for pin in baseline_pin(log, table)]
+        # Without it, what is only recorded would be copied again and again.
+        pins += [pin for table in self._recorded() for pin in baseline_pin(log, table)]
         for lease in leases(self._files, self._recording.name, wall):
             pins.append(Pin("reader", lease.name, lease.position))
         old = log.older_than(int((wall - options.keep) * 1_000_000))
@@ -101,15 +102,21 @@ class Care:
         log, options = self._recording.log, self._options
         heard, end = log.last_entry, log.end  # before the pins: what comes later is not judged
         pins = self.pins()
-        settled = lowest(pins, end, but=("keep", "baseline", "origin"))
+        members = [member for run in self._runs for member in run.members]
+        # Who is about to load a baseline reads what follows it next.
+        loading = any(member.wants_load for member in members)
+        settled = lowest(pins, end, but=("keep", "origin", *(() if loading else ("baseline",))))
         places = self._store.places() | {pin.position for pin in pins if pin.kind != "keep"}
         floor = log.floor
+        # Not at the first look: somebody may have chosen one, and not begun to load it.
+        before, self._superseded = self._superseded, log.superseded()
+        drop = before & self._superseded - {member.loads_number for member in members}
         return Tend(
             heard=heard,
             prune=str(lowest(pins, end)),
             settled=str(settled),
             fences=tuple(str(at) for at in sorted(places) if floor <= at < settled),
-            in_use=in_use(self._runs),
+            drop=tuple(sorted(drop)),
             fold=str(lowest(pins, end, but=("baseline",))) if options.fold else "",
             compact=options.compact,
             lease=options.lease,

@@ -31,8 +31,8 @@ class LogOptions:
     """
     Whether the newest baseline of each table stays usable (R19).
 
-    None: of tables that a volatile target has, or that are only recorded. Without it a
-    pipeline that is added later, or rebuilt, takes a new copy.
+    None: of tables that a volatile target has. Without it a pipeline that is added later, or
+    rebuilt, takes a new copy. What is only recorded keeps its own in any case.
     """
 
     compact: bool = True

@@ -92,10 +92,3 @@ def _needs_baseline(member: Member, log: LogReader, *, durable: bool, options: L
 def lowest(pins: Iterable[Pin], end: Position, *, but: Sequence[PinKind] = ()) -> Position:
     """Return the lowest position of the pins, of other kinds than those; without any, `end`."""
     return min([end, *(pin.position for pin in pins if pin.kind not in but)])
-
-
-def in_use(runs: Iterable[PipelineRun]) -> tuple[int, ...]:
-    """Return the numbers of the baselines that are being loaded."""
-    return tuple(
-        sorted({each.loads_number for run in runs for each in run.members if each.loads_number})
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 import headrace as hr
 from headrace.capture import caring
 from headrace.changelog import compaction, folding
+from headrace.changelog.entry import Baseline
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.readers import NamedReader, leases
 from headrace.control import care
 from headrace.control.engine import Engine
 from headrace.control.keeping import LogOptions
+from headrace.control.loading import is_newer
 from headrace.errors import ChangeLogError, InvalidConfiguration, NotRunning, PositionExpired
 from headrace.pipeline.definition import Pipeline
 from headrace.storage.disk import RealDisk
@@ -95,6 +98,38 @@ def test_the_log_of_a_volatile_target_is_folded_and_pruned_and_still_rebuilds_it
     assert newest.copy == 1
 
 
+@pytest.mark.meets("R19")
+@pytest.mark.parametrize(
+    ("number", "copy", "than", "newer"),
+    [
+        (3, 0, 3, False),
+        (3, 0, 2, True),
+        (6, 3, 3, False),
+        (6, 3, 5, False),
+        (6, 3, 6, False),
+        (6, 3, 2, True),
+        (2, 0, 9, True),
+    ],
+)
+def test_a_folded_baseline_is_as_old_as_its_copy(
+    number: int, copy: int, than: int, newer: bool
+) -> None:
+    baseline = Baseline(
+        entry=9,
+        writer="w",
+        term=1,
+        epoch=1,
+        table="orders",
+        baseline=number,
+        first="",
+        last="",
+        rows=0,
+        files=(),
+        copy=copy,
+    )
+    assert is_newer(baseline, than) == newer
+
+
 @pytest.mark.meets("R27")
 def test_a_paused_pipeline_holds_the_log_until_it_goes_on(market: Market) -> None:
     disk = TargetDisk()
@@ -149,6 +184,9 @@ def test_a_full_log_stops_reading_names_the_pin_and_goes_on_when_there_is_room(
                 ),
             )
             assert number < 200
+        told = (market.data / "logs" / "headrace.log").read_text().splitlines()
+        [warning] = [line for line in told if "log runs out of room" in line]
+        assert json.loads(warning)["pinned_by"] == "kept/orders"
         info = running.log_info("shop")
         assert info.percent is not None
         assert 85 < info.percent < 120

@@ -29,8 +29,8 @@ MOST_ROWS = 100_000
 MOST_BYTES = 16 << 20
 """Of the flush that comes of it: what is held in memory, and what a reader takes at once."""
 
-MOST_FILES = 256
-"""Read in one piece of work: some ten milliseconds."""
+MOST_FILES = 128
+"""Read in one piece of work: some fifty milliseconds."""
 
 LEAST_FLUSHES = 16
 """Fewer are not worth an entry."""

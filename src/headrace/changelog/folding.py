@@ -36,7 +36,7 @@ MOST_BYTES = 64 << 20
 
 PIECE_BYTES = 4 << 20
 MOST_FILES = 64
-"""Read in one piece of work: some ten milliseconds."""
+"""Read in one piece of work: some fifty milliseconds."""
 
 LEAST_BYTES = 64 << 20
 """A log that is kept for a baseline alone may have so much before it is worth a fold."""

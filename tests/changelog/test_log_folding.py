@@ -290,6 +290,10 @@ def test_it_is_folded_only_where_that_is_worth_it(
     assert (plan.upto.commit, len(plan.pieces)) == (2, 2)
     monkeypatch.setattr(module, "LEAST_BYTES", 1 << 20)
     assert plan_fold(log, Position(1, 5)) is None
+    assert plan_fold(log, Position(1, 5), 100) is not None
+    monkeypatch.setattr(module, "SHARE", 1e-3)
+    assert plan_fold(log, Position(1, 5), 100) is None
+    assert plan_fold(log, Position(1, 5), anyhow=True) is not None
 
 
 def record(files: Files, term: int) -> None:

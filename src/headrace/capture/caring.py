@@ -25,6 +25,9 @@ FULL = 0.9
 ROOM = 0.85
 """Below this share reading goes on."""
 
+CAP_SHARE = 0.1
+"""So much of the cap is worth a fold, if it is kept for a baseline alone."""
+
 HOLD_SECONDS = 0.2
 """Between two looks at whether there is room again."""
 
@@ -133,7 +136,9 @@ class Caring:
             if not order.fold or self._clock() < self._fold_at:
                 return False
             self._fold_at = self._clock() + FOLD_SECONDS
-            plan = plan_fold(log, min(Position.parse(order.fold), log.end))
+            least = None if order.cap is None else int(order.cap * CAP_SHARE)
+            upto = min(Position.parse(order.fold), log.end)
+            plan = plan_fold(log, upto, least, anyhow=self.holding)
             if plan is None or plan.old.baseline in self._not_folded:
                 return False
             self._folding = Folding(log, plan)

@@ -66,9 +66,13 @@ class Plan:
     """The files of its changes in between, flush by flush."""
 
 
-def plan_fold(log: LogWriter, upto: Position) -> Plan | None:
+def plan_fold(
+    log: LogWriter, upto: Position, least: int | None = None, *, anyhow: bool = False
+) -> Plan | None:
     """
     Return the fold that lets go of most, if one is worth it; `upto` bounds it.
+
+    `least` is how many bytes of the log have to be kept for it; `anyhow`: a single one will do.
 
     The table with the oldest baseline has its turn: it is the one that the log is kept for.
     `CannotFold` where that one cannot be brought further.
@@ -92,7 +96,8 @@ def plan_fold(log: LogWriter, upto: Position) -> Plan | None:
             break
         pieces.append(tuple(files))
     rewritten = sum(file.bytes for file in old.files) if pieces else 0
-    if held < max(LEAST_BYTES, rewritten // SHARE):
+    least = LEAST_BYTES if least is None else min(least, LEAST_BYTES)
+    if held < (1 if anyhow else max(least, rewritten // SHARE)):
         return None
     at = Position.parse(history.lasts[end - 1])
     first, last = old.window

@@ -47,10 +47,6 @@ MARKERS_KEPT = 1_000
 """So many of the newest markers can be waited for."""
 
 
-RETIRED_SECONDS = 24 * 3600
-"""So long files are remembered that were dropped; no lease is longer."""
-
-
 class Piece(NamedTuple):
     """One table's share of a flush."""
 
@@ -138,7 +134,7 @@ class History:
         self.size = 0
         """Bytes of all files that are named: of changes and of baselines."""
         self.retired: list[tuple[int, tuple[str, ...]]] = []
-        """Files that were dropped of late, by when: they are deleted a lease later."""
+        """Files that were dropped, by when. Who deletes them, a lease later, takes them out."""
 
     @property
     def end(self) -> Position:
@@ -328,8 +324,6 @@ class History:
 
     def _retire(self, time: int, files: Sequence[File]) -> None:
         self.size -= sum(file.bytes for file in files)
-        oldest = time - RETIRED_SECONDS * 1_000_000
-        self.retired = [each for each in self.retired if each[0] > oldest]
         if files:
             self.retired.append((time, tuple(file.name for file in files)))
 

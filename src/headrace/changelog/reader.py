@@ -86,9 +86,6 @@ class Extent:
 
     baselines: int
     baseline_bytes: int
-    retired: int
-    """Files that are dropped, and deleted once their lease is over."""
-
     oldest: int | None
     newest: int | None
     """Commit times of the first and the last change, in microseconds since 1970; None: none."""
@@ -120,6 +117,7 @@ class LogReader:
         """Read the index of `source` under the data directory `files`; it may be empty yet."""
         reader = cls(files, source)
         reader._history = reader._index.history()
+        reader._history.retired.clear()  # what is deleted, and when, is the writer's business
         reader._last_entry = reader._index.last
         return reader
 
@@ -138,6 +136,7 @@ class LogReader:
                 for entry in self._index.refresh(upto):
                     with self._changed:
                         self._history.take(entry)
+                        self._history.retired.clear()
                         self._last_entry = entry.entry
                         self._changed.notify_all()
             except PositionExpired:
@@ -148,6 +147,7 @@ class LogReader:
         """Take up a log whose entries went before they were read: all that they came to."""
         index = Index(self._files.within(f"log/{self._source}/index"))
         history = index.history(upto)
+        history.retired.clear()
         with self._changed:
             self._index, self._history, self._last_entry = index, history, index.last
             self._changed.notify_all()
@@ -430,7 +430,6 @@ class LogReader:
                 bytes=size,
                 baselines=sum(len(known.baselines) for known in history.tables.values()),
                 baseline_bytes=history.size - size,
-                retired=sum(len(names) for _, names in history.retired),
                 oldest=flushes[0].begun if flushes else None,
                 newest=flushes[-1].high_time if flushes else None,
             )

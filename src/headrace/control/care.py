@@ -137,7 +137,6 @@ class Care:
             bytes=extent.bytes,
             baselines=extent.baselines,
             baseline_bytes=extent.baseline_bytes,
-            dropped_files=extent.retired,
             oldest=None if extent.oldest is None else extent.oldest / 1_000_000,
             newest=None if extent.newest is None else extent.newest / 1_000_000,
             cap=self._options.cap,

@@ -135,9 +135,6 @@ class LogInfo:
 
     baselines: int
     baseline_bytes: int
-    dropped_files: int
-    """Files that are not named any more, of which some wait to be deleted."""
-
     oldest: float | None
     newest: float | None
     """When its first and its last change were committed, in seconds since 1970; None: no change."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import msgspec
 import pytest
 
@@ -134,6 +136,24 @@ def test_a_damaged_segment_is_told_once_and_recording_goes_on(
     world.insert(7)
     world.step()
     assert flushes(world.step(FlushNow())) == 1
+
+
+@pytest.mark.meets("R36")
+def test_where_the_disk_refuses_a_large_file_recording_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "LEAST_FLUSHES", 4)
+    fill(world, 6)
+    world.disk.fail("write", errno.ENOSPC, part="-c.parquet")
+    reports = world.step(order(world, settled=at(6)))
+    assert [failed.code for failed in failures(reports)] == ["storage.full"]
+    world.step(after=1)
+    world.step(order(world, settled=at(6)))
+    fill(world, 3, first=7)
+    assert world.reader().extent().segments == 9
+    world.step(after=100)
+    assert world.reader().extent().segments < 9
+    assert world.replayed() == world.source.rows(TABLE)
 
 
 @pytest.mark.meets("R28")

@@ -13,7 +13,14 @@ from headrace.changelog.log import LogReader, LogWriter
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.pruning import Deleting, prune
 from headrace.changelog.state import history_of, state_of
-from headrace.errors import ChangeLogError, CorruptIndex, HeadraceError, LostLog, PositionExpired
+from headrace.errors import (
+    ChangeLogError,
+    CorruptIndex,
+    CorruptSegment,
+    HeadraceError,
+    LostLog,
+    PositionExpired,
+)
 from headrace.storage.files import Files
 from headrace.storage.simulated import PowerCut, SimulatedDisk
 from tests.changelog.log_making import (
@@ -192,6 +199,24 @@ def test_files_go_a_lease_after_the_index_dropped_them(files: Files) -> None:
     Deleting(again).delete(60)
     assert len(segments(files)) == len(before) - 2
     assert logged(reading(files)) == [3]
+
+
+@pytest.mark.meets("P7", "R27")
+def test_a_file_that_went_is_told_apart_from_one_that_is_missing(files: Files) -> None:
+    log = begun(files)
+    for number in range(1, 6):
+        flush(log, number)
+    reader = reading(files)
+    pieces = [each[0] for each in reader._history.tables["orders"].files]
+    prune(log, at(2))
+    Deleting(log).delete(-1)
+    files.remove(f"log/{SOURCE}/segments/{pieces[3].name}")
+    for call in (reader.rows, reader.verify):
+        with pytest.raises(PositionExpired):
+            call(pieces[0])
+        with pytest.raises(CorruptSegment):
+            call(pieces[3])
+        call(pieces[4])
 
 
 @pytest.mark.meets("R1", "R27")

@@ -43,6 +43,9 @@ ANEW_SECONDS = 60.0
 FOLD_SECONDS = 10.0
 """Between two looks at whether a baseline is worth being folded."""
 
+REFUSED_SECONDS = 60.0
+"""After a piece of work failed on the disk: a flush may fit where a larger file does not."""
+
 DELETE_SECONDS = 1.0
 """Between two looks at what can be deleted."""
 
@@ -54,6 +57,7 @@ class Caring:
         self._tell = tell
         self._clock = clock
         self._order: Tend | None = None
+        self._meant_for: LogWriter | None = None
         self._pruned: Tend | None = None
         """The order that was obeyed last as far as pruning goes: each is obeyed once."""
 
@@ -77,7 +81,7 @@ class Caring:
 
     def take(self, order: Tend) -> None:
         """Hear what the engine has decided."""
-        self._order = order
+        self._order, self._meant_for = order, None
 
     def full(self, log: LogWriter) -> bool:
         """Return whether the log has no room for more, now."""
@@ -92,6 +96,10 @@ class Caring:
         order = self._order
         if order is None or not log.epoch:
             return
+        if self._meant_for is None:
+            self._meant_for = log
+        if self._meant_for is not log:
+            return  # opened anew, perhaps made anew: what was decided speaks of the one before
         if self._pruned is not order and log.pending_complete:
             self._pruned = order
             self._prune(log, order, firsts)
@@ -99,6 +107,9 @@ class Caring:
         # While a commit is read in parts the next entry must be its flush.
         if self._clock() >= self._work_at and log.pending_complete:
             begun = self._clock()
+            # Should the disk refuse, recording comes first for a while.
+            self._work_at = begun + REFUSED_SECONDS
+            self._busy = False
             self._busy = self._work(log, order)
             rest = SHARE * (self._clock() - begun) if self._busy else LOOK_SECONDS
             self._work_at = self._clock() + rest

@@ -22,7 +22,7 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import read_segment, verify
 from headrace.changelog.window import Window
-from headrace.errors import PositionExpired, UnknownTable
+from headrace.errors import CorruptSegment, PositionExpired, UnknownTable
 from headrace.storage.files import Files
 
 
@@ -439,12 +439,32 @@ class LogReader:
         return self._segments.path(file.name)
 
     def rows(self, file: File) -> pa.Table:
-        """Return a segment's rows, verified, in the shape of the schema it was written with."""
-        return read_segment(self._segments, file, self.schema(file.table, file.schema))
+        """
+        Return a segment's rows, verified, in the shape of the schema it was written with.
+
+        `CorruptSegment` by name; `PositionExpired` where it was dropped since, and deleted.
+        """
+        try:
+            return read_segment(self._segments, file, self.schema(file.table, file.schema))
+        except CorruptSegment as error:
+            raise self._gone(file) or error from None
 
     def verify(self, file: File) -> None:
-        """Check a segment's bytes: `CorruptSegment` by name."""
-        verify(self._segments, file)
+        """Check a segment's bytes; raises as `rows` does."""
+        try:
+            verify(self._segments, file)
+        except CorruptSegment as error:
+            raise self._gone(file) or error from None
+
+    def _gone(self, file: File) -> PositionExpired | None:
+        """Return that a file was dropped, if it was: by what the index says now, read anew."""
+        if file.name in LogReader.open(self._files, self._source)._history.names():
+            return None
+        return PositionExpired(
+            "A segment was dropped, and its lease is over",
+            source=self._source,
+            file=self._segments.path(file.name),
+        )
 
 
 def segment_path(files: Files, source: str, file: File) -> str:

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from bench import cluster, demo, harness, memory, postgres, spine
+from bench import cluster, config, demo, harness, memory, postgres, spine, sqlite
 
 
 def _quiet(run: Callable[..., list[harness.Result]]) -> Area:
@@ -16,9 +16,11 @@ def _quiet(run: Callable[..., list[harness.Result]]) -> Area:
 
 Area = Callable[..., tuple[list[harness.Result], bool]]
 AREAS: dict[str, Area] = {
+    "config": _quiet(config.run),
     "memory": _quiet(memory.run),
     "spine": spine.run,
     "pg": postgres.run,
+    "sqlite": _quiet(sqlite.run),
     "demo": _quiet(demo.run),
     "cluster": _quiet(cluster.run),
 }

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import HealthCheck, settings
 
-_FIXTURES = ["tests.spark_session"]
+_FIXTURES = ["tests.spark_session", "tests.invocations"]
 pytest_plugins = [name for name in _FIXTURES if importlib.util.find_spec(name)]
 
 _COSTS = {

@@ -194,6 +194,10 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "heavy"),
     [
         ("import headrace", {"pyspark", "pyarrow", "grpc", "pandas"}),
+        (
+            "import headrace.config.loading, headrace.control.configured",
+            {"pyspark", "pyarrow", "grpc", "pandas", "psycopg", "rich"},
+        ),
         ("import headrace.testing", {"pyspark", "grpc", "headrace.control", "headrace.pipeline"}),
         (
             "import headrace.tables.table",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.errors import HeadraceError, all_errors
 from headrace.pipeline.defaults import APPLICATION, BULK, EVENTS, SESSION, SMALL, UI
-from tools import obligations
+from tools import cli_reference, configuration, obligations
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -63,8 +63,10 @@ more, Spark listens on 127.0.0.1 only, and its log goes to `logs/` in the data d
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield each generated page and its text."""
+    yield DOCS / "reference" / "configuration.md", "\n".join(configuration.page()) + "\n"
     yield DOCS / "reference" / "errors.md", "\n".join(_errors()) + "\n"
     yield DOCS / "reference" / "spark.md", "\n".join(_spark()) + "\n"
+    yield DOCS / "reference" / "cli.md", "\n".join(cli_reference.page()) + "\n"
     yield DOCS / "reference" / "obligations.md", "\n".join(obligations.page()) + "\n"
 
 

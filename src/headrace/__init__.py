@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.control.info import LogInfo, PipelineInfo, SourceInfo, TableInfo
     from headrace.control.keeping import log
     from headrace.control.record import record
+    from headrace.control.replay_plan import Replayed, ReplayProgress
     from headrace.errors import HeadraceError
     from headrace.pipeline.definition import DeadLetters, Pipeline
     from headrace.pipeline.foreach import FrameBatch, foreach_batch
@@ -67,6 +68,8 @@ __all__ = [
     "Pipeline",
     "PipelineInfo",
     "Position",
+    "ReplayProgress",
+    "Replayed",
     "Row",
     "RowTarget",
     "SourceInfo",
@@ -102,6 +105,8 @@ _HOMES = {
     "Pipeline": "headrace.pipeline.definition",
     "PipelineInfo": "headrace.control.info",
     "Position": "headrace.changelog.position",
+    "ReplayProgress": "headrace.control.replay_plan",
+    "Replayed": "headrace.control.replay_plan",
     "Row": "headrace.tables.row",
     "RowTarget": "headrace.targets.rows",
     "SourceInfo": "headrace.control.info",

@@ -351,7 +351,7 @@ def test_a_baseline_of_the_key_is_read_by_its_index(path: Path, app: sqlite3.Con
     app.execute("create table w (a text, b int, v, primary key (a, b)) without rowid")
     source = opened(path, "t", "k", "w")
     for table, key in (("t", [1]), ("k", ["a", 1]), ("w", ["a", 1])):
-        sql, values = source.baseline(table)._following(key)
+        sql, values = source.baseline(table).pages.following(key)
         plan = " ".join(row[3] for row in app.execute(f"explain query plan {sql}", values))
         assert "SEARCH" in plan
         assert plan.count("?") == len(key)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.sqlite import baseline, rows
+from headrace.capture.sqlite import baseline, fetching
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.changelog.change import Changes
 from headrace.changelog.schema import TableSchema
@@ -148,7 +148,7 @@ def test_rows_and_changes_make_the_table(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(baseline, "CHUNK_ROWS", 4)
-    monkeypatch.setattr(rows, "PART_ROWS", 3)
+    monkeypatch.setattr(fetching, "PART_ROWS", 3)
     for seed in range(first, first + ROUNDS):
         writer = Writer(tmp_path / f"{seed}.db", seed)
         source = sqlite(tmp_path / f"{seed}.db")

@@ -18,7 +18,7 @@ from headrace.control import care
 from headrace.control.engine import Engine
 from headrace.control.keeping import LogOptions
 from headrace.control.loading import is_newer
-from headrace.errors import ChangeLogError, InvalidConfiguration, NotRunning, PositionExpired
+from headrace.errors import ChangeLogError, NotRunning, PositionExpired, WrongValue
 from headrace.pipeline.definition import Pipeline
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
@@ -258,6 +258,20 @@ def test_a_named_reader_holds_the_log_for_its_lease_and_is_told_when_that_is_ove
         reader.release()
 
 
+@pytest.mark.meets("R27")
+def test_a_part_that_is_read_beside_the_pipelines_is_kept_meanwhile(market: Market) -> None:
+    with engine(market, scripted(market, TargetDisk())) as running:
+        assert running.await_ready(30)
+        at = running.source_info("shop").end
+        log = running._recordings["shop"].log
+        with log.holds.hold("replay of kept", at, [1]):
+            fill(market, running)
+            assert ("reader", "replay of kept") in pins(running)
+            assert floor(running) <= at
+            assert 1 in log._history.tables["orders"].baselines
+        assert await_that(running, lambda: floor(running) > at)
+
+
 def test_a_readers_name_fits_a_file(tmp_path: Path) -> None:
     for name in ("", "../x", "a b", "x" * 101):
         with pytest.raises(ChangeLogError):
@@ -283,7 +297,7 @@ def test_amounts_are_numbers_or_texts_with_a_unit() -> None:
     assert hr.log(keep=5, cap=10).keep == 5
     assert hr.log() == LogOptions()
     for wrong in ({"keep": "7"}, {"keep": "7 weeks"}, {"cap": "10 gb"}, {"keep": -1}):
-        with pytest.raises(InvalidConfiguration):
+        with pytest.raises(WrongValue):
             hr.log(**wrong)
 
 

@@ -341,3 +341,52 @@ def test_who_takes_changes_alone_is_told_of_missing_ones_over_lives() -> None:
     world.settle(again)
     assert isinstance(again.error, ChangesMissing)
     assert not again.ready
+
+
+class Kept(Told):
+    """The same, in a place that outlives the engine."""
+
+    def is_durable(self) -> bool:
+        return True
+
+
+def lives_on(world: World, target: Target, policy: OnSchemaChange = "continue") -> None:
+    """Begin a new life of the engine, in which the recorder has read on by itself."""
+    world.flush()
+    world.live = world.run(Pipeline(world.source, "orders", target, on_schema_change=policy))
+    world.settle(world.live)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_durable_target_is_asked_about_columns_that_changed_while_no_engine_ran(
+    recorded: bool,
+) -> None:
+    target = Kept("continue")
+    world = World(target)
+    world.live.close()
+    world.source.add_column("orders", "note", "text")
+    if recorded:
+        world.source.emit_insert("orders", {"id": 4, "status": "new", "note": "n"})
+    lives_on(world, target)
+    world.add({"id": 5, "status": "new", "note": "m"})
+    assert target.told == ["id status note"]
+    assert target.seen[-1] == {"id": 5, "status": "new", "note": "m"}
+    world.live.close()
+    lives_on(world, target)
+    assert target.told == ["id status note"], "asked again about what it knows"
+
+
+def test_a_pipeline_that_is_to_stop_does_so_for_columns_that_changed_while_no_engine_ran() -> None:
+    target = Kept("continue")
+    world = World(target, "stop")
+    world.live.close()
+    world.source.add_column("orders", "note", "text")
+    world.source.emit_insert("orders", {"id": 4, "status": "new", "note": "n"})
+    lives_on(world, target, "stop")
+    assert "note" in str(stopped(world.live).facts)
+    world.live.resume()
+    world.settle(world.live)
+    assert target.seen[-1] == {"id": 4, "status": "new", "note": "n"}
+    world.live.close()
+    lives_on(world, target, "stop")
+    assert not world.live.failed

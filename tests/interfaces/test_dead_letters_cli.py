@@ -126,6 +126,22 @@ def test_where_there_are_none_it_says_so_and_that_is_no_failure(
     assert [path.name for path in fresh.iterdir()] == ["log"]
 
 
+def test_letters_are_found_where_the_configuration_says(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    listed, shown = ran(capsys, "list", "--data", data), ran(capsys, "show", at(4), "--data", data)
+    (tmp_path / "other.conf").write_text(f'data = "{data}"\n')
+    monkeypatch.chdir(tmp_path)
+    for options in (["--config", "other.conf"], ["--set", f"data={data}"]):
+        assert ran(capsys, "list", *options) == listed
+        assert ran(capsys, "show", at(4), *options) == shown
+    (tmp_path / "headrace.conf").write_text(f'data = "{data}"\n')
+    assert ran(capsys, "list") == listed
+
+
 @pytest.mark.parametrize("make", [False, True], ids=["absent", "of something else"])
 def test_a_folder_no_engine_has_used_is_an_error_with_a_remedy(
     make: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

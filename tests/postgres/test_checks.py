@@ -289,6 +289,21 @@ def test_releases_that_may_forget_a_new_table_are_known(version: int, old: bool)
     assert old_publication_cache(version) == old
 
 
+@pytest.mark.meets("R21")
+def test_tables_whose_values_may_come_unsent_are_named_where_nobody_keeps_them(
+    database: Database,
+) -> None:
+    database.execute("create table long_ones (id bigint primary key, note text)")
+    database.execute("create table whole_ones (id bigint primary key, note text)")
+    database.execute("alter table whole_ones replica identity full")
+    for store, named in ((True, 0), (False, 1)):
+        options = options_for(database, toast_store=store)
+        report = examine(database.connect(), options, ["long_ones", "whole_ones"])
+        notes = [note for note in report.notes if note.setting == "toast_store"]
+        assert len(notes) == named
+        assert all("long_ones" in note.message and "note" in note.message for note in notes)
+
+
 def test_settings_that_matter_are_noted(database: Database) -> None:
     report = examine(database.connect(), options_for(database, publish=("insert",)), [])
     noted = {note.setting: note for note in report.notes}

@@ -84,6 +84,7 @@ def test_a_constant_default_is_known_of_older_rows(shop: Recording) -> None:
         "alter table orders add drawn double precision default random()",
         "alter table orders add number bigint generated always as identity",
         "alter table orders alter note type varchar(20) using upper(note)",
+        "alter table orders alter note type text using upper(note)",
         "alter table orders alter id type integer",
         "alter table orders drop note, add note text",
     ],
@@ -99,6 +100,44 @@ def test_what_may_have_altered_rows_makes_the_table_be_copied_again_and_no_other
     shop.copy("orders")
     shop.database.execute("insert into clients values (2, 'b')")
     shop.until(lambda: shop.log.counts().rows == 1)
+
+
+@pytest.mark.meets("R16", "R23b")
+def test_a_column_given_other_values_while_nobody_reads_has_its_table_copied(
+    shop: Recording,
+) -> None:
+    shop.die()
+    shop.database.execute("vacuum full clients")
+    shop.database.execute("alter table orders alter note type text using upper(note)")
+    shop.live("orders", "clients")
+    shop.until(lambda: shop.log.owed("orders") is not None)
+    assert shop.baseline("orders") is None
+    assert shop.baseline("clients") == 2
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "vacuum full orders",
+        "alter table orders alter note set default 'x'",
+        "alter table orders alter note set statistics 10",
+    ],
+)
+def test_what_leaves_rows_as_they_are_costs_no_copy(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    noticing(monkeypatch)
+    before = seen(shop)
+    shop.database.execute(kept)
+    shop.until(lambda: seen(shop) != before)
+    assert shop.log.owed("orders") is None
+    assert shop.baseline("orders") == 1
+
+
+def seen(shop: Recording) -> str:
+    log = shop.recorder._log
+    assert log is not None
+    return log.notes["standing/orders"]
 
 
 def test_where_nobody_can_tell_what_a_column_was_every_table_is_copied(shop: Recording) -> None:

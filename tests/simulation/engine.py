@@ -229,7 +229,7 @@ class Engine:
             runs = [driven.run for driven in self.driven]
             wall = lambda: WALL + clock()  # noqa: E731
             self.recording.care = Care(
-                self.recording, runs, tuple, self.store, self.files, care, clock, wall
+                self.recording, lambda: runs, tuple, self.store, self.files, care, clock, wall
             )
 
     def _run(self, name: str, pipeline: Pipeline, runner: ArrowRunner) -> PipelineRun:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from headrace.changelog.entry import Baseline, File, Flush, Gap, Heartbeat, Owed
 from headrace.changelog.history import Counts, History, Step
+from headrace.changelog.holding import Holds
 from headrace.changelog.index import Index
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
@@ -110,6 +111,8 @@ class LogReader:
         self._changed = Condition()
         """Guards the history, and tells of its growth."""
         self._interrupts = 0
+        self.holds = Holds()
+        """Who reads a part of it beside those who follow it."""
         self._last_entry = 0
 
     @classmethod

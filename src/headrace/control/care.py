@@ -8,6 +8,7 @@ all pipelines are open: what one that is not open yet needs is not known.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -38,7 +39,7 @@ class Care:
     def __init__(
         self,
         recording: Recording,
-        runs: Sequence[PipelineRun],
+        runs: Callable[[], Sequence[PipelineRun]],
         recorded: Callable[[], Sequence[str]],
         store: Store,
         files: Files,
@@ -46,7 +47,7 @@ class Care:
         clock: Callable[[], float],
         wall: Callable[[], float],
     ) -> None:
-        """`runs` are the source's pipelines, `recorded` its tables that are only recorded."""
+        """`runs` gives the source's pipelines, `recorded` its tables that are only recorded."""
         self._recording = recording
         self._runs = runs
         self._recorded = recorded
@@ -86,13 +87,14 @@ class Care:
         found = self._recording.found is not None
         pins = [
             pin
-            for run in self._runs
+            for run in self._runs()
             for pin in pipeline_pins(run, self._store, log, options, found=found)
         ]
         # Without it, what is only recorded would be copied again and again.
         pins += [pin for table in self._recorded() for pin in baseline_pin(log, table)]
         for lease in leases(self._files, self._recording.name, wall):
             pins.append(Pin("reader", lease.name, lease.position))
+        pins += [Pin("reader", held.whose, held.position) for held in log.holds.all()]
         old = log.older_than(int((wall - options.keep) * 1_000_000))
         pins.append(Pin("keep", f"{options.keep:g}s", old))
         return sorted(dict.fromkeys(pins), key=lambda pin: (pin.position, pin.kind, pin.whose))
@@ -102,7 +104,7 @@ class Care:
         log, options = self._recording.log, self._options
         heard, end = log.last_entry, log.end  # before the pins: what comes later is not judged
         pins = self.pins()
-        members = [member for run in self._runs for member in run.members]
+        members = [member for run in self._runs() for member in run.members]
         # Who is about to load a baseline reads what follows it next.
         loading = any(member.wants_load for member in members)
         settled = lowest(pins, end, but=("keep", "origin", *(() if loading else ("baseline",))))
@@ -110,7 +112,9 @@ class Care:
         floor = log.floor
         # Not at the first look: somebody may have chosen one, and not begun to load it.
         before, self._superseded = self._superseded, log.superseded()
-        drop = before & self._superseded - {member.loads_number for member in members}
+        in_use = {member.loads_number for member in members}
+        in_use |= {number for held in log.holds.all() for number in held.baselines}
+        drop = before & self._superseded - in_use
         return Tend(
             heard=heard,
             prune=str(lowest(pins, end)),
@@ -168,18 +172,19 @@ def care_for(
     files: Files,
     options: LogOptions,
     clocks: tuple[Callable[[], float], Callable[[], float]],
-) -> Callable[[], None]:
-    """Begin to care for every log; return what ends it. `clocks`: monotonic, and since 1970."""
+) -> None:
+    """Begin to care for the logs that nobody cares for; `clocks`: monotonic, and since 1970."""
     for name, recording in recordings.items():
-        mine = [run for run in runs if run.source == name]
+        if recording.care is None:
+            mine, alone = partial(_of_source, runs, name), partial(recorded, name)
+            recording.care = Care(recording, mine, alone, store, files, options, *clocks)
 
-        def of_source(name: str = name) -> Sequence[str]:
-            return recorded(name)
 
-        recording.care = Care(recording, mine, of_source, store, files, options, *clocks)
+def end_care(recordings: Mapping[str, Recording]) -> None:
+    """Decide nothing any more."""
+    for recording in recordings.values():
+        recording.care = None
 
-    def end() -> None:
-        for recording in recordings.values():
-            recording.care = None
 
-    return end
+def _of_source(runs: Sequence[PipelineRun], name: str) -> list[PipelineRun]:
+    return [run for run in list(runs) if run.source == name]

@@ -31,27 +31,37 @@ def checked_schemas(
     with gathered() as errors:
         errors.found += misnamed
         for name, source in sources.items():
-            matched, unlisted = _matching(source, tables[name], (selections or {}).get(name, ()))
-            wanted = [*tables[name], *matched]
-            # What only matches a pattern is left out where it cannot be captured.
-            refused, problems = blamed(source.check(wanted), matched)
-            errors.found += problems or unlisted
-            wanted = [table for table in wanted if table not in refused]
-            # One bad table must not hide what is wrong with the pipelines of another.
-            for some in [[table] for table in wanted] if problems else [wanted]:
-                try:
-                    described, _ = describe(source, some, matched)
-                except HeadraceError as error:
-                    if not problems:
-                        errors.found.append(error)
-                    continue
-                for table, schema in described.items():
-                    schemas[f"{name}/{table}"] = schema
+            found, wrong = looked_at(source, tables[name], (selections or {}).get(name, ()))
+            errors.found += wrong
+            schemas |= {f"{name}/{table}": schema for table, schema in found.items()}
         for pipeline in pipelines:
             for table in pipeline.tables:
                 if known := schemas.get(f"{pipeline.source.name}/{table}"):
                     errors.found += pipeline.check(known)
     return schemas
+
+
+def looked_at(
+    source: Recordable, named: Sequence[str], selections: Sequence[Sequence[str]]
+) -> tuple[dict[str, TableSchema], list[HeadraceError]]:
+    """Return the schemas of a source's tables, as far as there are, and what is wrong with it."""
+    matched, unlisted = _matching(source, named, selections)
+    wanted = [*named, *matched]
+    # What only matches a pattern is left out where it cannot be captured.
+    refused, problems = blamed(source.check(wanted), matched)
+    errors = [*(problems or unlisted)]
+    wanted = [table for table in wanted if table not in refused]
+    schemas: dict[str, TableSchema] = {}
+    # One bad table must not hide what is wrong with the pipelines of another.
+    for some in [[table] for table in wanted] if problems else [wanted]:
+        try:
+            described, _ = describe(source, some, matched)
+        except HeadraceError as error:
+            if not problems:
+                errors.append(error)
+            continue
+        schemas |= described
+    return schemas, errors
 
 
 def _matching(

@@ -43,19 +43,36 @@ class Drivers:
         self._stopping = threading.Event()
         self._threads: list[tuple[PipelineRun, threading.Thread]] = []
         self._stepping: dict[str, threading.Lock] = {}
+        self._leaving: list[PipelineRun] = []
         self._broken: set[str] = set()
         """Pipelines whose thread an unexpected error has ended."""
 
     def start(self, runs: Sequence[PipelineRun]) -> None:
         """Begin to work."""
+        self.take(runs, runs)
+
+    def take(self, runs: Sequence[PipelineRun], all_runs: Sequence[PipelineRun]) -> None:
+        """Begin to work on these, beside those that are at work already."""
+        threads = [(run, self._thread(run)) for run in runs]
         for run in runs:
             self._stepping[run.name] = threading.Lock()
-            self._threads.append((run, self._thread(run)))
-        for _, thread in self._threads:
+        self._threads += threads
+        for _, thread in threads:
             thread.start()
-        for name, recording in self._recordings.items():
-            mine = [run for run in runs if run.source == name]
+        for name, recording in list(self._recordings.items()):
+            mine = [run for run in all_runs if run.source == name]
             recording.guard = Guard(recording, mine, self.wake, self._acknowledge)
+
+    def leave(self, run: PipelineRun) -> None:
+        """End one pipeline's thread; the others go on."""
+        self._leaving.append(run)
+        run.nudge()
+        self._recordings[run.source].log.interrupt()
+        mine = [pair for pair in self._threads if pair[0] is run]
+        self._join(mine)
+        self._threads = [pair for pair in self._threads if pair not in mine]
+        self._broken.discard(run.name)
+        self._leaving.remove(run)
 
     def wake(self, run: PipelineRun) -> None:
         """Let a pipeline look again at what it is to do; one that broke off begins again."""
@@ -82,14 +99,18 @@ class Drivers:
         for recording in self._recordings.values():
             recording.guard = None
             recording.log.interrupt()
-        for run, thread in self._threads:
+        self._join(self._threads)
+        self._threads.clear()
+
+    def _join(self, threads: Sequence[tuple[PipelineRun, threading.Thread]]) -> None:
+        """Wait for threads that were told to end; their jobs are cancelled if that takes long."""
+        for run, thread in threads:
             wait = _GRACE_SECONDS
             while thread.is_alive():
                 thread.join(wait)
                 wait = _AGAIN_SECONDS
                 if thread.is_alive():
                     self._runner.cancel(run.pipeline)
-        self._threads.clear()
 
     def _drive(self, run: PipelineRun) -> None:
         """Take one pipeline's steps; whatever ends them, nobody is told that all is well."""
@@ -111,7 +132,7 @@ class Drivers:
         """Step until the engine stops; one that another engine fenced off only waits for that."""
         recording = self._recordings[run.source]
         told: HeadraceError | None = None
-        while not self._stopping.is_set():
+        while not self._over(run):
             seen, heeded = recording.log.last_entry, run.wishes
             before = run.state
             try:
@@ -132,6 +153,9 @@ class Drivers:
                 recording.ask_flush()
 
             def called(heeded: int = heeded) -> bool:
-                return self._stopping.is_set() or run.wishes != heeded
+                return self._over(run) or run.wishes != heeded
 
             recording.log.wait(seen, None if pause == IDLE else pause, called)
+
+    def _over(self, run: PipelineRun) -> bool:
+        return self._stopping.is_set() or any(run is each for each in self._leaving)

@@ -13,6 +13,7 @@ Recorders start before Spark, because a JVM takes seconds and changes do not wai
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -21,31 +22,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from headrace.capture.supervisor import start_recorder
+from headrace.capture.supervisor import RunningRecorder, start_recorder
 from headrace.capture.wire import Reset
 from headrace.changelog.log import LogReader
-from headrace.changelog.schema import TableSchema
-from headrace.control.care import Care, care_for
+from headrace.control.care import care_for, end_care
+from headrace.control.changing import Changes, Home
 from headrace.control.checks import checked_schemas
 from headrace.control.copies import share_copies
 from headrace.control.delivery import Surroundings
 from headrace.control.driving import Drivers
 from headrace.control.gathering import gathered
-from headrace.control.growing import takes
-from headrace.control.info import LogInfo, PipelineInfo, SourceInfo
 from headrace.control.keeping import LogOptions
+from headrace.control.knowing import Knows
 from headrace.control.lease import Lease, usable_folder
 from headrace.control.names import named
-from headrace.control.overview import pipeline_info
 from headrace.control.readiness import Readiness
 from headrace.control.recording import Recording
 from headrace.control.reloading import ask_reload
+from headrace.control.replaying import Replays
 from headrace.control.run import PipelineRun
 from headrace.control.spark import SparkOptions, Watch, spark_runner
 from headrace.control.store import Store
 from headrace.control.taken import TakenTables
 from headrace.control.unwinding import unwind
-from headrace.errors import NotRunning, SourceRefused, UnknownTable
+from headrace.errors import NotRunning, SourceRefused
 from headrace.observe.logs import log_into, logger
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
     from headrace.capture.source import Recordable
     from headrace.pipeline.runner import Explanation, SparkRunner
-    from headrace.pipeline.session import SparkInfo
-    from headrace.targets.target import Target
 
 _STOP_SECONDS = 30.0
 """How long a recorder may take to flush its last changes before it is killed."""
@@ -67,7 +65,7 @@ _STOP_SECONDS = 30.0
 _log = logger(__name__)
 
 
-class Engine:
+class Engine(Knows, Changes, Replays):
     """
     Runs pipelines. Synchronous, and safe to call from several threads.
 
@@ -95,7 +93,7 @@ class Engine:
         runner: Runner | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> None:
-        self._pipelines = pipelines
+        self._pipelines = list(pipelines)
         self._data = data
         self._records = [(source, tuple(tables)) for source, tables in records]
         self._session = spark
@@ -111,7 +109,9 @@ class Engine:
         self._runs: list[PipelineRun] = []
         self._drivers: Drivers | None = None
         self._undo: list[Callable[[], None]] = []
-        self._taken = TakenTables(pipelines, self._records, self._runs)
+        self._home: Home | None = None
+        self._taken = TakenTables(self._pipelines, self._records, self._runs)
+        self._changing = threading.Lock()
         self._spark: SparkRunner | None = None
         self._running = False
         self._readiness = Readiness(
@@ -171,23 +171,23 @@ class Engine:
         self._undo.append(log_into(data / "logs"))
         store = Store.at(data / "control.sqlite")
         self._undo.append(store.close)
-        term = store.take_over()
-        files = Files(RealDisk(), str(data))
+        store.take_over()
+        home = self._home = Home(data, store, Files(RealDisk(), str(data)))
         for name, source in self._sources.items():
-            self._record(name, source, files, term, store.highest_baseline())
+            self._undo.append(self._record(name, source, home))
         self._taken.ask_baselines(self._recordings)
         if self._pipelines:
-            self._start_pipelines(data, store, files)
+            self._start_pipelines(home)
         # Last: what a pipeline needs is not known before it is open.
-        args = (self._recordings, self._runs, self._taken.only_recorded, store, files)
-        self._undo.append(care_for(*args, self._log_options, (time.monotonic, time.time)))
+        self._tend(home)
+        self._undo.append(partial(end_care, self._recordings))
 
-    def _start_pipelines(self, data: Path, store: Store, files: Files) -> None:
-        runner = self._runner or self._start_spark(data)
-        for copies in share_copies(self._recordings, self._sources, runner, files):
+    def _start_pipelines(self, home: Home) -> None:
+        home.runner = runner = self._runner or self._start_spark(home.data)
+        for copies in share_copies(self._recordings, self._sources, runner, home.files):
             self._undo.append(copies.stop)
         self._runs[:] = [
-            self._run(name, pipeline, runner, store, files)
+            self._run(name, pipeline, home, self._recordings[pipeline.source.name])
             for name, pipeline in zip(self._names, self._pipelines, strict=True)
         ]
         with gathered() as errors:
@@ -209,31 +209,43 @@ class Engine:
         for recording in self._recordings.values():
             recording.on_found()
 
-    def _record(
-        self, name: str, source: Recordable, files: Files, term: int, baselines: int
-    ) -> None:
-        log = LogReader.open(files, name)
-        recording = Recording(name, source.spec.kind, log, self._heard, time.time)
-        self._recordings[name] = recording
-        self._undo.append(lambda: recording.stop(_STOP_SECONDS))
-        recording.on_found = partial(self._taken.grow, recording, self._wake)
-        recording.start(
-            partial(
-                start_recorder,
-                source,
-                source.spec,
-                self._taken.named(name),
-                data=files.path(""),
-                writer=uuid.uuid4().hex,
-                term=term,
-                on_report=recording.on_report,
-                how=self._recorder,
-                owed=recording.owed_reset,
-                selections=self._taken.selections(name),
-                baselines=baselines,
-            )
-        )
+    def _record(self, name: str, source: Recordable, home: Home) -> Callable[[], None]:
+        """Begin to record a source; return what ends it."""
+        recording = self._recordings[name] = self._log_of(source, home)
+        recording.start(self._recorder_of(recording, source, home))
         self._step(f"recording {name}")
+        return partial(recording.stop, _STOP_SECONDS)
+
+    def _log_of(self, source: Recordable, home: Home) -> Recording:
+        """Open the log of a source that nobody records yet."""
+        log = LogReader.open(home.files, source.name)
+        recording = Recording(source.name, source.spec.kind, log, self._heard, time.time)
+        recording.on_found = partial(self._taken.grow, recording, self._wake)
+        return recording
+
+    def _recorder_of(
+        self, recording: Recording, source: Recordable, home: Home
+    ) -> Callable[[], RunningRecorder]:
+        """Return what starts the recorder of a source, of the tables that are taken now."""
+        return partial(
+            start_recorder,
+            source,
+            source.spec,
+            self._taken.named(source.name),
+            data=home.files.path(""),
+            writer=uuid.uuid4().hex,
+            term=home.store.term,
+            on_report=recording.on_report,
+            how=self._recorder,
+            owed=recording.owed_reset,
+            selections=self._taken.selections(source.name),
+            baselines=home.store.highest_baseline(),
+        )
+
+    def _tend(self, home: Home) -> None:
+        """Care for every log that nobody cares for yet (R27)."""
+        args = (self._recordings, self._runs, self._taken.only_recorded, home.store, home.files)
+        care_for(*args, self._log_options, (time.monotonic, time.time))
 
     def _start_spark(self, data: Path) -> Runner:
         runner = self._spark = spark_runner(data, self._session, self._spark_options)
@@ -250,15 +262,13 @@ class Engine:
                 self._drivers.wake(run)
         self._heard()
 
-    def _run(
-        self, name: str, pipeline: Pipeline, runner: Runner, store: Store, files: Files
-    ) -> PipelineRun:
-        recording = self._recordings[pipeline.source.name]
+    def _run(self, name: str, pipeline: Pipeline, home: Home, recording: Recording) -> PipelineRun:
+        assert home.runner is not None
         around = Surroundings(
             log=recording.log,
-            runner=runner,
-            store=store,
-            files=files,
+            runner=home.runner,
+            store=home.store,
+            files=home.files,
             clock=time.monotonic,
             wall=time.time,
             ask_baseline=recording.ask_baseline,
@@ -360,88 +370,7 @@ class Engine:
             raise NotRunning("The engine runs without Spark", pipeline=pipeline)
         return self._spark.explain(run.pipeline)
 
-    # -- what is known --------------------------------------------------------------------
-
-    def await_ready(self, timeout: float | None = None) -> bool:
-        """
-        Wait until every pipeline shows its tables and nothing is wrong.
-
-        False when the time is over, or when waiting is of no use: a pipeline or a recorder
-        stopped on an error that a person must mend, or the engine was stopped.
-        """
-        return self._readiness.wait(timeout)
-
-    def is_ready(
-        self, source: str | None = None, table: str | None = None, pipeline: str | None = None
-    ) -> bool:
-        """
-        Return whether the pipelines asked for are ready, now.
-
-        Readiness comes from what is observed and goes back to False (invariant 9): a
-        failed job, a recorder that is down or a source out of reach all end it. So does a
-        pause. What is only recorded is ready once its baseline is in the log.
-        """
-        return self._readiness.now(source, table, pipeline)
-
-    def on_ready(self, call: Callable[[], None]) -> None:
-        """Call `call` once, when the engine is ready next: at once if it is."""
-        self._readiness.call(call)
-
-    def pipelines(self) -> tuple[PipelineInfo, ...]:
-        """Return every pipeline with state, counts and lag."""
-        return tuple(self._info(run) for run in self._runs)
-
-    def pipeline_info(self, name: str) -> PipelineInfo:
-        """Return one pipeline's info."""
-        return self._info(self._find(name))
-
-    def sources(self) -> tuple[SourceInfo, ...]:
-        """Return every source with state, counts and lag."""
-        return tuple(recording.info() for recording in list(self._recordings.values()))
-
-    def source_info(self, name: str) -> SourceInfo:
-        """Return one source's info."""
-        if name not in self._recordings:
-            raise NotRunning("No such source at work", source=name)
-        return self._recordings[name].info()
-
-    def log_info(self, source: str) -> LogInfo:
-        """Return what a source's log holds, how far back it goes, and for whom."""
-        care = self._recording(source).care
-        assert isinstance(care, Care)
-        return care.info()
-
-    def targets(self, source: str, table: str) -> tuple[Target, ...]:
-        """Return the targets a table of a source is brought to."""
-        return tuple(
-            pipeline.target
-            for pipeline in self._pipelines
-            if pipeline.source.name == source and takes(pipeline, table)
-        )
-
-    def target(self, pipeline: str, type: str | None = None) -> Target:
-        """Return a pipeline's target; with `type`, only if it is of that type."""
-        found = self._pipelines[self._index(pipeline)].target
-        if type not in (None, found.traits.type):
-            raise UnknownTable("The pipeline's target is of another type", type=found.traits.type)
-        return found
-
-    def schema(self, table: str) -> TableSchema:
-        """Return a captured table's schema, as the source describes it."""
-        for known, schema in list(self._taken.schemas.items()):
-            if known.split("/", 1)[1] == table:
-                return schema
-        raise UnknownTable("No pipeline has this table, or the engine has not started", table=table)
-
-    def spark_info(self) -> SparkInfo | None:
-        """Return what Spark did so far, or None before it is up."""
-        return self._spark.info() if self._spark is not None else None
-
     # -- inside ---------------------------------------------------------------------------
-
-    def _info(self, run: PipelineRun) -> PipelineInfo:
-        recording = self._recordings[run.source]
-        return pipeline_info(run, recording.log, recording.copies_under_way())
 
     def _heard(self) -> None:
         """Something moved: look at readiness again."""
@@ -480,17 +409,6 @@ class Engine:
         if not self._running or self._drivers is None:
             raise NotRunning("The engine has not started, or has no pipeline")
         return self._drivers
-
-    def _index(self, name: str) -> int:
-        if name not in self._names:
-            raise NotRunning("No such pipeline", pipeline=name)
-        return self._names.index(name)
-
-    def _find(self, name: str) -> PipelineRun:
-        index = self._index(name)
-        if not self._runs:
-            raise NotRunning("The engine has not started", pipeline=name)
-        return self._runs[index]
 
     def _step(self, text: str) -> None:
         _log.info("started", step=text)

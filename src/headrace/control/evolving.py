@@ -4,6 +4,9 @@ What a pipeline does when a table of it gets other columns.
 The log says so: a schema that the table did not have before. The plan is made anew for it and
 older segments are lifted to it; what becomes of the target is the target's to say, and whether
 all this is to happen by itself the pipeline's own `on_schema_change` (R23b).
+
+A durable target outlives the engine, and columns may change while none runs: so it is stored in
+which schema it has each table, and the next life begins there.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from headrace.changelog.schema import TableSchema
 from headrace.control.delivery import Surroundings
 from headrace.control.member import Member
 from headrace.control.states import TableState
-from headrace.errors import ColumnsChanged
+from headrace.errors import ColumnsChanged, HeadraceError
 from headrace.observe.logs import logger
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.target import FollowsSchema, SchemaAnswer
@@ -44,6 +47,25 @@ class Evolving:
         self._around = around
         self._shown: dict[str, int] = {}
         """Of each table the schema that a person was shown, who lets the pipeline go on with it."""
+        self._noted: dict[str, int] = {}
+        """Of each table of a durable target the schema that is stored."""
+
+    def recall(self, member: Member) -> None:
+        """Put a durable target's table back to the columns it has there, if these are others."""
+        log = self._around.log
+        known = self._around.store.columns(self._name, member.table)
+        if known is None or not self._pipeline.target.traits.durable:
+            return
+        try:
+            schema = log.schema(member.table, known)
+            if (known, schema) == (member.schema_id, member.input):
+                return
+            output = self._around.runner.prepare(self._pipeline, schema, self._traits)
+        except HeadraceError as error:
+            # The log was made anew, or the steps are others by now: nothing to compare with.
+            _log.failed("columns of before are not known", error, table=member.table)
+            return
+        member.input, member.output, member.schema_id = schema, output, known
 
     def follow(self, members: Sequence[Member]) -> None:
         """Take in what changed since the last look; raise `ColumnsChanged` where that stops it."""
@@ -51,6 +73,14 @@ class Evolving:
             found = self._around.log.altered(member.table, member.schema_id)
             if found is not None and member.state != TableState.COMPLETE:
                 self._take(member, *found)
+            self._note(member)
+
+    def _note(self, member: Member) -> None:
+        """Store the columns of a table before rows are given in them."""
+        if self._pipeline.target.traits.durable:
+            if self._noted.get(member.table) != member.schema_id:
+                self._around.store.note_columns(self._name, member.table, member.schema_id)
+            self._noted[member.table] = member.schema_id
 
     def _take(self, member: Member, number: int, schema: TableSchema) -> None:
         changed = differences(member.input, schema)

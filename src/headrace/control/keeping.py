@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.errors import InvalidConfiguration
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_BYTES |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", re.ASCII)
+from headrace.config.units import duration, size
+from headrace.errors import WrongValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +51,20 @@ def log(
     Amounts are numbers of seconds or bytes, or texts like `90s`, `24h`, `7d`, `500MB`, `10GiB`.
     """
     return LogOptions(
-        keep=_amount("keep", keep, _SECONDS, "24h"),
-        cap=None if cap is None else int(_amount("cap", cap, _BYTES, "10GB")),
-        lease=_amount("lease", lease, _SECONDS, "10m"),
+        keep=_not_below_zero(duration(keep) if isinstance(keep, str) else keep),
+        cap=None if cap is None else int(_not_below_zero(_bytes(cap))),
+        lease=_not_below_zero(duration(lease) if isinstance(lease, str) else lease),
         keep_baselines=keep_baselines,
         compact=compact,
         fold=fold,
     )
 
 
-def _amount(name: str, value: str | float, units: Mapping[str, float], example: str) -> float:
-    if isinstance(value, str):
-        match = _AMOUNT.fullmatch(value)
-        if match is None or match[2] not in units:
-            raise InvalidConfiguration(
-                f"log({name}=) is no amount",
-                given=value,
-                remedy=f"Write it like {example}; units are {', '.join(units)}.",
-            )
-        return float(match[1]) * units[match[2]]
-    if value < 0:
-        raise InvalidConfiguration(f"log({name}=) is below zero", given=value)
-    return float(value)
+def _not_below_zero(amount: float) -> float:
+    if amount < 0:
+        raise WrongValue("An amount of a log is below zero", given=amount)
+    return float(amount)
+
+
+def _bytes(amount: str | int) -> int:
+    return size(amount) if isinstance(amount, str) else amount

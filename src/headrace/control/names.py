@@ -63,14 +63,28 @@ def named(
     pipelines: Sequence[Pipeline], recorded: Sequence[Recordable] = ()
 ) -> tuple[dict[str, Recordable], list[str], list[HeadraceError]]:
     """Return the sources by name, the pipelines' names, and what is wrong with both."""
+    sources, errors = named_sources([*(pipeline.source for pipeline in pipelines), *recorded])
+    names, wrong = named_pipelines(pipelines)
+    return sources, names, errors + wrong
+
+
+def named_sources(
+    given: Sequence[Recordable],
+) -> tuple[dict[str, Recordable], list[HeadraceError]]:
+    """Return sources by name, and what is wrong with the names."""
     errors: list[HeadraceError] = []
     sources: dict[str, Recordable] = {}
-    for source in [*(pipeline.source for pipeline in pipelines), *recorded]:
+    for source in given:
         if source.name not in sources:
             errors += checked(source.name, "Source")
         if sources.setdefault(source.name, source) is not source:
             errors.append(BadName(f"Two sources are called {source.name}"))
-    names, wrong = pipeline_names(
+    return sources, errors
+
+
+def named_pipelines(pipelines: Sequence[Pipeline]) -> tuple[list[str], list[HeadraceError]]:
+    """Return what pipelines are called, and what is wrong with that."""
+    names, errors = pipeline_names(
         # With patterns it is not for long that a table's name says what the pipeline has.
         [
             (
@@ -82,7 +96,6 @@ def named(
             for p in pipelines
         ]
     )
-    errors += wrong
     if len({id(p.target) for p in pipelines}) < len(pipelines):
         errors.append(BadName("Two pipelines share a target; give each its own"))
-    return sources, names, errors
+    return names, errors

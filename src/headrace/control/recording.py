@@ -185,6 +185,14 @@ class Recording:
             self.recorder = start()
             self.recorder.restarts = old.restarts + 1
 
+    def replace(self, start: Callable[[], RunningRecorder]) -> None:
+        """Put a recorder in the place of this one that knows of other tables."""
+        with self._starting:
+            if self._start is None:
+                return  # the engine has ended
+            self._start = start
+        self._start_anew()
+
     def stop(self, timeout: float) -> None:
         """Let the recorder flush what it has and end."""
         with self._starting:

@@ -130,6 +130,7 @@ class PipelineRun:
         member.lineage = store.lineage(self.name, member.table)
         if self._durable:
             member.reached = member.stored
+        self._evolving.recall(member)
 
     def _resume_table(self, member: Member) -> None:
         """Take up a table where it stood; what was half loaded is loaded again (H4)."""
@@ -201,6 +202,11 @@ class PipelineRun:
             return PipelineState.PAUSED
         order = list(TableState)
         return min((member.state for member in self.members), key=order.index, default="waiting")
+
+    @property
+    def around(self) -> Surroundings:
+        """What it works with: the log, the runner, the store."""
+        return self._around
 
     @property
     def ready(self) -> bool:

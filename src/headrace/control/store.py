@@ -37,6 +37,10 @@ create table if not exists origins (
   epoch integer not null, "commit" integer not null, ordinal integer not null,
   primary key (pipeline, "table")
 ) without rowid;
+create table if not exists columns (
+  pipeline text not null, "table" text not null, "schema" integer not null,
+  primary key (pipeline, "table")
+) without rowid;
 create table if not exists intents (pipeline text primary key, intent text not null) without rowid;
 create table if not exists paused (pipeline text primary key) without rowid;
 create table if not exists highest (
@@ -46,6 +50,8 @@ create table if not exists set_aside (
   pipeline text primary key, facts text not null, taken integer not null
 ) without rowid;
 """
+
+_OF_PIPELINES = ("progress", "states", "origins", "columns", "intents", "paused", "set_aside")
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -191,6 +197,23 @@ class Store:
             ).fetchall()
         return {Position(*row) for row in rows}
 
+    def columns(self, pipeline: str, table: str) -> int | None:
+        """Return the log's number of the schema that a target has a table in, as far as noted."""
+        with self._guarded():
+            row = self._connection.execute(
+                'select "schema" from columns where pipeline = ? and "table" = ?',
+                (pipeline, table),
+            ).fetchone()
+        return row[0] if row else None
+
+    def note_columns(self, pipeline: str, table: str, schema: int) -> None:
+        """Store that a target has, or is about to be given, a table in this schema."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute(
+                "insert or replace into columns values (?, ?, ?)", (pipeline, table, schema)
+            )
+
     def intend(self, pipeline: str, intent: Intent) -> None:
         """Store a batch's intent, before its first effect."""
         with self._guarded(), self._transaction():
@@ -213,6 +236,13 @@ class Store:
         with self._guarded(), self._transaction():
             self._check_term()
             self._connection.execute("delete from intents where pipeline = ?", (pipeline,))
+
+    def forget(self, pipeline: str) -> None:
+        """Forget a pipeline: one of its name begins anew."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            for table in _OF_PIPELINES:
+                self._connection.execute(f"delete from {table} where pipeline = ?", (pipeline,))
 
     def set_paused(self, pipeline: str, paused: bool) -> None:
         """Store that somebody paused the pipeline, or let it go on: a restart keeps to it."""

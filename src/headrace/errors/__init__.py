@@ -22,6 +22,7 @@ Everything this package raises on purpose.
     - PublicationRefused, SlotRefused
     - SlotBusy                 somebody reads from it: tried again
     - SlotTimeout              older transactions did not end in time
+    - StillRunning, RunTwice   a capture has one run, and is left alone during it
     - SchemaChanged            a table has other columns than it was recorded with
     - BadMessage               bytes that are no message
     - OtherDatabase            the source is not the one the log was recorded from
@@ -46,9 +47,19 @@ Everything this package raises on purpose.
     - Locked                   another engine holds the data directory
     - Fenced                   another engine took over
     - BadDataDirectory, BadName, NotRunning
+    - NoEngine                 nobody takes commands for a data directory
+    - Outdated                 what was agreed to is not what would happen any more
+    - UnknownPipeline, BadRequest
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
     - SetAside                 it held back more than its source has room for
     - InvalidConfiguration     every error of a configuration, together
+  + SettingError             a value of a configuration
+    - UnknownKey, MissingKey, WrongType, WrongValue
+    - UnknownPart, BadPart     a type nobody provides, or one that cannot be used
+    - Unused                   a part that nothing uses: a warning
+    - InlineSecret, NoSecret   a password written out, and a reference that leads nowhere
+    - ConfigText               the text of a configuration: ConfigSyntax, ConfigUnresolved,
+                               ConfigUnreadable
 
 Spark carries no exception out of a worker. Class and attributes are lost, and only
 the text arrives, inside an error of Spark's own. So the text of our errors begins
@@ -71,6 +82,7 @@ from headrace.errors.capture import (
     OtherDatabase,
     PublicationRefused,
     RecorderFailed,
+    RunTwice,
     SchemaChanged,
     ServerRefused,
     SlotBusy,
@@ -78,18 +90,29 @@ from headrace.errors.capture import (
     SlotTimeout,
     SourceRefused,
     SourceUnreachable,
+    StillRunning,
     TableRefused,
+)
+from headrace.errors.config import (
+    ConfigSyntax,
+    ConfigText,
+    ConfigUnreadable,
+    ConfigUnresolved,
 )
 from headrace.errors.control import (
     BadDataDirectory,
     BadName,
+    BadRequest,
     ChangesMissing,
     ControlError,
     Fenced,
     InvalidConfiguration,
     Locked,
+    NoEngine,
     NotRunning,
+    Outdated,
     SetAside,
+    UnknownPipeline,
 )
 from headrace.errors.pipeline import (
     BadExpression,
@@ -118,6 +141,18 @@ from headrace.errors.pipeline import (
     UnknownTable,
     UnknownValue,
 )
+from headrace.errors.settings import (
+    BadPart,
+    InlineSecret,
+    MissingKey,
+    NoSecret,
+    SettingError,
+    UnknownKey,
+    UnknownPart,
+    Unused,
+    WrongType,
+    WrongValue,
+)
 from headrace.errors.stored import (
     AlreadyStored,
     BadPosition,
@@ -142,7 +177,9 @@ __all__ = [
     "BadFunction",
     "BadMessage",
     "BadName",
+    "BadPart",
     "BadPosition",
+    "BadRequest",
     "BadSchema",
     "BadTransform",
     "BadValue",
@@ -150,6 +187,10 @@ __all__ = [
     "ChangeLogError",
     "ChangesMissing",
     "ColumnsChanged",
+    "ConfigSyntax",
+    "ConfigText",
+    "ConfigUnreadable",
+    "ConfigUnresolved",
     "ControlError",
     "CorruptIndex",
     "CorruptLetters",
@@ -158,29 +199,36 @@ __all__ = [
     "Fenced",
     "FunctionFailed",
     "HeadraceError",
+    "InlineSecret",
     "InvalidConfiguration",
     "JobCancelled",
     "JobFailed",
     "Locked",
     "LostLog",
+    "MissingKey",
+    "NoEngine",
     "NoIdentity",
     "NoJava",
     "NoKey",
     "NoRoom",
+    "NoSecret",
     "NotPermitted",
     "NotRunning",
     "NotUnique",
     "NullKey",
     "OtherDatabase",
     "OtherSource",
+    "Outdated",
     "PipelineError",
     "PositionExpired",
     "PublicationRefused",
     "RecorderFailed",
     "RowFailed",
+    "RunTwice",
     "SchemaChanged",
     "ServerRefused",
     "SetAside",
+    "SettingError",
     "SlotBusy",
     "SlotRefused",
     "SlotTimeout",
@@ -188,6 +236,7 @@ __all__ = [
     "SourceUnreachable",
     "SparkFailed",
     "SparkGone",
+    "StillRunning",
     "StorageError",
     "StorageFull",
     "TableError",
@@ -197,8 +246,14 @@ __all__ = [
     "UnknownColumn",
     "UnknownFormat",
     "UnknownIndex",
+    "UnknownKey",
+    "UnknownPart",
+    "UnknownPipeline",
     "UnknownTable",
     "UnknownValue",
+    "Unused",
+    "WrongType",
+    "WrongValue",
     "all_errors",
     "code_in",
 ]

@@ -113,6 +113,21 @@ class SlotTimeout(CaptureError):
     )
 
 
+class StillRunning(CaptureError):
+    """A capture is running, and this cannot be done meanwhile."""
+
+    code = "capture.running"
+    exit_code = 3
+    remedy = "Close the capture first, or use another instance."
+
+
+class RunTwice(CaptureError):
+    """A capture that has run, or was closed, runs no more."""
+
+    code = "capture.run_twice"
+    remedy = "Make another instance: it goes on where the last one stopped."
+
+
 class SchemaChanged(CaptureError):
     """A captured table has other columns than it was recorded with."""
 

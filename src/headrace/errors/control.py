@@ -70,6 +70,38 @@ class NotRunning(ControlError):
     remedy = "Start the engine first: with engine: …"
 
 
+class NoEngine(ControlError):
+    """No engine takes commands for this data directory."""
+
+    code = "control.no_engine"
+    exit_code = 4
+    remedy = "Start one: headrace run."
+
+
+class Outdated(ControlError):
+    """What was agreed to is not what would happen any more."""
+
+    code = "control.outdated"
+    exit_code = 3
+    remedy = "Look at it again: headrace apply."
+
+
+class UnknownPipeline(ControlError):
+    """A pipeline, a source or a table that the engine does not have."""
+
+    code = "control.unknown_pipeline"
+    exit_code = 2
+    remedy = "Use one of its names: headrace status lists them."
+
+
+class BadRequest(ControlError):
+    """A command to a running engine that it does not understand."""
+
+    code = "control.bad_request"
+    exit_code = 2
+    remedy = "Use the headrace command of the version that the engine runs."
+
+
 class InvalidConfiguration(ControlError):
     """Every error of a configuration, together."""
 

@@ -135,6 +135,21 @@ class Table:
         """Return how many rows there are."""
         return self._read().count
 
+    def columns_of(self, index: str | None) -> tuple[str, ...]:
+        """Return the columns of an index; None for those of the unique lookup."""
+        if index is None:
+            if not self._lookup:
+                raise UnknownIndex("No lookup was declared", table=self.schema.table)
+            return self._lookup
+        if (at := self._names.get(index)) is None:
+            raise UnknownIndex(
+                "No such index",
+                table=self.schema.table,
+                index=index,
+                indexes=sorted(self._names),
+            )
+        return self._indexed[at]
+
     def present(self) -> RowChanges:
         """Return all rows as inserts at the version's position; none before the first `switch`."""
         version = self._shown

@@ -41,6 +41,17 @@ class MemoryTable:
         self.lookup_all: Final = rows.lookup_all
         self.all: Final = rows.all
         self.count: Final = rows.count
+        self.columns_of: Final = rows.columns_of
+
+    @property
+    def schema(self) -> TableSchema:
+        """The columns of the rows that readers see; before there are any, of those to come."""
+        return self._rows.schema
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns of the key, in the order `get` takes their values."""
+        return self._rows.key
 
     @property
     def position(self) -> Position:
@@ -105,6 +116,11 @@ class IndexedMemory:
         if (view := self._views.get(name)) is None:
             raise UnknownTable("No such table here", table=name, tables=sorted(self._views))
         return view
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """The tables it holds, by name; none before the engine has started."""
+        return tuple(sorted(self._views))
 
     def get(self, *key: object) -> Row | None:
         """Return the row with this key, or None."""

@@ -222,12 +222,14 @@ class Round:
         line = self._line or self._start(life, armed=False)
         with connected(self._server.dsn) as connection:
             resolve(connection, self._dice)
-            (lsn,) = connection.execute(
-                "select (pg_current_wal_insert_lsn() - '0/0')::int8"
-            ).fetchone() or (0,)
             with connection.transaction():
                 for statement in MARKS:
                     connection.execute(statement.format(-self._plan.seed - 1).encode())
+                # Within it: what was there before may be the end of the commit before, which
+                # the targets have already, and its own end is beyond.
+                (lsn,) = connection.execute(
+                    "select (pg_current_wal_insert_lsn() - '0/0')::int8"
+                ).fetchone() or (0,)
             line.tell("resume file")
             line.tell("resume memory")
             line.ask(f"settle {lsn}", "settled")

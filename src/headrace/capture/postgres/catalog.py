@@ -11,6 +11,7 @@ all that we learn of a row that went (R23).
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -66,6 +67,9 @@ class CatalogColumn:
 
     defaulted: bool
     """Whether a row that does not name it gets a value: older rows may have got one, too."""
+
+    stamp: int = dataclasses.field(default=0, compare=False)
+    """Another one means that something was altered of the column, its type or only its default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +327,7 @@ def _table(
                 toastable=row.toastable,
                 missing=row.missing,
                 defaulted=row.defaulted,
+                stamp=row.stamp,
             )
             for row in columns
         ),

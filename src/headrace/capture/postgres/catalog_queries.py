@@ -47,7 +47,7 @@ select w.place::int, a.attnum::int as number, a.attname as name, b.type::int8, b
        not a.attnotnull as nullable, a.attgenerated::text as generated,
        a.attstorage <> 'p' and a.attlen = -1 as toastable,
        case when a.atthasmissing then (a.attmissingval::text::text[])[1] end as missing,
-       a.atthasdef or a.attidentity <> '' as defaulted
+       a.atthasdef or a.attidentity <> '' as defaulted, a.xmin::text::int8 as stamp
 from wanted w
 join pg_catalog.pg_attribute a on a.attrelid = w.oid
 join base b on b.place = w.place and b.attnum = a.attnum

@@ -97,6 +97,7 @@ def examine(
         return Report((_wrong_version(version),))
     problems: list[HeadraceError] = []
     server: Server | None = None
+    known: list[CatalogTable] = []
     try:
         with speaking(options):
             server = read_server(connection, options.slot, options.publication)
@@ -113,7 +114,7 @@ def examine(
             problems += _overlaps(known)
     except HeadraceError as error:
         problems.append(error)
-    notes = notes_on(server, options) if server else ()
+    notes = notes_on(server, options, known) if server else ()
     return Report(tuple(problems), tuple(notes), server)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from headrace.capture.postgres.catalog import CatalogTable
 from headrace.capture.postgres.facts import Server
 from headrace.capture.postgres.options import Options
 
@@ -30,8 +31,12 @@ class Note:
     """Empty where it is information only."""
 
 
-def notes_on(server: Server, options: Options) -> Iterator[Note]:
+def notes_on(
+    server: Server, options: Options, tables: Sequence[CatalogTable] = ()
+) -> Iterator[Note]:
     """Yield what somebody who runs this source should have read once."""
+    if not options.toast_store:
+        yield from _unsent(tables)
     yield from _keeping(server)
     yield from _ending(server)
     if server.old_publication_cache:
@@ -53,6 +58,21 @@ def notes_on(server: Server, options: Options) -> Iterator[Note]:
         yield from _standby(server)
     elif options.failover and "synchronized_standby_slots" in server.settings:
         yield from _failover(server)
+
+
+def _unsent(tables: Sequence[CatalogTable]) -> Iterator[Note]:
+    """Which tables may have updates without some of their values, and nobody keeps these (R21)."""
+    for table in tables:
+        identities = {each.identity for each in (table, *table.leaves)}
+        columns = [column.name for column in table.columns if column.toastable]
+        if columns and identities != {"f"}:
+            yield Note(
+                "toast_store",
+                "off",
+                f"An update of {table.name} that leaves a long value alone comes without it, and"
+                f" stops its pipelines: {', '.join(columns)}",
+                "Leave the store on, or run ALTER TABLE … REPLICA IDENTITY FULL.",
+            )
 
 
 def _keeping(server: Server) -> Iterator[Note]:

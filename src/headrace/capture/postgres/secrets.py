@@ -14,7 +14,8 @@ from importlib import import_module
 from pathlib import Path
 
 from headrace.capture.postgres.options import Options
-from headrace.errors import SourceRefused, SourceUnreachable
+from headrace.config.secrets import is_reference, read_secret
+from headrace.errors import BadPart, NoSecret, SourceRefused, SourceUnreachable
 
 
 def read_password(options: Options) -> str | None:
@@ -27,6 +28,8 @@ def read_password(options: Options) -> str | None:
             found = os.environ.get(name)
         case "file":
             found = _read(Path(name).expanduser(), options)
+        case _ if is_reference(options.password_ref):
+            found = _provided(options)
         case _:
             # What stands there is not shown: somebody may have put the password itself.
             raise SourceRefused(
@@ -83,6 +86,23 @@ def ask_hook(options: Options, parameters: Mapping[str, str]) -> dict[str, str]:
             remedy='Return a dict of parameters by their libpq names, as {"password": token}.',
         )
     return {**parameters, **{key: str(value) for key, value in more.items() if value is not None}}
+
+
+def _provided(options: Options) -> str:
+    """Return what an installed package's scheme leads to; empty where there is nothing."""
+    try:
+        return read_secret(options.password_ref)
+    except NoSecret:
+        return ""
+    except BadPart as error:
+        # A vault may be away for a while, just as a database may.
+        raise SourceUnreachable(
+            "What provides the password failed",
+            source=options.name,
+            password_ref=options.password_ref,
+            error=error.facts.get("error"),
+            remedy="Mend it; it is asked again with the next attempt to connect.",
+        ) from None
 
 
 def _read(path: Path, options: Options) -> str:

@@ -423,6 +423,7 @@ class PostgresSource:
             self._schema,
             time.monotonic,
             self._trees,
+            self._standing,
         )
         return at
 

@@ -3,14 +3,19 @@ How a table stands, as the log last heard of it: which one it is, its file, how 
 
 A table that somebody takes out of a publication of his own and puts back, or drops and makes
 anew, has lost changes, and nothing in the stream tells. A table with another file may have been
-rewritten with a column that was added (R23b). So what was seen is noted in the log, and compared
-when reading begins.
+rewritten with a column that was added (R23b), or by `ALTER … TYPE … USING`, which gives a column
+other values even where its type stays. So what was seen is noted in the log, and compared when
+reading begins, and now and then.
+
+VACUUM FULL and CLUSTER make another file, too, and keep rows as they are; but they alter no
+column. Whoever alters a default and rewrites the table has it copied once for nothing.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -36,29 +41,59 @@ _NAMESPACES = "pg_catalog.pg_publication_namespace"
 _NONE = "(select null::oid as oid, null::oid as pnpubid, null::oid as pnnspid) "
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One table at one moment, and its text in the log."""
+
+    oid: str
+    published: str
+    file: str
+    stamps: Mapping[int, int]
+    """By column; none in notes of before."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.oid, self.published
+
+    def rewritten(self, now: _Seen) -> bool:
+        """Whether a column was altered, and rows were written anew."""
+        return self.file != now.file and any(
+            now.stamps.get(number, stamp) != stamp for number, stamp in self.stamps.items()
+        )
+
+    def __str__(self) -> str:
+        stamps = ",".join(f"{number}:{stamp}" for number, stamp in self.stamps.items())
+        return f"{self.oid} {self.published} {self.file} {stamps}"
+
+    @classmethod
+    def parse(cls, text: str) -> _Seen | None:
+        oid, published, file, stamps, *_ = [*text.split(" "), "", "", ""]
+        pairs = (pair.split(":") for pair in stamps.split(",") if pair)
+        found = {int(number): int(stamp) for number, stamp in pairs}
+        return cls(oid, published, file, found) if file else None
+
+
 class Standing:
     """Compares what was noted with what is. For one thread."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._noted: dict[TableName, tuple[str, str, str]] = {}
+        self._noted: dict[TableName, _Seen] = {}
         self._news: list[News] = []
 
     def recall(self, notes: Mapping[TableName, str]) -> None:
         """Take what the log kept."""
         self._noted = {}
         for key, text in notes.items():
-            oid, _, rest = text.partition(" ")
-            published, _, file = rest.partition(" ")
-            if key.startswith(_KEY) and file:
-                self._noted[key.removeprefix(_KEY)] = (oid, published, file)
+            if key.startswith(_KEY) and (seen := _Seen.parse(text)) is not None:
+                self._noted[key.removeprefix(_KEY)] = seen
 
     def described(
         self, table: CatalogTable, schema: TableSchema, recorded: TableSchema | None
     ) -> TableSchema:
         """Return the schema, saying which new columns older rows may have anything in."""
         noted = self._noted.get(table.name)
-        if noted is None or recorded is None or noted[2] == _file(table):
+        if noted is None or recorded is None or noted.file == _file(table):
             return schema
         known = {column.field for column in recorded.columns}
         columns = (
@@ -82,14 +117,20 @@ class Standing:
                 {"tables": [t.oid for t in tables.values()], "name": self._options.publication},
             ).fetchall()
             published = {oid: member or 0 for oid, member in rows}
-        self._news = []
         for name, table in tables.items():
-            now = (str(table.oid), str(published.get(table.oid, 0)), _file(table))
+            now = _Seen(
+                str(table.oid),
+                str(published.get(table.oid, 0)),
+                _file(table),
+                {column.number: column.stamp for column in table.columns},
+            )
             noted = self._noted.get(name)
-            if noted is not None and noted[:2] != now[:2] and published:
+            if noted is not None and noted.place != now.place and published:
                 self._news.append(News(name, owed="left out", missing=True))
+            elif noted is not None and noted.rewritten(now):
+                self._news.append(News(name, owed="rewritten"))
             if noted != now:
-                self._news.append(News(f"{_KEY}{name}", note=" ".join(now)))
+                self._news.append(News(f"{_KEY}{name}", note=str(now)))
             self._noted[name] = now
 
     def news(self) -> list[News]:
@@ -99,5 +140,8 @@ class Standing:
 
 
 def _file(table: CatalogTable) -> str:
-    # Partitions are looked at one by one: see `trees`.
-    return "-" if table.kind == "p" else str(table.leaves[0].filenode or 0)
+    if table.kind != "p":
+        return str(table.leaves[0].filenode or 0)
+    # Of partitions all together: which of them is another one, see `trees`.
+    files = sorted(leaf.filenode or 0 for leaf in table.leaves)
+    return f"p{zlib.crc32(repr(files).encode()):08x}"

@@ -17,6 +17,7 @@ import psycopg
 from headrace.capture.postgres import publication
 from headrace.capture.postgres.catalog import CatalogTable, fingerprint, look_up
 from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.standing import Standing
 from headrace.capture.postgres.trees import Trees
 from headrace.changelog.schema import TableSchema
 from headrace.errors import SchemaChanged, SourceUnreachable
@@ -36,6 +37,7 @@ class Watch:
         schema_of: Callable[[CatalogTable], TableSchema],
         clock: Callable[[], float],
         trees: Trees,
+        standing: Standing,
     ) -> None:
         """`tables` are brought up to date where nothing but their partitions is another."""
         self._options = options
@@ -44,6 +46,7 @@ class Watch:
         self._schema_of = schema_of
         self._clock = clock
         self._trees = trees
+        self._standing = standing
         self._named: frozenset[int] | None = None
         self._due = clock()
 
@@ -74,6 +77,7 @@ class Watch:
         self._named = named
         self._tables.update(now)
         self._trees.look(connection, now)
+        self._standing.look(connection, now)
 
 
 def altered_table(

@@ -1,1 +1,21 @@
-"""Capture from SQLite by triggers that write into one log table beside the data."""
+"""
+Capture from SQLite by triggers that write into one log table beside the data.
+
+`Capture` is the library: a handler, batches of records, no Spark and no JVM. The engine reads the
+same log through `source.py`.
+"""
+
+from headrace.capture.sqlite.capture import Capture, TornDown
+from headrace.capture.sqlite.records import Batch, Record
+from headrace.capture.sqlite.waking import Combined, External, FileWatch, Interval
+
+__all__ = [
+    "Batch",
+    "Capture",
+    "Combined",
+    "External",
+    "FileWatch",
+    "Interval",
+    "Record",
+    "TornDown",
+]

@@ -13,7 +13,7 @@ import sqlite3
 import time
 
 from headrace.capture.sqlite.database import writing
-from headrace.capture.sqlite.setup import LOG, READERS
+from headrace.capture.sqlite.names import OURS, Names
 
 STEP_ROWS = 500
 STEP_SECONDS = 0.05
@@ -26,8 +26,11 @@ LONGEST_REST_SECONDS = 30.0
 class Pruning:
     """Moves one reader's cursor and removes what nobody needs."""
 
-    def __init__(self, database: sqlite3.Connection, reader: str, capture: str) -> None:
+    def __init__(
+        self, database: sqlite3.Connection, reader: str, capture: str, names: Names = OURS
+    ) -> None:
         self._database = database
+        self._names = names
         self._reader = reader
         self._capture = capture
         self._allowed = 0
@@ -61,22 +64,23 @@ class Pruning:
             self._database.execute(f"pragma busy_timeout = {int(patience)}")
 
     def _remove(self, allowed: int) -> bool:
+        log, readers = self._names.log, self._names.readers
         with writing(self._database):
             self._database.execute(
-                f"update {READERS} set cursor = max(cursor, ?) where name = ? and capture = ?",
+                f"update {readers} set cursor = max(cursor, ?) where name = ? and capture = ?",
                 (allowed, self._reader, self._capture),
             )
             # Another capture's cursors count other numbers: those readers begin anew anyway.
             (lowest,) = self._database.execute(
-                f"select min(cursor) from {READERS} where capture = ?", (self._capture,)
+                f"select min(cursor) from {readers} where capture = ?", (self._capture,)
             ).fetchone()
             # Two queries: asked for both at once, SQLite reads the whole table.
-            (first,) = self._database.execute(f"select min(seq) from {LOG}").fetchone()
-            (last,) = self._database.execute(f"select max(seq) from {LOG}").fetchone()
+            (first,) = self._database.execute(f"select min(seq) from {log}").fetchone()
+            (last,) = self._database.execute(f"select max(seq) from {log}").fetchone()
             if first is None or lowest is None:
                 return False
             # Strictly below the cursor: the row at it is its witness (R40).
             end = min(lowest, last)
             stop = min(end, first + STEP_ROWS)
-            self._database.execute(f"delete from {LOG} where seq < ?", (stop,))
+            self._database.execute(f"delete from {log} where seq < ?", (stop,))
             return bool(stop < end)

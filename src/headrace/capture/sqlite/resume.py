@@ -18,6 +18,7 @@ from typing import Literal
 
 from headrace.capture.sqlite import setup
 from headrace.capture.sqlite.database import reading, writing
+from headrace.capture.sqlite.names import OURS, Names
 from headrace.capture.sqlite.place import Place, witness
 from headrace.capture.sqlite.setup import LOG, READERS, REPLANNED, STARTED
 
@@ -47,11 +48,11 @@ def resume(
         if place is None:
             # The log was emptied or comes from a copy: its numbers mean nothing now.
             capture = setup.renew(database)
-            place = _end(database, capture)
+            place = end_of(database, capture)
         elif lapsed:
             # A table was left out for a while, and this reader skipped its changes.
             setup.mark(database, STARTED)
-            place = _end(database, capture)
+            place = end_of(database, capture)
         database.execute(
             f"insert or replace into {READERS} values (?, ?, ?, ?)",
             (reader.name, capture, place.seq, json.dumps(now)),
@@ -59,12 +60,16 @@ def resume(
     return place
 
 
-def compare(database: sqlite3.Connection, place: Place) -> Literal["same", "pruned", "reset"]:
+def compare(
+    database: sqlite3.Connection, place: Place, names: Names = OURS
+) -> Literal["same", "pruned", "reset"]:
     """Say what became of the row that `place` names (R40)."""
-    row = database.execute(f"select ts, tbl, op from {LOG} where seq = ?", (place.seq,)).fetchone()
+    row = database.execute(
+        f"select ts, tbl, op from {names.log} where seq = ?", (place.seq,)
+    ).fetchone()
     if row is not None:
         return "same" if witness(*row) == place.witness else "reset"
-    (first,) = database.execute(f"select min(seq) from {LOG}").fetchone()
+    (first,) = database.execute(f"select min(seq) from {names.log}").fetchone()
     return "pruned" if first is not None and first > place.seq else "reset"
 
 
@@ -73,12 +78,12 @@ def _following(
 ) -> Place | None:
     """Return the place; None where numbers have to begin anew."""
     if wanted is None or wanted.capture != capture:
-        return _end(database, capture)
+        return end_of(database, capture)
     match compare(database, wanted):
         case "same":
             return _beyond_replans(database, wanted, reader)
         case "pruned":
-            return _end(database, capture)
+            return end_of(database, capture)
         case "reset":
             return None
 
@@ -94,9 +99,10 @@ def _beyond_replans(database: sqlite3.Connection, place: Place, reader: Reader) 
     return place if row is None else Place(place.capture, row[0], witness(*row[1:]))
 
 
-def _end(database: sqlite3.Connection, capture: str) -> Place:
+def end_of(database: sqlite3.Connection, capture: str, names: Names = OURS) -> Place:
+    """Return the last row of the log."""
     row = database.execute(
-        f"select seq, ts, tbl, op from {LOG} order by seq desc limit 1"
+        f"select seq, ts, tbl, op from {names.log} order by seq desc limit 1"
     ).fetchone()
     return Place(capture, 0) if row is None else Place(capture, row[0], witness(*row[1:]))
 

@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from headrace.capture.sqlite.database import quoted, writing
-from headrace.capture.sqlite.tables import PREFIX, SourceTable, column_list
-from headrace.changelog.change import Op
+from headrace.capture.sqlite.names import DELETE, EVENTS, INSERT, OURS, UPDATE, Names
+from headrace.capture.sqlite.tables import SourceTable, column_list
 from headrace.errors import SourceRefused
 
 FORMAT = 1
-LOG = f"{PREFIX}_log"
-META = f"{PREFIX}_meta"
-TABLES = f"{PREFIX}_tables"
-READERS = f"{PREFIX}_readers"
+LOG = OURS.log
+META = OURS.meta
+TABLES = OURS.tables
+READERS = OURS.readers
 
 REPLANNED = 8
 """The kind of a mark: changes of a table may be missing before it."""
@@ -43,8 +43,6 @@ STARTED = 9
 # Milliseconds on every version of SQLite: other time functions differ between them, and
 # the application's may be an old one. It is the statement's time, not the commit's.
 NOW = "cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer)"
-
-_EVENTS = (("insert", Op.INSERT), ("update", Op.UPDATE), ("delete", Op.DELETE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +57,11 @@ class Plan:
     fingerprint: Sequence[tuple[str, str, int]]
 
 
-def capture_id(database: sqlite3.Connection) -> str | None:
+def capture_id(database: sqlite3.Connection, names: Names = OURS) -> str | None:
     """Return the capture's uuid; None where nothing was ever set up."""
-    if not _has(database, META):
+    if not _has(database, names.companion("meta")):
         return None
-    found = dict(database.execute(f"select name, value from {META}").fetchall())
+    found = dict(database.execute(f"select name, value from {names.meta}").fetchall())
     if found.get("format") != FORMAT:
         raise SourceRefused(
             "Capture tables are in a format of another version",
@@ -73,13 +71,13 @@ def capture_id(database: sqlite3.Connection) -> str | None:
     return str(found["capture"])
 
 
-def plans(database: sqlite3.Connection) -> dict[int, Plan]:
+def plans(database: sqlite3.Connection, names: Names = OURS) -> dict[int, Plan]:
     """Return every plan ever made, by its number."""
-    if not _has(database, TABLES):
+    if not _has(database, names.companion("tables")):
         return {}
     found = {}
     for number, name, text in database.execute(
-        f"select id, name, columns from {TABLES} order by id"
+        f"select id, name, columns from {names.tables} order by id"
     ):
         columns = json.loads(text)
         found[number] = Plan(
@@ -114,107 +112,120 @@ def fields_for(every: Mapping[int, Plan], table: SourceTable) -> dict[str, int]:
     return fields
 
 
-def complete(database: sqlite3.Connection) -> bool:
+def complete(database: sqlite3.Connection, names: Names = OURS) -> bool:
     """Whether all tables of ours are there."""
-    return capture_id(database) is not None and all(
-        _has(database, name) for name in (LOG, READERS, TABLES)
+    return capture_id(database, names) is not None and all(
+        _has(database, name)
+        for name in (names.log_table, names.companion("readers"), names.companion("tables"))
     )
 
 
-def amiss(database: sqlite3.Connection, tables: Sequence[SourceTable]) -> list[str]:
+def amiss(
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: Names = OURS
+) -> list[str]:
     """Return the tables that are not captured as they are now; [] when all is in place."""
-    if not complete(database):
+    if not complete(database, names):
         return [table.name for table in tables]
-    every = plans(database)
-    present = _triggers(database)
+    every = plans(database, names)
+    present = _triggers(database, names)
     wrong = []
     for table in tables:
         plan = latest(every, table.name)
         if (
             plan is None
             or list(plan.fingerprint) != table.fingerprint
-            or any(present.get(name) != sql for name, sql in _trigger_sql(table, plan.id).items())
+            or any(
+                present.get(name) != sql
+                for name, sql in _trigger_sql(table, plan.id, names).items()
+            )
         ):
             wrong.append(table.name)
     return wrong
 
 
-def install(database: sqlite3.Connection, tables: Sequence[SourceTable]) -> str:
+def install(
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: Names = OURS
+) -> str:
     """
     Capture `tables`, in one transaction, and return the capture's uuid.
 
     Does nothing, and takes no lock, where all is in place already.
     """
-    if (capture := capture_id(database)) is not None and not amiss(database, tables):
+    if (capture := capture_id(database, names)) is not None and not amiss(database, tables, names):
         return capture
     with writing(database):
         # Looked at again: somebody else may have set it up before we got the lock.
-        capture = _make_tables(database, max(len(table.columns) for table in tables))
-        every = plans(database)
+        capture = _make_tables(database, max(len(table.columns) for table in tables), names)
+        every = plans(database, names)
         for table in tables:
-            _capture_table(database, table, every)
+            _capture_table(database, table, every, names)
     return capture
 
 
-def _make_tables(database: sqlite3.Connection, width: int) -> str:
-    capture = capture_id(database)
+def _make_tables(database: sqlite3.Connection, width: int, names: Names) -> str:
+    capture = capture_id(database, names)
     database.execute(
-        f"create table if not exists {META} (name text primary key, value) without rowid"
+        f"create table if not exists {names.meta} (name text primary key, value) without rowid"
     )
     database.execute(
-        f"create table if not exists {TABLES} (id integer primary key, name text, columns text)"
+        f"create table if not exists {names.tables} "
+        "(id integer primary key, name text, columns text)"
     )
     database.execute(
-        f"create table if not exists {READERS} "
+        f"create table if not exists {names.readers} "
         "(name text primary key, capture text, cursor integer, tables text) without rowid"
     )
-    if capture is None or not _has(database, LOG):
+    if capture is None or not _has(database, names.log_table):
         # A new log counts from 1 again: its numbers need a name of their own (R1).
         database.execute(
-            f"create table if not exists {LOG} (seq integer primary key, ts, tbl, op, b0, a0)"
+            f"create table if not exists {names.log} (seq integer primary key, ts, tbl, op, b0, a0)"
         )
-        capture = renew(database)
-    wide = (
-        database.execute("select count(*) from pragma_table_info(?)", (LOG,)).fetchone()[0] - 4
-    ) // 2
-    for number in range(wide, width):
+        capture = renew(database, names)
+    (columns,) = database.execute(
+        "select count(*) from pragma_table_info(?)", (names.log_table,)
+    ).fetchone()
+    for number in range((columns - 4) // 2, width):
         for side in "ba":
-            database.execute(f"alter table {LOG} add column {side}{number}")
+            database.execute(f"alter table {names.log} add column {side}{number}")
     return capture
 
 
-def renew(database: sqlite3.Connection) -> str:
+def renew(database: sqlite3.Connection, names: Names = OURS) -> str:
     """Give the capture a new uuid, because its numbers begin anew; within a transaction."""
     capture = uuid4().hex
     database.executemany(
-        f"insert or replace into {META} values (?, ?)", [("format", FORMAT), ("capture", capture)]
+        f"insert or replace into {names.meta} values (?, ?)",
+        [("format", FORMAT), ("capture", capture)],
     )
-    mark(database, STARTED)
+    mark(database, STARTED, names=names)
     return capture
 
 
-def mark(database: sqlite3.Connection, kind: int, plan: int = 0) -> int:
+def mark(database: sqlite3.Connection, kind: int, plan: int = 0, names: Names = OURS) -> int:
     """Write a mark into the log and return its number; within a transaction."""
-    made = database.execute(f"insert into {LOG} (ts, tbl, op) values ({NOW}, ?, ?)", (plan, kind))
+    made = database.execute(
+        f"insert into {names.log} (ts, tbl, op) values ({NOW}, ?, ?)", (plan, kind)
+    )
     return int(made.lastrowid or 0)
 
 
 def _capture_table(
-    database: sqlite3.Connection, table: SourceTable, every: dict[int, Plan]
+    database: sqlite3.Connection, table: SourceTable, every: dict[int, Plan], names: Names
 ) -> None:
     plan = before = latest(every, table.name)
     if plan is None or list(plan.fingerprint) != table.fingerprint:
         fields = fields_for(every, table)
         columns = [[*facts, fields[facts[0]]] for facts in table.fingerprint]
         made = database.execute(
-            f"insert into {TABLES} (name, columns) values (?, ?)", (table.name, json.dumps(columns))
+            f"insert into {names.tables} (name, columns) values (?, ?)",
+            (table.name, json.dumps(columns)),
         )
         plan = Plan(int(made.lastrowid or 0), table.name, fields, table.fingerprint)
         every[plan.id] = plan
-    wanted = _trigger_sql(table, plan.id)
+    wanted = _trigger_sql(table, plan.id, names)
     present = {
         name: sql
-        for name, sql in _triggers(database).items()
+        for name, sql in _triggers(database, names).items()
         if _table_of(database, name) == table.name
     }
     if present == wanted:
@@ -224,7 +235,7 @@ def _capture_table(
     for sql in wanted.values():
         database.execute(sql)
     if before is not None:
-        mark(database, REPLANNED, plan.id)
+        mark(database, REPLANNED, plan.id, names)
 
 
 def teardown(database: sqlite3.Connection, tables: Sequence[str] | None = None) -> None:
@@ -235,55 +246,62 @@ def teardown(database: sqlite3.Connection, tables: Sequence[str] | None = None) 
     would make every write of the application fail (R42).
     """
     with writing(database):
-        left = 0
-        for name in _triggers(database):
-            if tables is None or _table_of(database, name) in tables:
-                database.execute(f"drop trigger {quoted(name)}")
-            else:
-                left += 1
-        if not left:
-            for name in (LOG, READERS, TABLES, META):
-                database.execute(f"drop table if exists {name}")
+        take_out(database, tables)
+
+
+def take_out(
+    database: sqlite3.Connection, tables: Sequence[str] | None = None, names: Names = OURS
+) -> None:
+    """Do what `teardown` says, within a transaction of the caller's."""
+    left = 0
+    for name in _triggers(database, names):
+        if tables is None or _table_of(database, name) in tables:
+            database.execute(f"drop trigger {quoted(name)}")
+        else:
+            left += 1
+    if not left:
+        for name in (names.log, names.readers, names.tables, names.meta):
+            database.execute(f"drop table if exists {name}")
 
 
 def drop_log(database: sqlite3.Connection) -> None:
     """Take out all triggers and the log; within a transaction. The next one gets a new uuid."""
     # The triggers first: one without its log would make every write fail (R42).
-    for name in _triggers(database):
+    for name in _triggers(database, OURS):
         database.execute(f"drop trigger {quoted(name)}")
     database.execute(f"drop table if exists {LOG}")
 
 
-def _trigger_sql(table: SourceTable, plan: int) -> dict[str, str]:
+def _trigger_sql(table: SourceTable, plan: int, names: Names) -> dict[str, str]:
     """Return the triggers by name, each in the very text that SQLite keeps of it."""
-    names = [column.name for column in table.columns]
-    before = ", ".join(f"b{number}" for number in range(len(names)))
-    after = ", ".join(f"a{number}" for number in range(len(names)))
-    old, new = column_list(names, "OLD."), column_list(names, "NEW.")
+    columns = [column.name for column in table.columns]
+    before = ", ".join(f"b{number}" for number in range(len(columns)))
+    after = ", ".join(f"a{number}" for number in range(len(columns)))
+    old, new = column_list(columns, "OLD."), column_list(columns, "NEW.")
     images = {
-        Op.INSERT: (after, new),
-        Op.UPDATE: (f"{before}, {after}", f"{old}, {new}"),
-        Op.DELETE: (before, old),
+        INSERT: (after, new),
+        UPDATE: (f"{before}, {after}", f"{old}, {new}"),
+        DELETE: (before, old),
     }
     made = {}
-    for event, op in _EVENTS:
-        name = f"{PREFIX}_{plan}_{event}"
-        columns, values = images[op]
+    for event, op in EVENTS:
+        name = names.trigger(plan, event)
+        image, values = images[op]
         made[name] = (
             f"CREATE TRIGGER {quoted(name)} after {event} on {quoted(table.name)} begin "
-            f"insert into {LOG} (ts, tbl, op, {columns}) "
-            f"values ({NOW}, {plan}, {int(op)}, {values}); end"
+            f"insert into {names.log} (ts, tbl, op, {image}) "
+            f"values ({NOW}, {plan}, {op}, {values}); end"
         )
     return made
 
 
-def _triggers(database: sqlite3.Connection) -> dict[str, str]:
+def _triggers(database: sqlite3.Connection, names: Names) -> dict[str, str]:
     return {
         name: sql
         for name, sql in database.execute(
             "select name, sql from sqlite_master where type = 'trigger'"
         )
-        if name.startswith(PREFIX)
+        if names.owns(name)
     }
 
 
@@ -296,6 +314,6 @@ def _table_of(database: sqlite3.Connection, trigger: str) -> str | None:
 
 def _has(database: sqlite3.Connection, table: str) -> bool:
     row = database.execute(
-        "select 1 from sqlite_master where type = 'table' and name = ?", (table,)
+        "select 1 from sqlite_master where type = 'table' and name = ? collate nocase", (table,)
     ).fetchone()
     return row is not None

@@ -22,10 +22,11 @@ from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, So
 from headrace.capture.sqlite import prune, setup
 from headrace.capture.sqlite.baseline import SQLiteCopy
 from headrace.capture.sqlite.database import busy, connect, probe_writing, reading, speaking
+from headrace.capture.sqlite.fetching import Reading, Row, fetch
 from headrace.capture.sqlite.forgetting import forget
 from headrace.capture.sqlite.place import Place, witness
 from headrace.capture.sqlite.resume import Reader, compare, resume
-from headrace.capture.sqlite.rows import Reading, Row, fetch, segment_of
+from headrace.capture.sqlite.rows import segment_of
 from headrace.capture.sqlite.setup import LOG, REPLANNED
 from headrace.capture.sqlite.tables import KINDS, SourceTable, inspect, table_names, table_schema
 from headrace.capture.sqlite.watch import Watch

@@ -22,14 +22,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from headrace.capture.sqlite.database import quoted
-from headrace.changelog.schema import Column, TableSchema
-from headrace.changelog.values import ValueType
+from headrace.capture.sqlite.names import PREFIX, is_ours
 from headrace.errors import TableRefused
 
-PREFIX = "__headrace"
-"""How the names of everything begin that we make in the user's database."""
+if TYPE_CHECKING:
+    from headrace.changelog.schema import TableSchema
 
 MOST_COLUMNS = 998
 """Both images and four columns of ours fit into SQLite's limit of 2,000."""
@@ -90,6 +90,10 @@ def table_schema(
     table: SourceTable, fields: Mapping[str, int], overrides: Mapping[str, str]
 ) -> TableSchema:
     """Return the schema of `table`; `overrides` by column, or by `table.column`."""
+    # Here and not above: they bring Arrow, and capture as a library needs none.
+    from headrace.changelog.schema import Column, TableSchema
+    from headrace.changelog.values import ValueType
+
     columns = []
     for column in table.columns:
         kind = overrides.get(f"{table.name}.{column.name}") or overrides.get(column.name)
@@ -109,10 +113,15 @@ def table_schema(
 
 def table_names(database: sqlite3.Connection) -> list[str]:
     """Return the names of the application's tables."""
-    found = database.execute(
-        "select name from pragma_table_list where schema = 'main' and type = 'table' order by name"
-    )
-    return [name for (name,) in found if not name.startswith((PREFIX, "sqlite_"))]
+    found = [
+        name
+        for (name,) in database.execute(
+            "select name from pragma_table_list "
+            "where schema = 'main' and type = 'table' order by name"
+        )
+    ]
+    every = frozenset(name.lower() for name in found)
+    return [name for name in found if not name.startswith("sqlite_") and not is_ours(name, every)]
 
 
 def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
@@ -123,7 +132,7 @@ def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
     if listed is None:
         raise _missing(database, name)
     kind, without_rowid = listed
-    if name.startswith((PREFIX, "sqlite_")) or kind == "shadow":
+    if kind == "shadow" or (kind == "table" and name not in table_names(database)):
         raise TableRefused("Table is not the application's own", table=name)
     if kind != "table":
         raise TableRefused(f"A {kind} cannot be captured", table=name, remedy=_LEAVE_OUT)
@@ -156,14 +165,7 @@ _LEAVE_OUT = "Leave it out, and capture the tables it is made of."
 
 
 def _missing(database: sqlite3.Connection, name: str) -> TableRefused:
-    names = [
-        found
-        for (found,) in database.execute(
-            "select name from pragma_table_list "
-            "where schema = 'main' and type = 'table' order by name"
-        )
-        if not found.startswith((PREFIX, "sqlite_"))
-    ]
+    names = table_names(database)
     # SQLite would accept another case; every later stage compares names as they are.
     alike = [found for found in names if found.lower() == name.lower()]
     remedy = f"Did you mean {alike[0]}?" if alike else f"Its tables: {', '.join(names) or 'none'}."

@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.errors import BadDataDirectory
+from headrace.interfaces.cli.options import engine_options
+from headrace.interfaces.cli.reaching import data_directory
+from headrace.interfaces.cli.where import used_folder
 
 if TYPE_CHECKING:
     from headrace.pipeline.letter import DeadLetter
-
-_OURS = ("control.sqlite", "log", "dead-letters")
-"""What an engine's data directory has at least one of."""
-
-_data = click.option(
-    "--data", required=True, metavar="FOLDER", help="The engine's data directory; it may run."
-)
 
 
 @click.group("dead-letters", short_help="Look at the changes that could not be applied.")
@@ -34,12 +29,18 @@ def dead_letters() -> None:
 
 @dead_letters.command("list", short_help="List the letters.")
 @click.argument("pipeline", required=False)
-@_data
+@engine_options
 @click.option("--table", metavar="TABLE", help="Of this table alone.")
 @click.option("--all", "superseded", is_flag=True, help="With those that are history.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, every value exact.")
 def list_letters(
-    pipeline: str | None, data: str, table: str | None, superseded: bool, as_json: bool
+    pipeline: str | None,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    table: str | None,
+    superseded: bool,
+    as_json: bool,
 ) -> None:
     """
     List the dead letters of all pipelines, or of one, by position.
@@ -52,7 +53,7 @@ def list_letters(
     """
     found = [
         letter
-        for letter in _read(data, pipeline, superseded=superseded)
+        for letter in _read(data_directory(config, sets, data), pipeline, superseded=superseded)
         if table in (None, letter.table)
     ]
     if as_json:
@@ -72,10 +73,17 @@ def list_letters(
 
 @dead_letters.command("show", short_help="Show a letter in full, and what to do about it.")
 @click.argument("position")
-@_data
+@engine_options
 @click.option("--pipeline", metavar="PIPELINE", help="Of this pipeline alone.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, as list gives them.")
-def show_letter(position: str, data: str, pipeline: str | None, as_json: bool) -> None:
+def show_letter(
+    position: str,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    pipeline: str | None,
+    as_json: bool,
+) -> None:
     """
     Show the dead letters at a POSITION: why, both images, and what is behind each.
 
@@ -83,7 +91,7 @@ def show_letter(position: str, data: str, pipeline: str | None, as_json: bool) -
     have the position at which the baseline begins. With --json the positions of the letters
     behind are given as "behind".
     """
-    letters = _read(data, pipeline, superseded=True)
+    letters = _read(data_directory(config, sets, data), pipeline, superseded=True)
     found = _at(position, letters)
     if as_json:
         from headrace.interfaces.cli.letter_json import letter_line
@@ -104,14 +112,8 @@ def show_letter(position: str, data: str, pipeline: str | None, as_json: bool) -
             console.print(part)
 
 
-def _read(data: str, pipeline: str | None, *, superseded: bool) -> tuple[DeadLetter, ...]:
-    folder = Path(data).expanduser().absolute()
-    if not any((folder / name).exists() for name in _OURS):
-        raise BadDataDirectory(
-            "No engine has used this data directory",
-            data=str(folder),
-            remedy="Give the folder that the engine was given: Engine(…, data=) or --data.",
-        )
+def _read(data: Path, pipeline: str | None, *, superseded: bool) -> tuple[DeadLetter, ...]:
+    folder = used_folder(data)
     # Here and not above: `--help` needs no Arrow, and is slow with it.
     from headrace.pipeline.letters import read_letters
     from headrace.storage.disk import RealDisk

@@ -24,6 +24,13 @@ def parse_seconds(text: str) -> float | None:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
+def as_optional_seconds(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> float | None:
+    """Turn an option's text into seconds above zero, where it was given: a callback for click."""
+    return None if value is None else as_seconds(context, option, value)
+
+
 def as_seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
     """Turn an option's text into seconds above zero: a callback for click."""
     seconds = parse_seconds(value)

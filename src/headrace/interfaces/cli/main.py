@@ -16,9 +16,26 @@ import click
 
 from headrace.errors import HeadraceError
 from headrace.interfaces.cli import show
+from headrace.interfaces.cli.apply import apply
+from headrace.interfaces.cli.completion import completion
+from headrace.interfaces.cli.config import config
 from headrace.interfaces.cli.dead_letters import dead_letters
 from headrace.interfaces.cli.demo.command import demo
+from headrace.interfaces.cli.doctor import doctor
+from headrace.interfaces.cli.explain import explain
+from headrace.interfaces.cli.init import init
+from headrace.interfaces.cli.log import log
+from headrace.interfaces.cli.query import query
+from headrace.interfaces.cli.replay import replay
+from headrace.interfaces.cli.run import run as run_command
+from headrace.interfaces.cli.sqlite import sqlite
+from headrace.interfaces.cli.status import status
+from headrace.interfaces.cli.top import top
+from headrace.interfaces.cli.try_ import try_
+from headrace.interfaces.cli.validate import validate
+from headrace.interfaces.cli.verbs import pause, reload, resume
 from headrace.interfaces.cli.version import version
+from headrace.interfaces.cli.watch import watch
 from headrace.observe import logs
 
 
@@ -30,8 +47,27 @@ def headrace() -> None:
     """Bring every committed change of a database to whoever needs it, on Apache Spark."""
 
 
+headrace.add_command(apply)
+headrace.add_command(config)
 headrace.add_command(dead_letters)
 headrace.add_command(demo)
+headrace.add_command(init)
+headrace.add_command(validate)
+headrace.add_command(log)
+headrace.add_command(completion)
+headrace.add_command(doctor)
+headrace.add_command(explain)
+headrace.add_command(pause)
+headrace.add_command(query)
+headrace.add_command(reload)
+headrace.add_command(resume)
+headrace.add_command(run_command)
+headrace.add_command(sqlite)
+headrace.add_command(status)
+headrace.add_command(top)
+headrace.add_command(try_)
+headrace.add_command(watch)
+headrace.add_command(replay)
 headrace.add_command(version)
 
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import click
 
-from headrace.errors import HeadraceError, InvalidConfiguration
+from headrace.errors import ConfigText, HeadraceError, InvalidConfiguration
 from headrace.observe import logs
 
 DONE = 0
@@ -66,6 +66,12 @@ def print_error(error: HeadraceError, *, as_json: bool) -> None:
         _print(line, kind)
 
 
+def print_warning(warning: HeadraceError) -> None:
+    """Print what is allowed and should not be so: to stderr, and the command goes on."""
+    for kind, line in _block(warning, _width(), mark="! ", indent=""):
+        _print(line, "warning" if kind == "what" else kind)
+
+
 def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
     """Print what click found wrong with the arguments."""
     context = getattr(error, "ctx", None)
@@ -107,8 +113,11 @@ def _block(error: HeadraceError, width: int, *, mark: str, indent: str) -> list[
     unsaid = {name: _text(of) for name, of in error.facts.items() if _text(of) not in what}
     if unsaid:
         what += f" ({', '.join(f'{_words(name)} {text}' for name, text in unsaid.items())})"
+    # Of a text that cannot be read: the line, and a caret under the place.
+    excerpt = error.excerpt if isinstance(error, ConfigText) else ()
     return [
         *_wrapped("what", f"{mark}{what}", width, indent),
+        *(("excerpt", f"{indent}    {line}") for line in excerpt),
         *_wrapped("remedy", f"→ {error.remedy}", width, f"{indent}  "),
         ("code", f"{indent}  {error.code}"),
     ]
@@ -130,6 +139,8 @@ def _wrapped(kind: str, text: str, width: int, indent: str) -> list[tuple[str, s
 def _print(line: str, kind: str) -> None:
     styles: dict[str, dict[str, Any]] = {
         "what": {"fg": "red", "bold": True},
+        "warning": {"fg": "yellow"},
+        "excerpt": {},
         "remedy": {},
         "code": {"dim": True},
     }

@@ -17,10 +17,10 @@ from headrace.errors import NoJava
 def version(as_json: bool) -> None:
     """Print the versions of Headrace, Python, PySpark and the Java it would use."""
     found = {
-        "headrace": _installed("headrace"),
+        "headrace": installed("headrace"),
         "python": platform.python_version(),
-        "pyspark": _installed("pyspark"),
-        "pyarrow": _installed("pyarrow"),
+        "pyspark": installed("pyspark"),
+        "pyarrow": installed("pyarrow"),
         "java": _java(),
     }
     if as_json:
@@ -30,7 +30,8 @@ def version(as_json: bool) -> None:
         click.echo(f"{name:<9} {of or 'not found'}")
 
 
-def _installed(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """Return the version of a package; None where it is not installed."""
     # From the package's metadata: importing pyspark takes seconds.
     try:
         return metadata.version(package)

@@ -3,7 +3,7 @@ A target of your own: every change of a table as a line of a JSON file, each exa
 
 Run it in any folder; it makes its own shop.db, headrace-data and paid.jsonl there:
 
-    .venv/bin/python examples/own_target.py
+    .venv/bin/python examples/rows_to_a_file.py
 """
 
 from __future__ import annotations

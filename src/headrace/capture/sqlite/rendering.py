@@ -1,0 +1,207 @@
+"""
+Records as JSON of five fields: table, timestamp, operation, before, after.
+
+Images are objects by column. Numbers have all their digits, so that each is read back as the
+very same; an infinite one is `9e999` or `-9e999`, which every reader of JSON takes for infinite
+or refuses, and none for another number. A blob is upper-case hexadecimal text. Columns that are
+declared BLOB are left out unless asked for. Bytes in a text that are not UTF-8 become U+FFFD.
+
+Timestamps are RFC 3339 in UTC, with three digits after the point or none, so they sort as text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import starmap
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from headrace.capture.sqlite.fetching import Row
+from headrace.capture.sqlite.names import DELETE, INSERT
+from headrace.capture.sqlite.records import OPERATIONS, Batch, ChangeRows, Shape, TableRows
+
+_INFINITE = {math.inf: msgspec.Raw(b"9e999"), -math.inf: msgspec.Raw(b"-9e999")}
+
+
+class _Line(msgspec.Struct, gc=False):
+    table: str
+    timestamp: str
+    operation: str
+    before: object
+    after: object
+
+
+class _Placed(msgspec.Struct, gc=False):
+    table: str
+    timestamp: str
+    operation: str
+    before: object
+    after: object
+    position: str | None
+
+
+class Form:
+    """How records are written; it keeps what it learned of tables, so use one for all batches."""
+
+    def __init__(
+        self, *, blobs: bool = False, subsec: bool = True, positions: bool = False
+    ) -> None:
+        self._blobs = blobs
+        self._subsec = subsec
+        self._positions = positions
+        self._encoder = msgspec.json.Encoder()
+        self._images: dict[Shape, _Imaging] = {}
+
+    def lines(self, batch: Batch) -> bytes:
+        """Return a line a record."""
+        return self._encoded(batch, self._encoder.encode_lines)
+
+    def changes(self, batch: Batch) -> bytes:
+        """Return one object, in which `changes` is the list of records."""
+        return self._encoded(batch, lambda made: self._encoder.encode({"changes": made}))
+
+    def stamp(self, ts: int) -> str:
+        """Return milliseconds since 1970 as text."""
+        second, rest = divmod(ts, 1000)
+        return f"{_second(second)}.{rest:03d}Z" if self._subsec else f"{_second(second)}Z"
+
+    def _encoded(self, batch: Batch, encode: Callable[[list[Any]], bytes]) -> bytes:
+        rows = batch.rows
+        make = self._of_changes if isinstance(rows, ChangeRows) else self._of_table
+        try:
+            return encode(make(rows, every=False))  # type: ignore[arg-type]
+        except UnicodeEncodeError:
+            # A text that is not UTF-8: rare, and looked for value by value.
+            return encode(make(rows, every=True))  # type: ignore[arg-type]
+
+    def _of_table(self, rows: TableRows, *, every: bool) -> list[Any]:
+        make, kept, pick = self._image(rows.shape)
+        images = _plain_rows(rows.rows, kept, every=every)
+        images = images if pick is None else list(map(pick, images))
+        table, stamp, at = rows.shape.table, self.stamp(rows.ts), rows.position
+        made: list[Any]
+        if self._positions:
+            made = [
+                _Placed(table, stamp, "INSERT", None, image, at) for image in starmap(make, images)
+            ]
+            marker: Any = _Placed(table, stamp, "BOOTSTRAP", None, None, at)
+        else:
+            made = [_Line(table, stamp, "INSERT", None, image) for image in starmap(make, images)]
+            marker = _Line(table, stamp, "BOOTSTRAP", None, None)
+        return [marker, *made] if rows.begins else made
+
+    def _of_changes(self, rows: ChangeRows, *, every: bool) -> list[Any]:
+        shapes = {}
+        wanted = set()
+        for number, shape in rows.shapes.items():
+            make, kept, pick = self._image(shape)
+            shapes[number] = (shape.table, len(shape.columns), make, pick)
+            wanted |= {side + at for side in (4, 4 + rows.width) for at in kept}
+        first = 4 + rows.width
+        stamp, placed = self.stamp, self._positions
+        last_ts, last_stamp = None, ""
+        made: list[Any] = []
+        for row in _plain_rows(rows.rows, sorted(wanted), every=every):
+            seq, ts, plan, op = row[:4]
+            table, count, make, pick = shapes[plan]  # type: ignore[index]
+            before: Any = None
+            after: Any = None
+            if op != INSERT:
+                image = row[4 : 4 + count]
+                before = make(*image) if pick is None else make(*pick(image))
+            if op != DELETE:
+                image = row[first : first + count]
+                after = make(*image) if pick is None else make(*pick(image))
+            if ts != last_ts:
+                last_ts, last_stamp = ts, stamp(ts)  # type: ignore[arg-type]
+            operation = OPERATIONS[op]  # type: ignore[call-overload]
+            if placed:
+                at = f"{rows.epoch}/{seq}"
+                made.append(_Placed(table, last_stamp, operation, before, after, at))
+            else:
+                made.append(_Line(table, last_stamp, operation, before, after))
+        return made
+
+    def _image(self, shape: Shape) -> _Imaging:
+        """Return what makes an image from values, where they are, and what picks them."""
+        if (known := self._images.get(shape)) is not None:
+            return known
+        kept = [
+            at
+            for at, declared in enumerate(shape.declared)
+            if self._blobs or "BLOB" not in declared.upper()
+        ]
+        # Columns may be called anything; fields of a struct may not.
+        fields = {f"c{at}": shape.columns[at] for at in kept}
+        made = (
+            _imaging(fields),
+            kept,
+            None if len(kept) == len(shape.columns) else _picking(kept),
+        )
+        self._images[shape] = made
+        return made
+
+
+_Pick = Callable[[Sequence[object]], tuple[object, ...]]
+_Imaging = tuple[Callable[..., object], Sequence[int], _Pick | None]
+
+
+def _imaging(fields: dict[str, str]) -> Callable[..., object]:
+    try:
+        return msgspec.defstruct("Image", list(fields), rename=fields, gc=False)
+    except ValueError:
+        # A name with a quote in it, or worse: an encoder that has time writes these.
+        names = tuple(fields.values())
+        return lambda *values: dict(zip(names, values, strict=True))
+
+
+def _picking(kept: Sequence[int]) -> _Pick:
+    if len(kept) < 2:
+        return lambda row: tuple(row[at] for at in kept)
+    return itemgetter(*kept)
+
+
+def _plain_rows(rows: Sequence[Row], wanted: Sequence[int], *, every: bool) -> Sequence[Row]:
+    """Return the rows, with what the encoder would write in a form of its own made plain."""
+    columns: list[Sequence[object]] = list(zip(*rows, strict=True))
+    if not columns:
+        return rows
+    odd = wanted if every else [at for at in wanted if _odd(columns[at])]
+    if not odd:
+        return rows
+    for at in odd:
+        columns[at] = list(map(_plain, columns[at]))
+    return list(zip(*columns, strict=True))
+
+
+def _odd(column: Sequence[object]) -> bool:
+    kinds = set(map(type, column))
+    if bytes in kinds:
+        return True
+    if float not in kinds:
+        return False
+    # One infinite number makes the sum infinite or no number. A sum of large ones may be that,
+    # too, and then costs only time.
+    numbers = column if len(kinds) == 1 else [v for v in column if v.__class__ is float]
+    total = sum(numbers)  # type: ignore[arg-type]
+    return not math.isfinite(total)
+
+
+def _plain(value: object) -> object:
+    if value.__class__ is bytes:
+        return value.hex().upper()
+    if value.__class__ is float:
+        return _INFINITE.get(value, value)
+    if value.__class__ is str:
+        return value.encode(errors="surrogateescape").decode(errors="replace")
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")

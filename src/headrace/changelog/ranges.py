@@ -1,0 +1,286 @@
+"""
+Reading a part of the log: from one position, or one time, to another.
+
+Whoever asks for a part gets all of it or an error: a part that begins before the log does is
+`PositionExpired`, a damaged segment is named with the place at which it lies, after everything
+before it was given, and a gap is handed over as what it is, between the changes around it.
+
+A time stands for a position. Commit times are not an order (R37), so the part that a time
+stands for begins with the first change that was committed then or later, and ends with the
+last one that was committed then or before: where a clock ran backwards there is more in it,
+and never less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.changelog.entry import File, Gap
+from headrace.changelog.log import LogBatch, LogReader
+from headrace.changelog.position import MAX_COMMIT, MAX_ORDINAL, ORIGIN, Position
+from headrace.changelog.schema import TableSchema
+from headrace.errors import BadPosition, CorruptSegment, PositionExpired, UnknownFormat
+
+Moment: TypeAlias = Position | datetime
+"""Where a part begins or ends; a time needs its offset from UTC."""
+
+_BEFORE_ALL = Position(0, 0, 1)
+"""Before every log's beginning, and not `ORIGIN`, which stands for it."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICRO = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of the log, both ends included; where `first` lies behind `last` it is empty."""
+
+    first: Position
+    last: Position
+
+    def holds(self, position: Position) -> bool:
+        """Whether a position lies in it."""
+        return self.first <= position <= self.last
+
+    @property
+    def after(self) -> Position:
+        """The position before the first."""
+        return before(self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Changes of one table that were written with one schema, in position order."""
+
+    epoch: int
+    schema: TableSchema
+    rows: pa.Table
+    """In the shape of `schema.segment`; never empty."""
+
+    file: File
+
+    def position(self, row: int) -> Position:
+        """Return where one of the rows stands."""
+        commit, ordinal = self.rows.column("_commit")[row], self.rows.column("_ordinal")[row]
+        return Position(self.epoch, commit.as_py(), ordinal.as_py())
+
+
+def before(position: Position) -> Position:
+    """Return the previous position; of the very first one, itself."""
+    if position.ordinal:
+        return Position(position.epoch, position.commit, position.ordinal - 1)
+    if position.commit:
+        return Position(position.epoch, position.commit - 1, MAX_ORDINAL)
+    return Position(position.epoch - 1, MAX_COMMIT, MAX_ORDINAL) if position.epoch else position
+
+
+def after(position: Position) -> Position:
+    """Return the next position."""
+    if position.ordinal < MAX_ORDINAL:
+        return Position(position.epoch, position.commit, position.ordinal + 1)
+    if position.commit < MAX_COMMIT:
+        return Position(position.epoch, position.commit + 1)
+    return Position(position.epoch + 1, 0)
+
+
+def beginning(log: LogReader) -> Position | None:
+    """Return the first position that the log can have a change at; None: it has not begun."""
+    if (floor := _floor(log)) > ORIGIN:
+        return after(floor)
+    opening = log.gap_after(_BEFORE_ALL)
+    return None if opening is None else after(Position.parse(opening.at))
+
+
+def span(log: LogReader, tables: Sequence[str], start: Moment | None, end: Moment | None) -> Span:
+    """
+    Return the part between two moments, as these tables have it; None: as far as there is one.
+
+    Raises `UnknownTable`, and `PositionExpired` where the log does not reach back to `start`.
+    """
+    for table in tables:
+        log.schema(table)
+    opening = beginning(log)
+    if opening is None:
+        return Span(after(ORIGIN), ORIGIN)
+    whole = Span(opening, log.end)
+    match start:
+        case None:
+            first = whole.first
+        case Position():
+            if start < whole.first:
+                raise PositionExpired(
+                    "The log begins later than that", asked=str(start), begins=str(whole.first)
+                )
+            first = start
+        case datetime():
+            _refuse_pruned(log, _micros(start), start)
+            first = _first_since(log, tables, whole, _micros(start))
+    match end:
+        case None:
+            last = whole.last
+        case Position():
+            last = end
+        case datetime():
+            last = _last_until(log, tables, whole, _micros(end))
+    return Span(first, last)
+
+
+def changes(log: LogReader, table: str, part: Span) -> Iterator[Piece | Gap]:
+    """
+    Yield the changes of a table in a part of the log, in order, and the gaps between them.
+
+    Raises `CorruptSegment` or `UnknownFormat` with the `position` from which on there is
+    nothing to be had, when all before it was yielded.
+    """
+    for found in flushes(log, [table], part):
+        if isinstance(found, Gap):
+            yield found
+            continue
+        for file in found.files:
+            rows = _within(_rows(log, file, max(found.first, part.first)), found.epoch, part)
+            if rows.num_rows:
+                yield Piece(found.epoch, log.schema(table, file.schema), rows, file)
+
+
+def flushes(log: LogReader, tables: Sequence[str], part: Span) -> Iterator[LogBatch | Gap]:
+    """
+    Yield the flushes that may hold changes of these tables in a part, and the gaps in it.
+
+    Nothing but the index is looked at; the first and the last may reach over the ends.
+    """
+    at = part.after
+    while at < part.last:
+        batch = log.next_batch(tables, at, most_rows=1)
+        if batch is None:
+            gap = log.gap_after(at)
+            if gap is None or Position.parse(gap.at) > part.last:
+                return
+            yield gap
+            at = Position.parse(gap.at)
+            continue
+        if batch.first > part.last:
+            return
+        if batch.files:
+            yield batch
+        at = batch.last
+
+
+def missing(log: LogReader, table: str, part: Span) -> bool:
+    """Whether changes of a table are missing in a part of the log, and no gap says so."""
+    return log.lacks(table, part.after) and not log.lacks(table, part.last)
+
+
+def places_outside(rows: pa.Table, epoch: int, part: Span) -> list[tuple[int, int]]:
+    """Return commit and ordinal of the changes that are not in a part."""
+    outside = rows.select(["_commit", "_ordinal"]).filter(pa.array(~_inside(rows, epoch, part)))
+    columns = (outside.column(at).to_pylist() for at in (0, 1))
+    return list(zip(*columns, strict=True))
+
+
+# --- inside --------------------------------------------------------------------------------
+
+
+def _floor(log: LogReader) -> Position:
+    """Return up to where the log was pruned; `ORIGIN`: it was not."""
+    floor: Position = getattr(log, "floor", ORIGIN)
+    return floor
+
+
+def _refuse_pruned(log: LogReader, since: int, start: datetime) -> None:
+    """Raise where changes that were committed since then may have been pruned (R27)."""
+    floor = _floor(log)
+    if floor == ORIGIN:
+        return
+    oldest = log.next_batch(log.tables(), floor, most_rows=1)
+    if oldest is None or not oldest.files or oldest.begun > since:
+        raise PositionExpired(
+            "The log does not reach back so far", asked=start.isoformat(), begins=str(after(floor))
+        )
+
+
+def _rows(log: LogReader, file: File, position: Position) -> pa.Table:
+    try:
+        return log.rows(file)
+    except (CorruptSegment, UnknownFormat) as error:
+        error.facts = {**error.facts, "table": file.table, "position": str(position)}
+        raise
+
+
+def _within(rows: pa.Table, epoch: int, part: Span) -> pa.Table:
+    inside = _inside(rows, epoch, part)
+    return rows if inside.all() else rows.filter(pa.array(inside))
+
+
+def _inside(rows: pa.Table, epoch: int, part: Span) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    commits = rows.column("_commit").to_numpy()
+    ordinals = rows.column("_ordinal").to_numpy()
+    kept = np.ones(rows.num_rows, np.bool_)
+    for end, sign in ((part.first, 1), (part.last, -1)):
+        if end.epoch != epoch:
+            kept &= sign * (epoch - end.epoch) > 0
+            continue
+        beyond = sign * (commits - end.commit)
+        kept &= (beyond > 0) | ((beyond == 0) & (sign * (ordinals - end.ordinal) >= 0))
+    return kept
+
+
+def _micros(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        raise BadPosition(
+            "A time needs its offset from UTC", remedy="Give one: datetime.now(UTC) has it."
+        )
+    return (moment - _EPOCH) // _MICRO
+
+
+def _first_since(log: LogReader, tables: Sequence[str], whole: Span, since: int) -> Position:
+    for batch in flushes(log, tables, whole):
+        if isinstance(batch, Gap) or batch.time < since:
+            continue
+        try:
+            found = [place for file in batch.files if (place := _first(log, batch, file, since))]
+        except (CorruptSegment, UnknownFormat):
+            return batch.first  # who reads from there on is told
+        if found:
+            return min(found)
+    return after(whole.last)
+
+
+def _last_until(log: LogReader, tables: Sequence[str], whole: Span, until: int) -> Position:
+    batches = [each for each in flushes(log, tables, whole) if not isinstance(each, Gap)]
+    for batch in reversed(batches):
+        if batch.begun > until:
+            continue
+        try:
+            found = [place for file in batch.files if (place := _last(log, batch, file, until))]
+        except (CorruptSegment, UnknownFormat):
+            return batch.last  # who reads up to there is told
+        if found:
+            return max(found)
+    return before(whole.first)
+
+
+def _first(log: LogReader, batch: LogBatch, file: File, since: int) -> Position | None:
+    rows = log.rows(file)
+    found = np.flatnonzero(_times(rows) >= since)
+    return _place(rows, batch.epoch, int(found[0])) if len(found) else None
+
+
+def _last(log: LogReader, batch: LogBatch, file: File, until: int) -> Position | None:
+    rows = log.rows(file)
+    found = np.flatnonzero(_times(rows) <= until)
+    return _place(rows, batch.epoch, int(found[-1])) if len(found) else None
+
+
+def _times(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    times = rows.column("_time").cast(pa.int64()).to_numpy()
+    return np.asarray(times, np.int64)
+
+
+def _place(rows: pa.Table, epoch: int, at: int) -> Position:
+    return Position(epoch, rows["_commit"][at].as_py(), rows["_ordinal"][at].as_py())

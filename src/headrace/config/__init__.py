@@ -1,0 +1,1 @@
+"""Configuration: text with places in files, checked into values that do not change."""

@@ -1,0 +1,239 @@
+"""
+Pipelines taken into an engine at work, and out of it, while the others go on.
+
+```
+ check names, sources, tables ─▶ plans of the new pipelines
+   └─ up to here nothing has changed, and whatever is wrong is told together
+ ─▶ end those that go ─▶ recorders of other tables ─▶ open the new ones ─▶ a thread each
+```
+
+A recorder whose tables are others is ended and started anew: it goes on where it was, and
+pipelines see no more of it than of one that died. What is stored of a pipeline that goes is
+forgotten with it: one that comes again under its name begins with a baseline.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.control.checks import checked_schemas
+from headrace.control.copies import share_copies
+from headrace.control.driving import Drivers
+from headrace.control.gathering import gathered
+from headrace.control.names import named_pipelines, named_sources
+from headrace.control.recording import Recording
+from headrace.control.run import PipelineRun
+from headrace.control.store import Store
+from headrace.control.taken import TakenTables
+from headrace.errors import BadName, NotRunning
+from headrace.pipeline.batch import Runner
+from headrace.pipeline.definition import Pipeline
+from headrace.storage.files import Files
+
+if TYPE_CHECKING:
+    from headrace.capture.source import Recordable
+    from headrace.capture.supervisor import RunningRecorder
+
+Undo = Callable[[], None]
+
+
+@dataclass(slots=True)
+class Home:
+    """Where an engine at work keeps what it knows, and what computes for it."""
+
+    data: Path
+    store: Store
+    files: Files
+    runner: Runner | None = None
+    """None while it has no pipeline."""
+
+
+class Changes:
+    """What an engine at work can take in and let go of."""
+
+    _pipelines: list[Pipeline]
+    _names: list[str]
+    _runs: list[PipelineRun]
+    _records: list[tuple[Recordable, tuple[str, ...]]]
+    _sources: dict[str, Recordable]
+    _recordings: dict[str, Recording]
+    _taken: TakenTables
+    _undo: list[Undo]
+    _home: Home | None
+    _drivers: Drivers | None
+    _running: bool
+    _changing: threading.Lock
+
+    if TYPE_CHECKING:
+
+        def _run(
+            self, name: str, pipeline: Pipeline, home: Home, recording: Recording
+        ) -> PipelineRun: ...
+        def _log_of(self, source: Recordable, home: Home) -> Recording: ...
+        def _recorder_of(
+            self, recording: Recording, source: Recordable, home: Home
+        ) -> Callable[[], RunningRecorder]: ...
+        def _tend(self, home: Home) -> None: ...
+        def _acknowledge(self) -> None: ...
+        def _heard(self) -> None: ...
+
+    def change(
+        self,
+        add: Sequence[Pipeline] = (),
+        drop: Sequence[str] = (),
+        sources: Sequence[Recordable] = (),
+    ) -> None:
+        """
+        Take pipelines in, and let others go; those that are in neither list go on untouched.
+
+        One that is to be another is in both, under its name. Each of `sources`, and the source
+        of an added pipeline, takes the place of the one of its name; its other pipelines go
+        on. Raises `InvalidConfiguration` with everything that is wrong, and has then changed
+        nothing.
+        """
+        with self._changing:
+            drivers, home = self._drivers, self._home
+            if not self._running or drivers is None or home is None:
+                raise NotRunning("The engine has not started, or has no pipeline")
+            going = [run for run in self._runs if run.name in drop]
+            if unknown := set(drop) - {run.name for run in going}:
+                raise NotRunning("No such pipeline", pipeline=sorted(unknown)[0])
+            _Change(self, drivers, home).carry_out(list(add), going, list(sources))
+
+
+class _Change:
+    """One change of an engine."""
+
+    def __init__(self, engine: Changes, drivers: Drivers, home: Home) -> None:
+        self._engine = engine
+        self._drivers = drivers
+        self._home = home
+
+    def carry_out(
+        self, add: list[Pipeline], going: list[PipelineRun], others: list[Recordable]
+    ) -> None:
+        engine = self._engine
+        kept = [run for run in engine._runs if run not in going]
+        names, sources = self._checked(add, kept, others)
+        before = {name: self._taken_of(name) for name in engine._sources}
+        new = {
+            name: engine._log_of(source, self._home)
+            for name, source in sources.items()
+            if name not in engine._recordings
+        }
+        runs = self._planned(add, names, {**engine._recordings, **new})
+        for run in going:
+            self._end(run)
+        engine._recordings.update(new)
+        self._put([*kept, *runs], sources)
+        for recording in new.values():
+            self._record(recording)
+        engine._undo[self._place : self._place] = [run.close for run in runs]
+        for name, recording in list(engine._recordings.items()):
+            if name not in engine._sources:
+                engine._recordings.pop(name)
+                recording.stop(_GONE_SECONDS)
+            elif name in before and before[name] != self._taken_of(name):
+                self._record_otherwise(name, recording)
+        for run in runs:
+            run.open()
+        self._drivers.take(runs, engine._runs)
+        for recording in engine._recordings.values():
+            recording.on_found()
+        engine._tend(self._home)
+        engine._acknowledge()
+        engine._heard()
+
+    def _record_otherwise(self, name: str, recording: Recording) -> None:
+        """Let a source be recorded by a recorder that knows what is taken of it now."""
+        engine, home = self._engine, self._home
+        source = engine._sources[name]
+        for copies in share_copies({name: recording}, {name: source}, home.runner, home.files):
+            engine._undo.insert(self._place, copies.stop)
+        recording.replace(engine._recorder_of(recording, source, home))
+
+    def _checked(
+        self, add: list[Pipeline], kept: list[PipelineRun], others: list[Recordable]
+    ) -> tuple[list[str], dict[str, Recordable]]:
+        """Return the names of what is added, and all sources from now on."""
+        engine = self._engine
+        sources = {source.name: source for source, _ in engine._records}
+        sources |= {run.source: engine._sources[run.source] for run in kept}
+        # Those that stay may have the source of before, of the same name.
+        asked, wrong = named_sources([*others, *(pipeline.source for pipeline in add)])
+        sources |= asked
+        stay = [run.name for run in kept]
+        names, misnamed = named_pipelines([*(run.pipeline for run in kept), *add])
+        # What stays keeps its name, also one that it would not be given today.
+        new = names[len(kept) :]
+        wrong += misnamed or [BadName(f"Two pipelines are called {n}") for n in new if n in stay]
+        every = [*add, *(run.pipeline for run in kept)]
+        of = {name: [each for each in every if each.source.name == name] for name in asked}
+        schemas = checked_schemas(
+            asked,
+            {name: sorted({t for each in mine for t in each.tables}) for name, mine in of.items()},
+            add,
+            wrong,
+            {name: [e.patterns for e in mine if e.patterns] for name, mine in of.items()},
+        )
+        engine._taken.schemas |= schemas
+        return new, sources
+
+    def _record(self, recording: Recording) -> None:
+        """Begin to record a source, now that it is known which tables are taken of it."""
+        engine, home = self._engine, self._home
+        mine = {recording.name: recording}
+        copies = share_copies(mine, engine._sources, home.runner, home.files)
+        undo: list[Undo] = [partial(recording.stop, _GONE_SECONDS), *(c.stop for c in copies)]
+        engine._undo[self._place : self._place] = undo
+        source = engine._sources[recording.name]
+        recording.start(engine._recorder_of(recording, source, home))
+
+    def _planned(
+        self, add: list[Pipeline], names: list[str], recordings: Mapping[str, Recording]
+    ) -> list[PipelineRun]:
+        engine = self._engine
+        runs = [
+            engine._run(name, pipeline, self._home, recordings[pipeline.source.name])
+            for name, pipeline in zip(names, add, strict=True)
+        ]
+        with gathered() as errors:
+            for run in runs:
+                with errors:
+                    run.prepare(engine._taken.schemas_for(run))
+        return runs
+
+    def _end(self, run: PipelineRun) -> None:
+        """Let a pipeline go: its thread, its target, and what is stored of it."""
+        self._drivers.leave(run)
+        self._engine._undo.remove(run.close)
+        run.close()
+        self._home.store.forget(run.name)
+
+    def _put(self, runs: list[PipelineRun], sources: dict[str, Recordable]) -> None:
+        engine = self._engine
+        engine._pipelines[:] = [run.pipeline for run in runs]
+        engine._names[:] = [run.name for run in runs]
+        engine._runs[:] = runs
+        engine._sources.clear()
+        engine._sources.update(sources)
+
+    def _taken_of(self, source: str) -> object:
+        """Return all that a source's recorder was started with."""
+        engine = self._engine
+        taken = engine._taken
+        return engine._sources[source].spec, taken.named(source), taken.selections(source)
+
+    @property
+    def _place(self) -> int:
+        """Where in the list of what is to be undone pipelines stand: ended after their threads."""
+        return self._engine._undo.index(self._engine._acknowledge)
+
+
+_GONE_SECONDS = 30.0
+"""How long a recorder that nobody needs any more may take to flush and end."""

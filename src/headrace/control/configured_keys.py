@@ -1,0 +1,135 @@
+"""Every key of a configuration, but those of parts, which stand with the parts."""
+
+from __future__ import annotations
+
+from headrace.config.keys import Key
+from headrace.config.kinds import (
+    Boolean,
+    Choice,
+    Entries,
+    FilePath,
+    Integer,
+    ListOf,
+    Section,
+    Text,
+)
+from headrace.config.parts import PartOf
+from headrace.control.configured_parts import FILTERS, SOURCES, TARGETS, TRANSFORMS
+from headrace.pipeline.settings import MAX_KEYS, MAX_PER_BATCH, MODES, ON_SCHEMA_CHANGE
+
+_SOURCE = (
+    Key(
+        "record",
+        ListOf(Text(), example="[orders]"),
+        "Tables that are recorded whether or not a pipeline takes them; patterns, too.",
+        default=[],
+    ),
+)
+
+_DEAD_LETTER = (
+    Key("store", Choice(("local",)), "Where letters are kept: the data folder.", default="local"),
+    Key(
+        "max_per_batch",
+        Integer(0),
+        "Rows of a batch that may fail before the pipeline stops.",
+        default=MAX_PER_BATCH,
+    ),
+    Key(
+        "max_keys",
+        Integer(0),
+        "Rows that may be held in all before the pipeline stops.",
+        default=MAX_KEYS,
+    ),
+)
+
+_ERROR_HANDLING = (
+    Key(
+        "on_persistent_failure",
+        Choice(("isolate", "stop")),
+        "`isolate`: a row that cannot be computed is set aside with its later changes; `stop`:"
+        " the pipeline stops at it.",
+        default="isolate",
+    ),
+    Key("dead_letter", Section(_DEAD_LETTER), "How much is set aside.", default={}),
+)
+
+_PIPELINE = (
+    Key("source", Text("shop"), "The id of the source.", required=True),
+    Key(
+        "tables",
+        ListOf(Text(), 1, "[orders]"),
+        'The tables; patterns, too: `["public.*", "!public.audit_*"]`.',
+        required=True,
+    ),
+    Key(
+        "mode",
+        Choice(MODES),
+        "The tables as they are and then every change, the tables alone, or changes alone.",
+        default="baseline_then_changes",
+    ),
+    Key(
+        "filters",
+        ListOf(PartOf(FILTERS), example="[{ type = field-equals, … }]"),
+        "A row passes when all of them are true of it, as the source has it.",
+        default=[],
+    ),
+    Key(
+        "transforms",
+        ListOf(PartOf(TRANSFORMS), example="[{ type = drop-fields, … }]"),
+        "What happens to a row that passed, in order.",
+        default=[],
+    ),
+    Key("target", PartOf(TARGETS), "Where the rows are brought.", required=True),
+    Key("error_handling", Section(_ERROR_HANDLING), "What happens to rows that fail.", default={}),
+    Key(
+        "on_schema_change",
+        Choice(ON_SCHEMA_CHANGE),
+        "When a table gets other columns: go on with them, copy it again, or stop.",
+        default="continue",
+    ),
+)
+
+_SPARK = (
+    Key(
+        "master",
+        Text('"local[4]"'),
+        "Where Spark runs; by default on all cores of this machine.",
+    ),
+    Key(
+        "conf",
+        Entries(Text(empty=True), "SETTING", flat=True),
+        "Settings of Spark over [ours](spark.md). Where one name begins with another, both in"
+        ' quotes: `"spark.a" = 1, "spark.a.b" = 2`.',
+        default={},
+    ),
+    Key("ui", Boolean(), "Whether Spark's own pages are served, on loopback.", default=False),
+    Key("events", Boolean(), "Whether event logs are written, in the data folder.", default=False),
+)
+
+_SECRETS = (
+    Key(
+        "inline",
+        Choice(("warn", "refuse")),
+        "What happens about a password that is written out in a configuration.",
+        default="warn",
+    ),
+)
+
+KEYS = (
+    Key("service", Text("shop"), "What this deployment is called, in Spark's pages for one."),
+    Key(
+        "data",
+        FilePath('"./headrace-data"'),
+        "The data directory: the log, progress, dead letters.",
+        default="./headrace-data",
+    ),
+    Key(
+        "sources",
+        Entries(PartOf(SOURCES, _SOURCE), "ID", least=1),
+        "The databases, by id.",
+        required=True,
+    ),
+    Key("pipelines", Entries(Section(_PIPELINE), "ID"), "The pipelines, by id.", default={}),
+    Key("spark", Section(_SPARK), "The Spark that is started.", default={}),
+    Key("secrets", Section(_SECRETS), "How secrets are written.", default={}),
+)

@@ -1,0 +1,118 @@
+"""`headrace log`: what the log of each source holds, read from the data directory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import is_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.errors import UnknownTable
+from headrace.interfaces.cli.log_read import read
+from headrace.interfaces.cli.options import config_options, data_option, json_option
+from headrace.interfaces.cli.reaching import data_directory
+from headrace.interfaces.cli.where import used_folder
+
+if TYPE_CHECKING:
+    from headrace.changelog.inventory import LogInventory
+    from headrace.control.store_reading import StoredProgress
+
+
+@click.group("log", invoke_without_command=True, short_help="Look at the change log.")
+@config_options
+@data_option
+@json_option
+@click.option("--source", metavar="SOURCE", help="Of this source alone.")
+@click.pass_context
+def log(
+    context: click.Context,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    as_json: bool,
+    source: str | None,
+) -> None:
+    """
+    Show what the change log holds: segments, sizes, positions and times, table by table.
+
+    Reads the data directory; an engine may run there, and is not disturbed. `reached` is how
+    far a pipeline's progress is stored. With --json each line is the log of one source.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    folder = used_folder(data_directory(config, sets, data))
+    found = _read(folder, source)
+    if as_json:
+        for info, progress in found:
+            told = {**_plain(info), "progress": _plain(progress)}
+            told["bytes_on_disk"] = _size(folder, info.source)
+            click.echo(json.dumps(told, ensure_ascii=False))
+        return
+    if not found:
+        click.echo("No log yet.")
+        return
+    from headrace.interfaces.cli import log_views as views
+    from headrace.interfaces.cli.letter_views import console
+
+    out = console()
+    for number, (info, progress) in enumerate(found):
+        if number:
+            out.print()
+        for part in views.overview(info, progress, _size(folder, info.source), out.width):
+            out.print(part)
+
+
+log.add_command(read)
+
+
+def _read(folder: Path, source: str | None) -> list[tuple[LogInventory, list[StoredProgress]]]:
+    # Here and not above: `--help` needs no Arrow, and is slow with it.
+    from headrace.changelog.inventory import inventory
+    from headrace.changelog.log import LogReader
+    from headrace.control.store_reading import stored_progress
+    from headrace.storage.disk import RealDisk
+    from headrace.storage.files import Files
+
+    names = sorted(each.name for each in (folder / "log").glob("*") if (each / "index").is_dir())
+    if source is not None:
+        if source not in names:
+            raise UnknownTable("There is no log of this source", source=source, sources=names)
+        names = [source]
+    files = Files(RealDisk(), str(folder))
+    progress = stored_progress(folder)
+    found = []
+    for name in names:
+        info = inventory(LogReader.open(files, name), name)
+        # By lineage: what is stored of a pipeline does not name its source.
+        mine = [each for each in progress if each.lineage == info.lineage]
+        found.append((info, mine))
+    return found
+
+
+def _size(folder: Path, source: str) -> int:
+    """Return the bytes of a log's files; those that vanish meanwhile do not count."""
+    total = 0
+    for path in (folder / "log" / source).rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def _plain(value: Any) -> Any:
+    """Return frozen values as JSON takes them: positions as their text, times in ISO 8601."""
+    from headrace.changelog.position import Position
+
+    if isinstance(value, Position):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="microseconds")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value

@@ -1,0 +1,202 @@
+"""
+Connect's protocol as bytes: paths, messages in JSON, envelopes of streams, errors.
+
+An error of ours is a detail of type `headrace.v1.Error` and is made again, class and facts, on
+the other side. See https://connectrpc.com/docs/protocol.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from headrace.errors import (
+    BadRequest,
+    ControlError,
+    HeadraceError,
+    InvalidConfiguration,
+    UnknownIndex,
+    UnknownPipeline,
+    UnknownTable,
+    all_errors,
+)
+
+SERVICE = "/headrace.v1.ControlService/"
+UNARY = "application/json"
+STREAMING = "application/connect+json"
+
+LARGEST_REQUEST = 1 << 20
+"""Bytes: no command of ours comes near it."""
+
+_HEAD = struct.Struct(">BI")
+_ENDS = 0b10
+"""The flag of a stream's last envelope, which holds its error, if any, and no message."""
+
+_DETAIL = "headrace.v1.Error"
+
+_STATUS = {
+    "invalid_argument": 400,
+    "failed_precondition": 400,
+    "permission_denied": 403,
+    "not_found": 404,
+    "internal": 500,
+    "unimplemented": 501,
+    "unavailable": 503,
+}
+_BY_EXIT_CODE = {
+    2: "invalid_argument",
+    3: "failed_precondition",
+    4: "unavailable",
+    5: "permission_denied",
+}
+
+
+class Reads(Protocol):
+    """Where envelopes are read from."""
+
+    def read(self, amt: int) -> bytes: ...
+
+
+def message(fields: Mapping[str, Any]) -> bytes:
+    """Return a message as JSON."""
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False).encode()
+
+
+def parsed(data: bytes) -> dict[str, Any]:
+    """Return the fields of a message; names may be written as protobuf's JSON has them."""
+    try:
+        fields = json.loads(data or b"{}")
+    except ValueError:
+        raise BadRequest("The message is not JSON") from None
+    if not isinstance(fields, dict):
+        raise BadRequest("The message is not an object")
+    return fields
+
+
+def envelope(fields: Mapping[str, Any]) -> bytes:
+    """Return one message of a stream."""
+    data = message(fields)
+    return _HEAD.pack(0, len(data)) + data
+
+
+def last_envelope(error: HeadraceError | None) -> bytes:
+    """Return the end of a stream."""
+    data = message({} if error is None else {"error": error_fields(error)[1]})
+    return _HEAD.pack(_ENDS, len(data)) + data
+
+
+def envelopes(stream: Reads) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a stream; raises its error, and `EOFError` where it was cut off."""
+    while True:
+        flags, length = _HEAD.unpack(_exactly(stream, _HEAD.size))
+        fields = parsed(_exactly(stream, length))
+        if flags & _ENDS:
+            if "error" in fields:
+                raise error_from(fields["error"])
+            return
+        yield fields
+
+
+def opened(data: bytes) -> dict[str, Any]:
+    """Return the one message of a request for a stream."""
+    if len(data) < _HEAD.size:
+        raise BadRequest("A request for a stream is one message in an envelope")
+    flags, length = _HEAD.unpack(data[: _HEAD.size])
+    if flags or length != len(data) - _HEAD.size:
+        raise BadRequest("A request for a stream is one message in an envelope")
+    return parsed(data[_HEAD.size :])
+
+
+def error_fields(error: HeadraceError, code: str | None = None) -> tuple[int, dict[str, Any]]:
+    """Return an error's HTTP status and its JSON; `code` is Connect's, where it is no usual one."""
+    code = code or _code(error)
+    detail = error_object(error)
+    return _STATUS[code], {
+        "code": code,
+        "message": error.message,
+        "details": [{"type": _DETAIL, "value": _encoded(detail), "debug": detail}],
+    }
+
+
+def error_from(fields: Mapping[str, Any]) -> HeadraceError:
+    """Return the error that was sent: of its own class, where this version knows it."""
+    told = str(fields.get("message", "The engine refused"))
+    for detail in fields.get("details", ()):
+        if detail.get("type") == _DETAIL:
+            return _made({"message": told, **detail.get("debug", {})})
+    return ControlError(told, status=fields.get("code", "unknown"))
+
+
+def error_object(error: HeadraceError) -> dict[str, Any]:
+    """Return an error as plain values; of a configuration, with all its errors."""
+    shown: dict[str, Any] = {
+        "code": error.code,
+        "message": error.message,
+        "facts": {name: _plain(value) for name, value in error.facts.items()},
+        "remedy": error.remedy,
+    }
+    if isinstance(error, InvalidConfiguration) and error.errors:
+        shown["errors"] = [error_object(each) for each in error.errors]
+    return shown
+
+
+def error_of(shown: Mapping[str, Any] | None) -> HeadraceError | None:
+    """Return the error that `error_object` showed; None for none."""
+    return None if shown is None else _made(shown)
+
+
+def _made(shown: Mapping[str, Any]) -> HeadraceError:
+    known = {each.code: each for each in all_errors()}
+    kind = known.get(str(shown.get("code")), ControlError)
+    # Not as keywords: a fact may be called anything.
+    made = kind(str(shown["message"]), remedy=str(shown.get("remedy", "")) or None)
+    made.facts = dict(shown.get("facts", {}))
+    if isinstance(made, InvalidConfiguration):
+        made.errors = tuple(_made(each) for each in shown.get("errors", ()))
+    return made
+
+
+def _code(error: HeadraceError) -> str:
+    if isinstance(error, UnknownPipeline | UnknownIndex):
+        return "not_found"
+    if isinstance(error, UnknownTable):
+        return "failed_precondition"
+    return _BY_EXIT_CODE.get(error.exit_code, "internal")
+
+
+def _plain(value: object) -> object:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    return str(value)
+
+
+def _encoded(shown: Mapping[str, Any]) -> str:
+    """Return the detail as protobuf has it: code 1, message 2, remedy 3, facts 4, a map."""
+    texts = (shown["code"], shown["message"], shown["remedy"])
+    data = b"".join(_field(number, text.encode()) for number, text in enumerate(texts, 1))
+    for name, value in shown["facts"].items():
+        data += _field(4, _field(1, name.encode()) + _field(2, str(value).encode()))
+    return base64.b64encode(data).decode().rstrip("=")
+
+
+def _field(number: int, data: bytes) -> bytes:
+    """Return a field of protobuf with a length: its tag, its length, its bytes."""
+    length, size = b"", len(data)
+    while size > 0x7F:
+        length += bytes([size & 0x7F | 0x80])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + data
+
+
+def _exactly(stream: Reads, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        if not (more := stream.read(count - len(data))):
+            raise EOFError
+        data += more
+    return data

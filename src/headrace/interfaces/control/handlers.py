@@ -1,0 +1,304 @@
+"""
+What a running engine can be asked and told, without any transport.
+
+A verb takes the fields of a request and returns those of an answer, or a stream of them; it
+raises our errors. Whoever carries the bytes, a local socket or a network service, mounts
+the same verbs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from headrace.errors import BadRequest, NotRunning, UnknownPipeline
+from headrace.interfaces.control import reading
+from headrace.interfaces.control.messages import pipeline_fields, source_fields
+from headrace.interfaces.control.rates import Rates
+from headrace.interfaces.control.values import columns_shown
+
+if TYPE_CHECKING:
+    from headrace.control.engine import Engine
+    from headrace.control.info import PipelineInfo
+
+_HUMP = re.compile(r"(?<=[a-z0-9])[A-Z]")
+
+
+class Stream(Protocol):
+    """Answers one after the other; `close`, from any thread, ends it."""
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
+    def close(self) -> None: ...
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of a request; one that a verb does not know is refused."""
+
+
+class Nothing(Request, frozen=True):
+    """A request without fields."""
+
+
+class OfPipelines(Request, frozen=True):
+    """Which pipelines: one, those of a source, or with neither all of them."""
+
+    pipeline: str | None = None
+    source: str | None = None
+
+
+class OfPipeline(Request, frozen=True):
+    """Which pipeline."""
+
+    pipeline: str
+
+
+class Reload(OfPipeline, frozen=True):
+    """Which tables to copy anew: one, or all of the pipeline; how long to wait for it."""
+
+    table: str | None = None
+    wait_seconds: float = 0.0
+
+
+class Query(OfPipeline, frozen=True):
+    """
+    Which rows: those with a key, of a lookup or of an index, `limit` of these at most; with none
+    of the three, how many there are.
+    """
+
+    table: str | None = None
+    key: list[Any] | None = None
+    lookup: list[Any] | None = None
+    index: str | None = None
+    values: list[Any] = msgspec.field(default_factory=list)
+    limit: int | None = None
+
+
+class AllRows(OfPipeline, frozen=True):
+    """The rows of a table, `limit` at most."""
+
+    table: str | None = None
+    limit: int | None = None
+
+
+class Watch(OfPipeline, frozen=True):
+    """The changes of a table from now on, with the rows there are before them on request."""
+
+    table: str | None = None
+    rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing to ask: the shape of its request, and what answers."""
+
+    request: type[Request]
+    call: Callable[[Any], Any]
+
+    def __call__(self, fields: Mapping[str, Any]) -> Any:
+        """Check the fields, and answer."""
+        named = {_HUMP.sub(lambda hump: f"_{hump[0].lower()}", k): v for k, v in fields.items()}
+        try:
+            asked = msgspec.convert(named, self.request)
+        except msgspec.ValidationError as error:
+            # It speaks of fields and types, never of values.
+            raise BadRequest(f"The request does not fit: {error}") from None
+        return self.call(asked)
+
+
+class ControlService:
+    """
+    The verbs of one engine. Safe to call from several threads.
+
+    `phase` is `starting`, `running` or `stopping`, `step` what was reached last; whoever runs the
+    engine keeps them. Further verbs may be put into `unary` and `streams`.
+    """
+
+    def __init__(self, engine: Engine, *, service: str = "", phase: str = "running") -> None:
+        self._engine = engine
+        self._service = service
+        self._since = time.time()
+        self._turn = threading.Lock()
+        self.phase = phase
+        self.step = ""
+        self.rates = Rates(lambda: ((info.name, info.changes) for info in self._pipelines()))
+        self.unary: dict[str, Verb] = {
+            "Status": Verb(Nothing, self._status),
+            "Query": Verb(Query, self._query),
+            "Pause": Verb(OfPipelines, partial(self._rest, "pause")),
+            "Resume": Verb(OfPipelines, partial(self._rest, "resume")),
+            "Reload": Verb(Reload, self._reload),
+            "Explain": Verb(OfPipeline, self._explain),
+        }
+        self.streams: dict[str, Verb] = {
+            "Rows": Verb(AllRows, self._rows),
+            "Watch": Verb(Watch, self._watch),
+        }
+
+    def _status(self, _asked: Nothing) -> dict[str, Any]:
+        engine = self._engine
+        rates = self.rates.look()
+        sources = {info.name: info for info in engine.sources()}
+        pipelines = [
+            pipeline_fields(
+                info,
+                sources.get(info.source),
+                ready=engine.is_ready(pipeline=info.name),
+                rate=rates.get(info.name),
+            )
+            for info in self._pipelines()
+        ]
+        return {
+            "service": self._service,
+            "pid": os.getpid(),
+            "seconds": round(time.time() - self._since, 3),
+            "phase": self.phase,
+            "step": self.step,
+            "ready": self.phase == "running" and engine.is_ready(),
+            "sources": [source_fields(info) for info in sources.values()],
+            "pipelines": pipelines,
+        }
+
+    def _query(self, asked: Query) -> dict[str, Any]:
+        info = self._pipeline(asked.pipeline)
+        name, table = reading.table_of(info.name, self._engine.target(info.name), asked.table)
+        answer: dict[str, Any] = {
+            "table": name,
+            "position": reading.position_of(table),
+            **self._truth(info),
+        }
+        if asked.key is None and asked.lookup is None and asked.index is None:
+            return {**answer, "count": table.count()}
+        rows = reading.found(
+            table,
+            key=asked.key,
+            lookup=asked.lookup,
+            index=asked.index,
+            values=asked.values,
+            limit=asked.limit,
+        )
+        return {**answer, "columns": columns_shown(table.schema), "rows": rows}
+
+    def _rows(self, asked: AllRows) -> Stream:
+        info = self._pipeline(asked.pipeline)
+        if asked.limit is not None and asked.limit < 0:
+            raise BadRequest("A limit is not negative")
+        _, table = reading.table_of(info.name, self._engine.target(info.name), asked.table)
+        return _Begun(self._truth(info), reading.RowStream(table, asked.limit))
+
+    def _watch(self, asked: Watch) -> Stream:
+        info = self._pipeline(asked.pipeline)
+        _, table = reading.table_of(info.name, self._engine.target(info.name), asked.table)
+        return _Begun(self._truth(info), reading.ChangeStream(table, rows=asked.rows))
+
+    def _rest(self, what: str, asked: OfPipelines) -> dict[str, Any]:
+        if asked.pipeline is not None:
+            self._pipeline(asked.pipeline)
+        chosen = [
+            info.name
+            for info in self._running()
+            if asked.pipeline in (None, info.name) and asked.source in (None, info.source)
+        ]
+        if not chosen:
+            raise UnknownPipeline(
+                f"No pipeline takes from a source {asked.source}",
+                sources=sorted({info.source for info in self._pipelines()}),
+            )
+        # One after the other: two that cross would leave some paused and some not.
+        with self._turn:
+            call = self._engine.pause if what == "pause" else self._engine.resume
+            call(asked.pipeline, source=asked.source)
+        return {
+            "pipelines": [
+                {"name": info.name, **self._truth(info)}
+                for info in self._pipelines()
+                if info.name in chosen
+            ]
+        }
+
+    def _reload(self, asked: Reload) -> dict[str, Any]:
+        info = self._pipeline(asked.pipeline)
+        tables = [table.table for table in info.tables]
+        if asked.table is not None:
+            if asked.table not in tables:
+                raise UnknownPipeline(
+                    f"Pipeline {info.name} has no table {asked.table}", tables=tables
+                )
+            tables = [asked.table]
+        reload = partial(self._engine.reload, info.source, timeout=max(0.0, asked.wait_seconds))
+        # All are asked for before the first is waited for: they are copied side by side.
+        with ThreadPoolExecutor(max_workers=len(tables)) as pool:
+            done = list(pool.map(reload, tables))
+        return {
+            "tables": [
+                {"table": table, "done": each} for table, each in zip(tables, done, strict=True)
+            ],
+            **self._truth(self._engine.pipeline_info(info.name)),
+        }
+
+    def _explain(self, asked: OfPipeline) -> dict[str, Any]:
+        told = self._engine.explain(self._pipeline(asked.pipeline).name)
+        return {
+            "pipeline": asked.pipeline,
+            "plan": told.plan,
+            "jobs": told.jobs,
+            "tasks": told.tasks,
+            "last_job_ms": round(told.last_job_ms, 3),
+            "rows_in": told.rows_in,
+            "rows_out": told.rows_out,
+            "bytes_in": told.bytes_in,
+            "text": str(told),
+        }
+
+    def _truth(self, info: PipelineInfo) -> dict[str, Any]:
+        """Return whether what is read from a pipeline is up to date, and why not."""
+        source = next((each for each in self._engine.sources() if each.name == info.source), None)
+        ready = self._engine.is_ready(pipeline=info.name)
+        told = pipeline_fields(info, source, ready=ready, rate=None)
+        return {name: told[name] for name in ("state", "ready", "reason")}
+
+    def _pipelines(self) -> tuple[PipelineInfo, ...]:
+        # Until the start is done targets may not be open, and must not be asked.
+        return () if self.phase == "starting" else self._engine.pipelines()
+
+    def _running(self) -> tuple[PipelineInfo, ...]:
+        if not (found := self._pipelines()):
+            raise NotRunning(
+                "The engine has no pipeline at work yet"
+                if self.phase == "starting"
+                else "The engine has no pipeline",
+                remedy="See how far it is: headrace status.",
+            )
+        return found
+
+    def _pipeline(self, name: str) -> PipelineInfo:
+        found = self._running()
+        for info in found:
+            if info.name == name:
+                return info
+        raise UnknownPipeline(
+            f"There is no pipeline {name}", pipelines=sorted(info.name for info in found)
+        )
+
+
+class _Begun:
+    """A stream whose first message tells the state of its pipeline too."""
+
+    def __init__(self, first: Mapping[str, Any], stream: Stream) -> None:
+        self._first = first
+        self._stream = stream
+        self.close = stream.close
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        first = self._first
+        for each in self._stream:
+            yield {**first, **each}
+            first = {}

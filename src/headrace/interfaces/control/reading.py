@@ -1,0 +1,179 @@
+"""Rows and changes of a pipeline's target, for those who ask from another process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from headrace.errors import BadRequest, TableError, UnknownPipeline
+from headrace.interfaces.control.values import Rows, columns_shown, readings
+
+if TYPE_CHECKING:
+    from headrace.changelog.position import Position
+    from headrace.changelog.schema import TableSchema
+    from headrace.tables import Row
+    from headrace.targets.feed import ChangeReader
+
+_ROWS_A_MESSAGE = 500
+
+
+class ReadableTable(Protocol):
+    """A table that can be read from any thread, each call at one version of it."""
+
+    @property
+    def schema(self) -> TableSchema: ...
+    @property
+    def key(self) -> tuple[str, ...]: ...
+    @property
+    def position(self) -> Position: ...
+    def columns_of(self, index: str | None) -> tuple[str, ...]: ...
+    def get(self, *key: object) -> Row | None: ...
+    def lookup(self, *values: object) -> Row | None: ...
+    def lookup_all(self, index: str, *values: object) -> list[Row]: ...
+    def all(self) -> Iterator[Row]: ...
+    def count(self) -> int: ...
+    def changes(self, start: str = "now") -> ChangeReader: ...
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A target whose tables can be read here: those in memory."""
+
+    @property
+    def tables(self) -> tuple[str, ...]: ...
+    def table(self, name: str) -> ReadableTable: ...
+
+
+def table_of(pipeline: str, target: object, name: str | None) -> tuple[str, ReadableTable]:
+    """Return a table of a target; `name` may be left out where there is only one."""
+    if not isinstance(target, Readable):
+        raise BadRequest(
+            "The pipeline's target keeps no rows that can be read here",
+            remedy="Read them where the target keeps them; headrace status names its type.",
+            pipeline=pipeline,
+        )
+    tables = target.tables
+    if name is None:
+        if len(tables) != 1:
+            raise BadRequest(
+                "The pipeline has several tables" if tables else "The pipeline has no table yet",
+                remedy="Say which one: --table NAME.",
+                pipeline=pipeline,
+                tables=list(tables),
+            )
+        name = tables[0]
+    if name not in tables:
+        raise UnknownPipeline(
+            f"Pipeline {pipeline} has no table {name}",
+            remedy="Use one of its tables; they are listed in the message.",
+            tables=list(tables),
+        )
+    return name, target.table(name)
+
+
+def found(
+    table: ReadableTable,
+    *,
+    key: Sequence[object] | None,
+    lookup: Sequence[object] | None,
+    index: str | None,
+    values: Sequence[object],
+    limit: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return the rows asked for: by key, by the unique lookup, or by an index."""
+    rows: list[Row] = []
+    if key is not None:
+        rows = _first(table.get(*each) for each in _meanings(table, table.key, key))
+    elif lookup is not None:
+        columns = table.columns_of(None)
+        rows = _first(table.lookup(*each) for each in _meanings(table, columns, lookup))
+    elif index is not None:
+        columns = table.columns_of(index)
+        for each in _meanings(table, columns, values):
+            rows += table.lookup_all(index, *each)
+    shown = Rows(table.schema).shown
+    return [shown(row) for row in rows[:limit]]
+
+
+class RowStream:
+    """All rows of a table as they are at one moment, in messages of a few hundred."""
+
+    def __init__(self, table: ReadableTable, limit: int | None) -> None:
+        self._schema = table.schema
+        # Both before the first message: what is not ready is refused, not begun.
+        self._position = table.position
+        self._rows = itertools.islice(table.all(), limit)
+        self._closed = False
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield {"columns": columns_shown(self._schema), "position": str(self._position)}
+        shown = Rows(self._schema).shown
+        while not self._closed and (some := [*itertools.islice(self._rows, _ROWS_A_MESSAGE)]):
+            yield {"rows": [shown(row) for row in some]}
+
+    def close(self) -> None:
+        """Give no more."""
+        self._closed = True
+
+
+class ChangeStream:
+    """Every change of a table from here on; with `rows` the rows there are come first."""
+
+    def __init__(self, table: ReadableTable, *, rows: bool) -> None:
+        self._table = table
+        self._reader = table.changes("rows" if rows else "now")
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        # At once, so that whoever watches knows that nothing after this escapes him.
+        yield {"columns": columns_shown(self._table.schema)}
+        schema = self._table.schema
+        rows = Rows(schema)
+        for change in self._reader:
+            if self._table.schema is not schema:
+                schema = self._table.schema
+                rows = Rows(schema)
+                yield {"columns": columns_shown(schema)}
+            yield {
+                "op": change.op,
+                "key": rows.values(self._table.key, change.key),
+                "before": None if change.before is None else rows.shown(change.before),
+                "after": None if change.after is None else rows.shown(change.after),
+                "position": str(change.position),
+            }
+
+    def close(self) -> None:
+        """Give no more; whoever waits for the next one is told."""
+        self._reader.close()
+
+
+def _meanings(
+    table: ReadableTable, columns: Sequence[str], given: Sequence[object]
+) -> Iterator[tuple[object, ...]]:
+    if len(columns) != len(given):
+        raise BadRequest(
+            "Give one value for each column",
+            remedy="Pass the values in the order of the columns.",
+            columns=list(columns),
+            given=len(given),
+        )
+    schema = table.schema
+    return itertools.product(
+        *(
+            list(readings(schema.column(name), value))
+            for name, value in zip(columns, given, strict=True)
+        )
+    )
+
+
+def _first(rows: Iterator[Row | None]) -> list[Row]:
+    return [row] if (row := next((row for row in rows if row is not None), None)) else []
+
+
+def position_of(table: ReadableTable) -> str | None:
+    """Return the position of the rows that readers see; None before there are any."""
+    with suppress(TableError):
+        table.count()
+        return str(table.position)
+    return None

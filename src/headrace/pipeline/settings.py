@@ -1,0 +1,212 @@
+"""
+Filters and transforms in a configuration, and functions of the user as parts.
+
+The types have the names that users of the peer know; what they do is what the constructors
+of the same steps do.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.config.checking import Values
+from headrace.config.keys import Key
+from headrace.config.kinds import (
+    Anything,
+    Boolean,
+    Choice,
+    Duration,
+    Entries,
+    Integer,
+    ListOf,
+    Text,
+)
+from headrace.config.parts import Part
+from headrace.errors import BadPart
+from headrace.pipeline import steps
+
+if TYPE_CHECKING:
+    from headrace.targets.target import Target
+
+MODES = ("baseline_then_changes", "baseline", "changes")
+ON_SCHEMA_CHANGE = ("continue", "rebaseline", "stop")
+MAX_PER_BATCH = 20
+MAX_KEYS = 1_000
+"""As `definition` has them, which is not imported with Arrow for that."""
+
+
+def imported(call: str) -> Any:
+    """
+    Return the function that `module:function` names; `BadPart` where there is none.
+
+    Modules in the folder we stand in are found, too: a command's own path does not have it.
+    """
+    module, colon, name = call.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # At the end, so that nothing installed is shadowed by a file that happens to be here.
+        sys.path.append(here)
+    try:
+        found: Any = import_module(module) if colon and module and name else None
+        for part in name.split(".") if found is not None else ():
+            found = getattr(found, part)
+    except Exception as error:  # whatever an import may raise
+        raise BadPart(
+            "The function cannot be imported",
+            call=call,
+            error=type(error).__name__,
+            remedy="Write module:function, importable where the engine runs.",
+        ) from error
+    if not callable(found):
+        raise BadPart("There is no function", call=call, remedy="Write it as module:function.")
+    return found
+
+
+def _frame(name: str, values: Values) -> steps.Transform:
+    return steps.frame(imported(values["call"]))
+
+
+def _foreach_batch(name: str, values: Values) -> Target:
+    call = imported(values["call"])
+    from headrace.pipeline.foreach import foreach_batch
+
+    return foreach_batch(call)
+
+
+def _function(name: str, values: Values) -> steps.Function:
+    return steps.function(
+        values["call"],
+        columns=values.get("columns"),
+        reads=values["reads"],
+        batch=values["batch"],
+        time_limit=values["time_limit"],
+    )
+
+
+def _mask(name: str, values: Values) -> steps.Transform:
+    return steps.mask(*values["fields"], keep=values["keep"], with_=values["with"])
+
+
+_FIELD = Key("field", Text("status"), "The column.", required=True)
+_FIELDS = Key("fields", ListOf(Text(), 1, "[card_number]"), "The columns.", required=True)
+_CALL = Key(
+    "call",
+    Text('"module:function"'),
+    "The function, as `package.module:name`; also in a file of the folder the engine runs in.",
+    required=True,
+)
+_CALLED = (
+    _CALL,
+    Key("reads", ListOf(Text()), "The columns it is shown; all by default."),
+    Key(
+        "batch",
+        Boolean(),
+        "Whether it takes `pyarrow.RecordBatch`es instead of rows.",
+        default=False,
+    ),
+    Key("time_limit", Duration(), "How long it may take for one Arrow batch.", default="60s"),
+)
+
+FILTERS = {
+    "field-equals": Part(
+        "Keeps rows whose field has exactly this value.",
+        (
+            _FIELD,
+            Key(
+                "value",
+                Anything(),
+                "The value, in the column's type; null for none.",
+                required=True,
+            ),
+        ),
+        lambda _, values: steps.equals(values["field"], values["value"]),
+    ),
+    "field-prefix": Part(
+        "Keeps rows whose field is a text that begins with this one.",
+        (_FIELD, Key("prefix", Text("EU-"), "What it begins with.", required=True)),
+        lambda _, values: steps.prefix(values["field"], values["prefix"]),
+    ),
+    "field-regex": Part(
+        "Keeps rows in whose field a pattern is found.",
+        (_FIELD, Key("pattern", Text('"^EU-[0-9]+"'), "The pattern, Java's.", required=True)),
+        lambda _, values: steps.regex(values["field"], values["pattern"]),
+    ),
+    "where": Part(
+        "Keeps rows for which a condition is true.",
+        (Key("condition", Text('"total > 10"'), "Spark SQL over the columns.", required=True),),
+        lambda _, values: steps.where(values["condition"]),
+    ),
+    "function": Part("Keeps rows for which a function returns true.", _CALLED, _function),
+}
+
+TRANSFORMS = {
+    "drop-fields": Part(
+        "Leaves columns out.", (_FIELDS,), lambda _, values: steps.drop(*values["fields"])
+    ),
+    "rename-fields": Part(
+        "Gives columns other names, all at once.",
+        (
+            Key(
+                "mapping",
+                Entries(Text(), "OLD", least=1),
+                "The new names by the old ones: `{ cust = customer_id }`.",
+                required=True,
+            ),
+        ),
+        lambda _, values: steps.Rename(tuple(values["mapping"].items())),
+    ),
+    "derive": Part(
+        "Computes columns from the row.",
+        (
+            Key(
+                "columns",
+                Entries(Text('"qty * price"'), "COLUMN", least=1),
+                'Spark SQL by column: `{ total = "qty * price" }`.',
+                required=True,
+            ),
+        ),
+        lambda _, values: steps.Derive(tuple(values["columns"].items())),
+    ),
+    "add-timestamp": Part(
+        "Adds a column with the time of the commit; never the clock's.",
+        (
+            _FIELD,
+            Key("of", Choice(("commit",)), "Which time it is.", default="commit"),
+        ),
+        lambda _, values: steps.timestamp(values["field"], values["of"]),
+    ),
+    "mask": Part(
+        "Replaces each character of texts, but for the last few.",
+        (
+            _FIELDS,
+            Key("keep", Integer(0), "How many characters at the end stay.", default=0),
+            Key("with", Text('"*"'), "What is put in place of each.", default="*"),
+        ),
+        _mask,
+    ),
+    "function": Part(
+        "Computes columns with a function.",
+        (
+            *_CALLED,
+            Key(
+                "columns",
+                Entries(Text("double"), "COLUMN", least=1),
+                "The columns it gives and their types in SQL: `{ total = double }`.",
+                required=True,
+            ),
+        ),
+        _function,
+    ),
+    "frame": Part(
+        "Makes another DataFrame of each batch, by a function; one row a change.", (_CALL,), _frame
+    ),
+}
+
+TARGETS = {
+    "foreach-batch": Part(
+        "Calls a function `f(df, batch)` with each batch as a DataFrame.", (_CALL,), _foreach_batch
+    ),
+}

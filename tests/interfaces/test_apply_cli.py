@@ -1,0 +1,90 @@
+"""`headrace apply`: a changed configuration brought to an engine that runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.interfaces.cli import main
+from tests.interfaces.at_work import CONFIGURATION, started
+from tests.interfaces.test_run_cli import ended, ready
+from tests.support.shop import Shop, await_seen
+
+OPEN = """
+pipelines.open {
+  source = shop, tables = [orders], target { type = indexed-memory }
+  filters = [{ type = field-equals, field = status, value = open }]
+}
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "headrace.conf").write_text(CONFIGURATION)
+    shop = Shop(tmp_path)
+    yield shop
+    shop.close()
+
+
+def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    capsys.readouterr()
+    assert main.exit_code([*arguments, "--json", "--data", "data"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_what_changed_is_shown_and_done_while_the_engine_runs(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configuration = tmp_path / "headrace.conf"
+    with started("run", cwd=tmp_path) as child:
+        ready(child)
+        told = asked(capsys, "apply")
+        assert (told["steps"], told["now"]) == ([], False)
+        configuration.write_text(CONFIGURATION + OPEN)
+        assert main.exit_code(["apply", "--dry-run", "--config", "headrace.conf"]) == 0
+        shown = capsys.readouterr().out
+        assert "+ pipelines.open" in shown
+        assert "applied" not in shown
+        shop.insert(range(500, 503), status="open")
+        assert main.exit_code(["apply", "--yes", "--set", "data=data"]) == 0
+        assert "✓ applied" in capsys.readouterr().out
+        ready(child)
+        assert await_seen(lambda: asked(capsys, "query", "open", "--count")["count"] == 3)
+        configuration.write_text(CONFIGURATION.replace("orders {", "bills {"))
+        told = asked(capsys, "apply", "--yes")
+        assert told["done"]
+        steps = told["steps"]
+        assert isinstance(steps, list)
+        assert {(step["kind"], step["what"]) for step in steps} == {
+            ("add", "pipelines.bills"),
+            ("drop", "pipelines.orders"),
+            ("drop", "pipelines.open"),
+        }
+        ready(child)
+        status = asked(capsys, "status")
+        names = [each["name"] for each in status["pipelines"]]  # type: ignore[attr-defined]
+        assert names == ["bills"]
+        code, *_ = ended(child)
+    assert code == 0
+
+
+def test_a_wrong_configuration_changes_nothing_and_is_told_with_its_place(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started("run", cwd=tmp_path) as child:
+        ready(child)
+        (tmp_path / "headrace.conf").write_text(CONFIGURATION + OPEN.replace("[orders]", "[gone]"))
+        capsys.readouterr()
+        assert main.exit_code(["apply", "--yes"]) == 2
+        assert "headrace.conf:" in capsys.readouterr().err
+        assert main.exit_code(["status", "--ready"]) == 0
+        ended(child)
+
+
+def test_without_an_engine_there_is_nothing_to_apply_to(shop: Shop) -> None:
+    assert main.exit_code(["apply"]) == 4

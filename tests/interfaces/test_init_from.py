@@ -1,0 +1,189 @@
+"""`headrace init --from`: another engine's configuration becomes one of ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.config.hocon import parse
+from headrace.control.configured import configured
+from headrace.interfaces.cli.from_peer import Conversion, converted
+from headrace.interfaces.cli.main import exit_code
+from headrace.interfaces.cli.writing import Substituted, entry
+
+SECRET = "hunter2-4711"
+
+THEIRS = f"""
+sources {{
+  pg_main {{
+    type = postgresql
+    connection = "postgres://me:{SECRET}@db:5432/shop"
+    slot_mode = stateful
+    slot_name = their_slot
+    reconnect {{ max_attempts = 10 }}
+  }}
+  "PG Other" {{
+    type = pg
+    connection = "postgres://me:"${{DB_PASSWORD}}"@db/other"
+    publication {{
+      create = true, publish = [insert]
+      tables.orders {{ where = "a > 1", columns = [a] }}
+    }}
+  }}
+  lake {{ type = archive, store = local }}
+}}
+tables = [
+  {{
+    source = pg_main, schema = public, table = orders
+    targets = [
+      {{
+        type = indexed-memory
+        lookup_fields = [id]
+        additional_indexes = [{{ name = by_customer, fields = [customer_id] }}]
+        filters = [{{ type = field-equals, field = status, value = paid }}]
+        transforms = [
+          {{ type = drop-fields, fields = [card] }}
+          {{ type = add-timestamp, field = seen_at }}
+          {{ type = rename-fields, mapping {{ cust = customer_id }} }}
+        ]
+        error_handling {{ max_retries = 5, on_persistent_failure = isolate }}
+        buffer {{ max_size = 100 }}
+      }}
+      {{ type = http-sync, base_url = "https://x", auth_header = "Bearer {SECRET}" }}
+    ]
+    ttl {{ mode = field }}
+  }}
+  {{
+    source = "PG Other", schema = sales, table = orders
+    targets = [
+      {{ type = indexed-memory, error_handling.on_persistent_failure = stop_all }}
+      {{ type = indexed-memory, filters = [{{ type = custom, x = "{SECRET}" }}] }}
+    ]
+  }}
+  {{ source = lake, schema = public, table = x, targets = [{{ type = indexed-memory }}] }}
+]
+grpc {{ port = 4001 }}
+"""
+
+
+@pytest.fixture
+def made() -> Conversion:
+    return converted(THEIRS, "their.conf")
+
+
+def test_what_has_a_counterpart_is_carried_over(made: Conversion) -> None:
+    tree = parse(made.text, "headrace.conf", environment={"DB_PASSWORD": "x"})
+    found = configured(tree)
+    found.build()
+    shown = found.masked()
+    assert list(shown["sources"]) == ["pg_main", "pg_other"]
+    main, other = shown["sources"].values()
+    assert main["connection"] == "postgres://me@db:5432/shop"
+    assert main["password_ref"] == "env:PG_MAIN_PASSWORD"
+    assert (main["slot_mode"], other["slot_mode"]) == ("stateful", "ephemeral")
+    assert other["publication"]["publish"] == ["insert"]
+    assert other["publication"]["tables"] == {"orders": {"columns": ["a"], "where": "a > 1"}}
+    orders = shown["pipelines"]["orders"]
+    assert (orders["source"], orders["tables"]) == ("pg_main", ["orders"])
+    assert orders["filters"] == [{"type": "field-equals", "field": "status", "value": "paid"}]
+    assert orders["transforms"] == [
+        {"type": "drop-fields", "fields": ["card"]},
+        {"type": "add-timestamp", "field": "seen_at", "of": "commit"},
+        {"type": "rename-fields", "mapping": {"cust": "customer_id"}},
+    ]
+    assert orders["target"] == {
+        "type": "indexed-memory",
+        "lookup_fields": ["id"],
+        "indexes": {"by_customer": {"fields": ["customer_id"]}},
+    }
+    assert shown["pipelines"]["sales.orders"]["tables"] == ["sales.orders"]
+    assert (made.sources, made.pipelines) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "sources.pg_main.slot_name",
+        "sources.pg_main.reconnect.max_attempts",
+        "sources.lake",
+        "tables[0].targets[0].error_handling.max_retries",
+        "tables[0].targets[0].buffer.max_size",
+        "tables[0].targets[1]",
+        "tables[0].ttl.mode",
+        "tables[1].targets[0].error_handling.on_persistent_failure",
+        "tables[1].targets[1]",
+        "tables[2].targets[0]",
+        "grpc.port",
+    ],
+)
+def test_what_has_no_counterpart_is_named_in_a_comment(made: Conversion, left: str) -> None:
+    comments = " ".join(
+        line.strip().removeprefix("# ") for line in made.text.splitlines() if "#" in line
+    )
+    (note,) = [note for note in made.notes if note.startswith((f"{left} ", f"{left}:"))]
+    assert note in comments
+    assert "(their.conf:" in note
+
+
+def test_a_variable_stays_a_variable(made: Conversion) -> None:
+    assert 'connection = "postgres://me:"${DB_PASSWORD}"@db/other"' in made.text
+
+
+def test_no_secret_is_taken_over(made: Conversion) -> None:
+    assert SECRET not in made.text + "".join(made.notes)
+    assert any("PG_MAIN_PASSWORD" in note for note in made.notes)
+
+
+def test_it_is_written_beside_and_never_over_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("their.conf").write_text(THEIRS)
+    assert exit_code(["init", "--from", "their.conf"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "✓ headrace.conf written: 2 sources, 2 pipelines\n"
+    assert "headrace validate" in shown.err
+    assert SECRET not in shown.out + shown.err
+    written = Path("headrace.conf").read_text()
+    assert exit_code(["init", "--from", "their.conf"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert exit_code(["init", "--from", "their.conf", "--force", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pipelines"] == 2
+    assert Path("headrace.conf").read_text() == written
+    assert exit_code(["init", "--from", "their.conf", "--output", "other.conf"]) == 0
+    assert Path("other.conf").read_text() == written
+    monkeypatch.setenv("DB_PASSWORD", "x")
+    assert exit_code(["validate", "--offline"]) == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "plain",
+        "with space",
+        'quo"te',
+        "true",
+        "5",
+        "a.b",
+        "ünï",
+        "",
+        "${x}",
+        "inc",
+        "line\n",
+        5,
+        True,
+    ],
+)
+def test_what_is_written_reads_back(value: object) -> None:
+    tree = parse(f"key = {entry(value)}", "x.conf")
+    assert tree.plain() == {"key": value}
+    if isinstance(value, str) and value:
+        assert parse(f"{entry(value)} = 1", "x.conf").plain() == {value: 1}
+
+
+def test_variables_are_written_as_substitutions() -> None:
+    tree = parse("key = a${B}c${?D}", "x.conf", environment=Substituted())
+    text = f"key = {entry(tree.plain()['key'])}"  # type: ignore[index,call-overload]
+    assert parse(text, "y.conf", environment={"B": "b", "D": "d"}).plain() == {"key": "abcd"}

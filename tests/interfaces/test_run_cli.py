@@ -1,0 +1,244 @@
+"""`headrace run` as a child, with engines on Arrow: from a file to a clean stop."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.interfaces.cli import main
+from tests.interfaces.at_work import CONFIGURATION, lines_of, started
+from tests.interfaces.terminal import Terminal
+from tests.support.shop import Shop, await_seen
+
+RUN = ["-m", "tests.interfaces.at_work", "run"]
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "headrace.conf").write_text(CONFIGURATION)
+    shop = Shop(tmp_path)
+    yield shop
+    shop.close()
+
+
+def ready(child: subprocess.Popen[str], data: Path | str = "data") -> None:
+    """Wait until the engine of a child is ready, and no longer than the child lives."""
+
+    def is_ready() -> bool:
+        if child.poll() is not None:
+            pytest.fail(f"it ended: {child.communicate()}")
+        return main.exit_code(["status", "--ready", "--data", str(data)]) == 0
+
+    assert await_seen(is_ready)
+
+
+def said(child: subprocess.Popen[str], text: str) -> str:
+    """Read what a child says to stderr until it says this; return all of it."""
+    assert child.stderr is not None
+    read = ""
+    for line in child.stderr:
+        read += line
+        if text in line:
+            return read
+    return pytest.fail(f"it never said {text!r}: {read}")
+
+
+def ended(child: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[int, str, str]:
+    """Ask a child to end; return its exit code, and what it said that was not read yet."""
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.send_signal(number)
+    # Not `communicate`, which knows nothing of what lies in the buffers of a reader of lines.
+    out, err = child.stdout.read(), child.stderr.read()
+    return child.wait(60), out, err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+def test_a_run_is_ready_says_what_to_type_and_stops_cleanly(
+    shop: Shop, tmp_path: Path, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started("run", cwd=tmp_path) as child:
+        begun = said(child, "watch orders")
+        ready(child)
+        code, out, rest = ended(child, number)
+    err = begun + rest
+    assert (code, out) == (0, "")
+    assert "recording shop" in err
+    assert "ready: 1 pipeline, 10 rows" in err
+    for command in ("status", "query orders", "watch orders"):
+        assert f"headrace {command}" in err
+    assert err.rstrip().endswith("stopped")
+    assert main.exit_code(["status"]) == 4
+    assert not (tmp_path / "data" / "run" / "engine.json").exists()
+    assert (tmp_path / "data" / "lock").read_bytes() == b""
+
+
+def test_the_next_run_goes_on_where_this_one_stopped(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for count in (10, 12):
+        with started("run", "--json", cwd=tmp_path) as child:
+            ready(child)
+
+            def all_there(count: int = count) -> bool:
+                capsys.readouterr()
+                assert main.exit_code(["query", "orders", "--count", "--json"]) == 0
+                return bool(json.loads(capsys.readouterr().out) == {"count": count})
+
+            assert await_seen(all_there)
+            code, out, err = ended(child)
+        assert (code, err) == (0, "")
+        events = lines_of(out)
+        assert events[0] == {"event": "step", "text": "recording shop"}
+        assert events[-1] == {"event": "stopped"}
+        shop.insert(range(count + 1, count + 3))
+
+
+def test_a_second_run_is_told_who_holds_the_directory_and_the_first_goes_on(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started("run", cwd=tmp_path) as child:
+        ready(child)
+        with started("run", cwd=tmp_path) as second:
+            _, err = second.communicate(timeout=60)
+        assert second.returncode == 3
+        assert f"Process {child.pid}" in err
+        ready(child)
+        assert ended(child)[0] == 0
+
+
+def test_a_wrong_configuration_ends_it_with_exit_code_2(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "headrace.conf").write_text(CONFIGURATION.replace("[orders]", "[order]"))
+    with started("run", cwd=tmp_path) as child:
+        _, err = child.communicate(timeout=60)
+    assert child.returncode == 2
+    assert "order" in err
+    assert "→ " in err
+    assert "Traceback" not in err
+
+
+def test_options_say_where_everything_is(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    config = str(tmp_path / "headrace.conf")
+    with started("run", "--config", config, "--set", "data=here", cwd=elsewhere) as child:
+        ready(child, elsewhere / "here")
+        err = said(child, "watch orders")
+        assert ended(child)[0] == 0
+    assert f"status --config {config} --set data=here" in err
+    with started("run", "--config", config, "--data", "there", cwd=elsewhere) as child:
+        ready(child, elsewhere / "there")
+        err = said(child, "watch orders")
+        assert ended(child)[0] == 0
+    assert "status --data there" in err
+
+
+def test_states_that_change_are_told_as_they_do(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started("run", "--json", cwd=tmp_path) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            event = json.loads(line)
+            if event["event"] == "ready":
+                break
+        assert event["status"]["pipelines"][0]["rows"] == 10
+        assert main.exit_code(["pause", "orders"]) == 0
+        changed = json.loads(child.stdout.readline())
+        assert (changed["event"], changed["name"], changed["old"], changed["new"]) == (
+            "changed",
+            "orders",
+            "streaming",
+            "paused",
+        )
+        assert ended(child)[0] == 0
+    # A restart keeps to the pause: it is never ready, and says why.
+    with started("run", cwd=tmp_path) as child:
+        assert await_seen(lambda: main.exit_code(["status"]) == 0)
+        capsys.readouterr()
+        assert main.exit_code(["status", "--wait", "1s"]) == 3
+        assert "headrace resume orders" in capsys.readouterr().out
+        assert ended(child)[0] == 0
+
+
+def test_a_pipeline_that_failed_is_told_and_the_exit_code_says_so(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started("run", cwd=tmp_path) as child:
+        ready(child)
+        app = sqlite3.connect(shop.path)
+        app.execute("drop table orders")
+        app.commit()
+        app.close()
+        said(child, "→ failed")
+        assert main.exit_code(["status", "--ready"]) == 3
+        code, _, err = ended(child)
+    assert code == 1
+    assert "→ " in err
+
+
+def test_the_end_may_be_asked_for_while_it_starts(shop: Shop, tmp_path: Path) -> None:
+    with started("run", cwd=tmp_path) as child:
+        assert await_seen(lambda: (tmp_path / "data" / "run" / "engine.json").exists())
+        code, _, err = ended(child)
+    assert code == 0
+    assert "stopped" in err
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_on_a_terminal_it_draws_and_leaves_lines_behind(
+    shop: Shop, tmp_path: Path, no_color: str
+) -> None:
+    shop.insert(range(11, 5_000))
+    terminal = Terminal(RUN, tmp_path, 100, no_color=no_color)
+    terminal.until(lambda text: "try next, in another terminal" in text)
+    assert "ready: 1 pipeline, 4,999 rows" in terminal.all_text
+    terminal.child.sendintr()
+    assert terminal.to_the_end() == 0
+    assert "stopped" in terminal.all_text
+    assert "copying" not in terminal.text
+    colours = [code for code in (b"\x1b[31m", b"\x1b[32m") if code in terminal.raw]
+    assert not (no_color and colours)
+
+
+def test_a_table_that_is_copied_has_a_bar_with_its_rate_and_time_left(
+    shop: Shop, tmp_path: Path
+) -> None:
+    shop.insert(range(11, 30_001))
+    shop.app.execute("analyze")  # else SQLite does not know how many rows there are
+    slowly = CONFIGURATION.replace('"shop.db" }', '"shop.db", copy_rows_per_s = 10000 }')
+    (tmp_path / "headrace.conf").write_text(slowly)
+    terminal = Terminal(RUN, tmp_path, 100)
+    moving = re.compile(r"copying orders .* \d+% [\d,]+ rows, [\d,]+ rows/s, \d+ s left")
+    terminal.until(lambda text: bool(moving.search(text)))
+    terminal.until(lambda text: "try next, in another terminal" in text)
+    assert "copying orders" not in terminal.text
+    terminal.child.sendintr()
+    assert terminal.to_the_end() == 0
+
+
+def test_no_planted_secret_is_in_what_is_shown_or_logged(shop: Shop, tmp_path: Path) -> None:
+    address = "postgresql://bob:hush-hush@127.0.0.1:1/shop"
+    more = f'''
+sources.main {{ type = postgres, connection = "{address}" }}
+pipelines.goods {{ source = main, tables = [goods], target {{ type = indexed-memory }} }}
+'''
+    (tmp_path / "headrace.conf").write_text(CONFIGURATION + more)
+    for options in ([], ["--json"]):
+        with started("run", *options, cwd=tmp_path) as child:
+            out, err = child.communicate(timeout=60)
+        assert child.returncode != 0
+        assert "main" in out + err
+        assert "hush-hush" not in out + err
+    logs = [each for each in tmp_path.rglob("*.log") if each.is_file()]
+    assert not any("hush-hush" in each.read_text() for each in logs)

@@ -1,0 +1,320 @@
+"""`headrace status`, `top`, `pause`, `resume`, `reload`, `explain`: what they say and return."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from headrace.interfaces.cli import main, show
+from headrace.interfaces.cli.copies import copy_bar, copy_text, time_text
+from headrace.interfaces.cli.status_views import lag_text, rate_text, status_view
+from tests.interfaces.at_work import AtWork, at_work, lines_of
+from tests.interfaces.terminal import Terminal
+from tests.support.arrow_runner import ArrowRunner
+from tests.support.shop import await_seen, await_that
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[AtWork]:
+    monkeypatch.chdir(tmp_path)
+    with at_work(tmp_path) as found:
+        yield found
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """Run a command in this process; return what it printed to stdout."""
+    assert main.exit_code(list(arguments)) == code
+    return capsys.readouterr().out
+
+
+VERBS: list[list[str]] = [
+    ["status"],
+    ["top", "--once"],
+    ["query", "orders"],
+    ["watch", "orders", "--rows", "--limit", "1"],
+    ["pause", "orders"],
+    ["resume", "orders"],
+    ["reload", "orders"],
+]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_every_verb_finds_its_engine_as_it_is_told(
+    verb: list[str],
+    here: AtWork,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.exit_code(verb) == 0  # by headrace.conf in this folder
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert main.exit_code(verb) == 4
+    assert main.exit_code([*verb, "--data", here.data]) == 0
+    # What a file says begins where the file lies, an option where we stand.
+    assert main.exit_code([*verb, "--config", str(tmp_path / "headrace.conf")]) == 0
+    assert main.exit_code([*verb, "--set", "data=../data"]) == 0
+    assert "No engine runs here" in capsys.readouterr().err
+
+
+def test_explain_needs_spark_and_says_so(here: AtWork, capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (
+        ["--data", here.data],
+        ["--config", "headrace.conf"],
+        ["--set", "data=data"],
+        ["--json"],
+    ):
+        assert main.exit_code(["explain", "orders", *options]) == 3
+    out, err = capsys.readouterr()
+    assert "runs without Spark" in err
+    assert json.loads(out)["error"]["code"] == "control.not_running"
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_without_an_engine_every_verb_says_what_to_type(
+    verb: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.exit_code(verb) == 4
+    assert "headrace run" in capsys.readouterr().err
+    assert main.exit_code([*verb, "--json"]) == 4
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert (error["code"], "headrace run" in error["remedy"]) == ("control.no_engine", True)
+
+
+def test_status_is_the_table_of_the_manual(
+    here: AtWork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, row, last = told(capsys, "status").splitlines()
+    assert " ".join(head.split()) == "PIPELINE SOURCE TARGET STATE ROWS LAG RATE POSITION"
+    name, source, target, state, rows, *_, position = row.split()
+    assert (name, source, target, state, rows) == (
+        "orders",
+        "shop",
+        "indexed-memory",
+        "streaming",
+        "10",
+    )
+    assert position == str(here.engine.pipelines()[0].position)
+    assert last.startswith("✓ ready (pid ")
+
+
+def test_status_as_json_is_one_object(here: AtWork, capsys: pytest.CaptureFixture[str]) -> None:
+    (status,) = lines_of(told(capsys, "status", "--json"))
+    assert (status["ready"], status["service"], status["phase"]) == (True, "shop", "running")
+
+
+@pytest.mark.meets("R12")
+def test_a_paused_pipeline_is_not_green(here: AtWork, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "pause", "orders") == "orders is paused\n"
+    told(capsys, "status")
+    assert main.exit_code(["status", "--ready"]) == 3
+    out = capsys.readouterr().out
+    assert "paused" in out
+    assert "✗ not ready: orders" in out
+    assert "headrace resume orders" in out
+    assert main.exit_code(["status", "--wait", "300ms"]) == 3
+    capsys.readouterr()
+    assert lines_of(told(capsys, "resume", "--all", "--json"))[0]["name"] == "orders"
+    assert main.exit_code(["status", "--wait", "30s", "--ready"]) == 0
+
+
+def test_pause_takes_a_source_or_all_and_never_nothing(
+    here: AtWork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.exit_code(["pause"]) == 2
+    assert main.exit_code(["pause", "orders", "--all"]) == 2
+    capsys.readouterr()
+    assert told(capsys, "pause", "--source", "shop") == "orders is paused\n"
+    told(capsys, "resume", "--source", "shop")
+    paused = lines_of(told(capsys, "pause", "--all", "--json"))
+    assert paused == [{"name": "orders", "state": "paused", "ready": False, "reason": ""}]
+    assert main.exit_code(["pause", "other"]) == 2
+    assert "pipelines orders" in capsys.readouterr().err
+
+
+def test_a_failed_pipeline_is_told_with_its_remedy_and_resume_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bad = {11}
+    runner = ArrowRunner(fails=lambda pipeline, row: "NO" if row["id"] in bad else None)
+    with at_work(tmp_path, runner) as here:
+        here.shop.insert(range(11, 12))
+        assert await_that(here.engine, lambda: here.engine.pipelines()[0].state == "failed")
+        assert main.exit_code(["status", "--ready"]) == 3
+        out = capsys.readouterr().out
+        assert "pipeline orders is failed" in out
+        assert "pipeline.row_failed" in out
+        assert "→ " in out
+        assert "✗ not ready: orders" in out
+        assert main.exit_code(["query", "orders", "--count"]) == 0
+        assert "! orders is failed" in capsys.readouterr().err
+        bad.clear()
+        told(capsys, "resume", "orders")
+        assert here.engine.await_ready(30)
+        assert "✓ ready" in told(capsys, "status")
+
+
+def test_a_reload_is_asked_for_or_waited_for(
+    here: AtWork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = here.engine.pipelines()[0].tables[0].baseline
+    assert told(capsys, "reload", "orders", "--wait", "30s") == "orders is copied anew\n"
+    assert here.engine.pipelines()[0].tables[0].baseline > before
+    (asked,) = lines_of(told(capsys, "reload", "orders", "--table", "orders", "--json"))
+    assert [each["table"] for each in asked["tables"]] == ["orders"]
+    assert main.exit_code(["reload", "orders", "--table", "other"]) == 2
+    assert here.engine.await_ready(30)
+    here.engine.pause("orders")
+    capsys.readouterr()
+    assert main.exit_code(["reload", "orders", "--wait", "200ms"]) == 3
+    out, err = capsys.readouterr()
+    assert (out, "paused" in err) == ("orders will be copied anew\n", True)
+
+
+def test_top_looks_once_or_again_and_again(
+    here: AtWork, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "streaming" in told(capsys, "top", "--once")
+    assert lines_of(told(capsys, "top", "--once", "--json"))[0]["ready"] is True
+
+
+@pytest.mark.parametrize("end", ["q", "\x03"], ids=["q", "ctrl-c"])
+def test_top_on_a_terminal_is_live_and_ends_when_asked(
+    here: AtWork, tmp_path: Path, end: str
+) -> None:
+    terminal = Terminal(["-m", "headrace", "top"], tmp_path, 110)
+    terminal.until(lambda text: "streaming" in text and "q ends it" in text)
+    here.engine.pause("orders")
+    terminal.until(lambda text: "paused" in text and "not ready" in text)
+    terminal.child.send(end)
+    assert terminal.to_the_end() == 0
+
+
+def test_an_engine_that_starts_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.exit_code(["status", "--wait", "300ms"]) == 4
+    assert main.exit_code(["status", "--wait", "soon"]) == 2
+
+
+STARTING: dict[str, Any] = {
+    "pid": 7,
+    "seconds": 3.2,
+    "phase": "starting",
+    "step": "recording shop",
+    "ready": False,
+    "pipelines": [],
+    "sources": [
+        {
+            "name": "shop",
+            "state": "waiting",
+            "reason": "transaction of pid 99",
+            "error": None,
+            "left_out": {"audit": {"message": "No key", "remedy": "Give it one.", "code": "x.y"}},
+            "copies": [
+                {
+                    "table": "orders",
+                    "rows": 500,
+                    "expected": 2_000,
+                    "rows_per_s": 250.0,
+                    "left_seconds": 6.0,
+                    "waits": "",
+                    "seconds": 2.0,
+                }
+            ],
+        }
+    ],
+}
+
+
+def drawn(view: object) -> str:
+    paper = io.StringIO()
+    Console(width=120, file=paper).print(view)
+    return paper.getvalue()
+
+
+def test_an_engine_that_starts_shows_how_far_it_is() -> None:
+    text = drawn(status_view(STARTING))
+    assert "copying orders: 500 of about 2,000 rows, 250 rows/s, 6 s left" in text
+    assert "source shop is waiting: transaction of pid 99" in text
+    assert "source shop leaves out audit: No key" in text
+    assert "… starting: recording shop" in text
+
+
+def test_a_bar_shows_share_speed_and_time_left() -> None:
+    copy = STARTING["sources"][0]["copies"][0]
+    assert "25%" in drawn(copy_bar(copy))
+    assert "250 rows/s, 6 s left" in drawn(copy_bar(copy))
+    unknown = {**copy, "expected": None, "left_seconds": None, "waits": "pid 9"}
+    assert "%" not in drawn(copy_bar(unknown))
+    assert copy_text(unknown) == "copying orders: 500 rows, 250 rows/s, waits for pid 9"
+
+
+def test_figures_are_no_finer_than_known() -> None:
+    assert [lag_text(each) for each in (None, 0.038, 2.34, 75, 600)] == [
+        "-",
+        "38 ms",
+        "2.3 s",
+        "75 s",
+        "10 min",
+    ]
+    assert [rate_text(each) for each in (None, 0.0, 0.4, 212.4)] == ["-", "0/s", "0.4/s", "212/s"]
+    assert time_text(2 * 3600 + 60) == "2 h 01 min"
+
+
+@pytest.mark.parametrize(
+    ("shell", "said"),
+    [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete --no-files")],
+)
+def test_completion_is_a_script_of_the_shell(
+    shell: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = told(capsys, "completion", shell)
+    assert said in script
+    assert "_HEADRACE_COMPLETE" in script
+
+
+def test_a_shell_is_told_the_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_HEADRACE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "headrace sta")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    with pytest.raises(SystemExit):
+        main.exit_code([])
+    assert "status" in capsys.readouterr().out
+
+
+def test_a_shell_is_told_the_pipelines_of_the_running_engine(
+    here: AtWork, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_HEADRACE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", "headrace query or")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit):
+        main.exit_code([])
+    assert capsys.readouterr().out.split() == ["plain,orders"]
+    here.serving.close()
+    with pytest.raises(SystemExit):
+        main.exit_code([])
+    assert capsys.readouterr().out.strip() == ""
+
+
+def test_nothing_that_a_view_needs_is_missing_in_what_the_engine_tells(here: AtWork) -> None:
+    asked = here.serving.service.unary["Status"]({})
+    assert "streaming" in drawn(status_view(asked))
+    assert show.DONE == 0
+    assert await_seen(lambda: here.serving.service.rates.look()["orders"] is not None)

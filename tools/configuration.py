@@ -1,0 +1,120 @@
+"""The page of every key of a configuration, made from the keys themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from headrace.config.keys import Key, Kind
+from headrace.config.kinds import Entries, ListOf, Section
+from headrace.config.parts import Catalogue, PartOf
+from headrace.control.configured_keys import KEYS
+from headrace.control.configured_parts import FILTERS, SOURCES, TARGETS, TRANSFORMS
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Made from the keys of each part by `make reference`; edit them there. -->
+
+Every key there is; any other is refused, with the nearest known one. `headrace validate` tells all
+that is wrong at once, with file, line and column; `headrace config` prints what is in effect,
+secrets masked, with where each value comes from.
+
+Values come from, each over those before: the defaults on this page, the file (`--config FILE`, by
+default `headrace.conf` in the present folder), the files of the folder `headrace.conf.d` beside it,
+the environment (`HEADRACE_SOURCES__SHOP__PATH` is `sources.shop.path`), and `--set key=value`.
+
+| kind | written as |
+|---|---|
+| text | `shop`, or in quotes: `"a text, with anything in it"` |
+| path | a text; in a file it begins at the folder of that file, elsewhere at the present one |
+| boolean | `true`, `false`; also `yes`, `no`, `on`, `off` |
+| duration | a number and a unit: `500ms`, `10s`, `5m`, `24h`, `7d` |
+| size | a number and a unit, `512MiB`, `1GB`; without one it is bytes |
+| list | `[a, b]` |
+| by name | a section of names that are yours: `by_customer { … }` |
+| connection | a connection string or URI as libpq takes it; shown without its password |
+| reference | where a secret is: `env:NAME`, `file:/path`, or a scheme that a package provides |
+"""
+
+_PARTS: Sequence[tuple[Catalogue, str, str]] = (
+    (SOURCES, "Sources", "Keys of `sources.ID` by its `type`; every type has those above as well."),
+    (TARGETS, "Targets", "Keys of `pipelines.ID.target` by its `type`."),
+    (FILTERS, "Filters", "Keys of an entry of `pipelines.ID.filters` by its `type`."),
+    (TRANSFORMS, "Transforms", "Keys of an entry of `pipelines.ID.transforms` by its `type`."),
+)
+
+
+def page() -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield _INTRODUCTION
+    yield "## All keys"
+    yield ""
+    yield from _table(KEYS, "")
+    for catalogue, title, about in _PARTS:
+        yield ""
+        yield f"## {title}"
+        yield ""
+        yield f"{about} Packages add types by entry points of the group `{catalogue.group}`."
+        for type, part in catalogue.built_in.items():
+            also = f" (also `{'`, `'.join(part.also)}`)" if part.also else ""
+            yield ""
+            yield f"### {type}"
+            yield ""
+            yield f"{part.doc} `type = {type}`{also}."
+            yield ""
+            yield from _table(part.keys, "")
+
+
+def _table(keys: Sequence[Key], path: str) -> Iterator[str]:
+    yield "| key | kind | default | |"
+    yield "|---|---|---|---|"
+    yield from _rows(keys, path)
+
+
+def _rows(keys: Sequence[Key], path: str) -> Iterator[str]:
+    for key in keys:
+        here = f"{path}{key.name}"
+        below, deeper = _within(key.kind, here)
+        # A section by itself says nothing that its keys do not.
+        if not isinstance(key.kind, Section):
+            yield f"| `{here}` | {_cell(key.kind.says)} | {_default(key)} | {_cell(key.doc)} |"
+        yield from _rows(deeper, below)
+
+
+def _within(kind: Kind, path: str) -> tuple[str, Sequence[Key]]:
+    """Return the keys below a key, and the path they have in front."""
+    match kind:
+        case Section(keys):
+            return f"{path}.", keys
+        case Entries(of):
+            return _within(of, f"{path}.{kind.called}")
+        case ListOf(of):
+            return _within(of, f"{path}[]")
+        case PartOf():
+            type_ = Key("type", _Types(kind.catalogue), f"Which {kind.says} it is.", required=True)
+            return f"{path}.", (type_, *kind.common)
+    return path, ()
+
+
+class _Types:
+    """Shows the types of a catalogue, ours alone: the page is the same on every machine."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.says = " or ".join(f"`{name}`" for name in catalogue.built_in)
+
+    def read(self, node: object, at: str, problems: object) -> None:
+        """Never asked for."""
+
+
+def _default(key: Key) -> str:
+    if key.required:
+        return "*required*"
+    if key.default in (None, [], {}):
+        return ""
+    return f"`{key.default if isinstance(key.default, str) else json.dumps(key.default)}`"
+
+
+def _cell(text: str) -> str:
+    # Markdown would take it for the table's own.
+    return text.replace("|", "\\|")

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from headrace.capture.sqlite.source import sqlite
     from headrace.changelog.position import Position
     from headrace.control.engine import Engine
-    from headrace.control.info import PipelineInfo, SourceInfo, TableInfo
+    from headrace.control.info import LogInfo, PipelineInfo, SourceInfo, TableInfo
+    from headrace.control.keeping import log
     from headrace.control.record import record
     from headrace.control.replay_plan import Replayed, ReplayProgress
     from headrace.errors import HeadraceError
@@ -63,6 +64,7 @@ __all__ = [
     "Engine",
     "FrameBatch",
     "HeadraceError",
+    "LogInfo",
     "Pipeline",
     "PipelineInfo",
     "Position",
@@ -79,6 +81,7 @@ __all__ = [
     "foreach_batch",
     "frame",
     "function",
+    "log",
     "mask",
     "memory",
     "postgres",
@@ -98,6 +101,7 @@ _HOMES = {
     "Engine": "headrace.control.engine",
     "FrameBatch": "headrace.pipeline.foreach",
     "HeadraceError": "headrace.errors",
+    "LogInfo": "headrace.control.info",
     "Pipeline": "headrace.pipeline.definition",
     "PipelineInfo": "headrace.control.info",
     "Position": "headrace.changelog.position",
@@ -114,6 +118,7 @@ _HOMES = {
     "foreach_batch": "headrace.pipeline.foreach",
     "frame": "headrace.pipeline.steps",
     "function": "headrace.pipeline.steps",
+    "log": "headrace.control.keeping",
     "mask": "headrace.pipeline.steps",
     "memory": "headrace.targets.memory",
     "postgres": "headrace.capture.postgres.definition",

@@ -178,7 +178,7 @@ def test_a_refresh_reads_what_appeared_and_lists_no_folder() -> None:
     assert len(list(reader.load())) == 2
     steps.clear()
     assert list(reader.refresh()) == []
-    assert steps == ["read"]
+    assert steps == ["read", "size"]
     for number in (3, 4):
         writer.append(beat(number))
     assert [entry.entry for entry in reader.refresh(3)] == [3]

@@ -442,7 +442,7 @@ def test_a_failed_checkpoint_stops_the_writer_and_is_made_good(
     log = begun(files)
     for commit in range(1, 999):
         log.heartbeat(At(commit))
-    disk.fail("write", errno.EIO, part="checkpoint")
+    disk.fail("write", errno.EIO, part="state")
     with pytest.raises(StorageError):
         log.heartbeat(At(2_000))
     again = opened(files, term=2)

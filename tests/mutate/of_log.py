@@ -22,19 +22,19 @@ OF_LOG = (
     Mutation(
         "index before segment sync",
         "changelog/writer.py",
-        '            self._segments.settle("")\n            reach(SEGMENT_WRITTEN)\n'
+        '            self.segments.settle("")\n            reach(SEGMENT_WRITTEN)\n'
         "            flush = self._flushed(pending, pending.upto)\n"
-        "            self._append(flush)\n",
+        "            self.enter(flush)\n",
         "            reach(SEGMENT_WRITTEN)\n"
         "            flush = self._flushed(pending, pending.upto)\n"
-        "            self._append(flush)\n"
-        '            self._segments.settle("")\n',
+        "            self.enter(flush)\n"
+        '            self.segments.settle("")\n',
     ),
     Mutation(
         "baseline's entry before its files",
         "changelog/writer.py",
-        '            self._segments.settle("")\n            self._append(entry)\n',
-        '            self._append(entry)\n            self._segments.settle("")\n',
+        '            self.segments.settle("")\n            self.enter(entry)\n',
+        '            self.enter(entry)\n            self.segments.settle("")\n',
     ),
     Mutation(
         "no fsync of files",
@@ -60,8 +60,8 @@ OF_LOG = (
     Mutation(
         "names that were seen are not made durable",
         "changelog/index.py",
-        "        if end:\n",
-        "        if end < 0:\n",
+        "        if names:\n",
+        "        if False:\n",
     ),
     Mutation(
         "no lineage check in the recorder",
@@ -86,9 +86,7 @@ OF_LOG = (
         "the broom before the claim",
         "changelog/writer.py",
         "        # R31: first the number, then the broom. See the top of this module.\n",
-        '        for name in sorted(set(self._segments.list("")) - named):\n'
-        "            with suppress(FileNotFoundError):\n"
-        "                self._segments.remove(name)\n",
+        "        sweep(self.segments, history)\n",
         seeds=4_000,
     ),
     Mutation(
@@ -104,5 +102,47 @@ OF_LOG = (
         "            return False\n",
         "            raise\n",
         test=FINDINGS,
+    ),
+    Mutation(
+        "who reads below what is kept gets fewer rows",
+        "changelog/reader.py",
+        "            if str(after) < history.floor:\n",
+        "            if False:\n",
+        test="tests/changelog/test_log_pruning.py",
+    ),
+    Mutation(
+        "files that were dropped go without a lease",
+        "changelog/opening.py",
+        " - history.names() - leased)",
+        " - history.names())",
+        test="tests/changelog/test_log_pruning.py",
+    ),
+    Mutation(
+        "a number that was freed is taken again",
+        "changelog/index.py",
+        "        if self.last:\n            try:\n                self._files.size",
+        "        if False:\n            try:\n                self._files.size",
+        test="tests/changelog/test_log_pruning.py",
+    ),
+    Mutation(
+        "a flush reaches over where somebody begins",
+        "changelog/compaction.py",
+        "            if run and history.lasts[at] > fence:\n",
+        "            if False:\n",
+        test="tests/changelog/test_log_compaction.py",
+    ),
+    Mutation(
+        "a fold forgets the old key of a row",
+        "changelog/folding.py",
+        "            if op == Op.DELETE or (old is not None and old != new):\n",
+        "            if op == Op.DELETE:\n",
+        test="tests/changelog/test_log_folding.py",
+    ),
+    Mutation(
+        "a folded baseline answers a reload",
+        "control/loading.py",
+        "    return not (baseline.copy or baseline.baseline) <= than <= baseline.baseline\n",
+        "    return baseline.baseline != than\n",
+        test="tests/control/test_log_care.py",
     ),
 )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.changelog.entry import Flush, Gap, Heartbeat
-from headrace.changelog.position import Position
+from headrace.changelog.entry import Baseline, Flush, Gap, Heartbeat
+from headrace.changelog.log import LogReader
+from headrace.changelog.position import ORIGIN, Position
 from headrace.control.states import TableState
+from headrace.storage.files import Files
 from headrace.testing.source import MemoryPosition
 from tests.simulation.database import Violation
 from tests.simulation.engine import ROOT
@@ -80,6 +82,9 @@ def count(world: World) -> None:
         ] += 1
         if isinstance(entry, Flush):
             world.counts["changes recorded"] += sum(file.rows for file in entry.files)
+        if isinstance(entry, Baseline) and entry.copy:
+            world.counts["baseline folded"] += 1
+            world.counts["baseline folded with changes"] += entry.rows > 0
     for disk in world.durable_disks:
         world.counts["durable target loaded"] += len(disk.earlier)
         world.counts["durable effects"] += len(disk.effects) + sum(map(len, disk.earlier))
@@ -145,7 +150,9 @@ def _check_wishes(world: World, life: Life) -> None:
             left.append(wish)
             continue
         began = life.seats[wish.pipeline].target.began[wish.table]
-        if (began.log, began.baseline) <= wish.newest:
+        # One that was folded is as old as its copy, whatever its number is.
+        copy = world.watch.copies.get(began.baseline, 0) if began.log == world.watch.log else 0
+        if (began.log, copy or began.baseline) <= wish.newest:
             raise Violation(f"{wish} was taken, and p{wish.pipeline} shows {began}")
         if began.log == wish.newest[0] and (began.life, began.commit) < (
             wish.source.life,
@@ -186,8 +193,37 @@ def _check_log(world: World) -> None:
             case Heartbeat():
                 place = MemoryPosition.parse(entry.source)
     _compare(world, begun, place, found)
+    _check_kept(world)
     if place != database.position:
         raise Violation(f"the log ends at {place}, and the source is at {database.position}")
+
+
+def _check_kept(world: World) -> None:
+    """The log, as it is read now, has every change that was not pruned, and in order (R27)."""
+    reader = LogReader.open(Files(world.disk, ROOT), world.database.name)
+    floor = reader.floor
+    for table in reader.tables():
+        wanted = [
+            (at, what)
+            for entry in world.watch.entries
+            if isinstance(entry, Flush) and entry.span[1] > floor
+            for at, what in sorted(_rows(world, entry), key=lambda row: row[0])
+            if what[0] == table
+        ]
+        has = [
+            (piece.flush.epoch, row["_commit"], row["_ordinal"])
+            for piece in reader._history.tables[table].pieces
+            for file in piece.files
+            for row in reader.rows(file).to_pylist()
+        ]
+        if has != [at for at, _ in wanted]:
+            raise Violation(f"the log has {has} of {table} beyond {floor}, and had {wanted}")
+        usable = reader.usable_baseline(table)
+        for file in usable.files if usable else ():
+            reader.verify(file)
+        if usable is not None and usable.window[0] < floor:
+            raise Violation(f"a baseline from {usable.first} is used, and {floor} is pruned")
+    world.counts["log pruned"] += floor != ORIGIN
 
 
 def _compare(
@@ -224,9 +260,7 @@ def _rows(world: World, flush: Flush) -> list[tuple[Place, Any]]:
     first, final = flush.span
     rows: list[tuple[Place, Any]] = []
     for file in flush.files:
-        path = f"{ROOT}/log/{world.database.name}/segments/{file.name}"
-        data = world.disk._names[path].content
-        for row in world.segments.rows(data):
+        for row in world.segments.rows(world.watch.contents[file.name]):
             at = (flush.epoch, row["_commit"], row["_ordinal"])
             if not first <= Position(*at) <= final:
                 raise Violation(f"entry {flush.entry} holds {at} beyond its span")

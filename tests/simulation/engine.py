@@ -20,7 +20,9 @@ from headrace.capture.recorder import FIRST_PAUSE_SECONDS, Recorder
 from headrace.capture.wire import Command, Failed, Report, Started, StateReport, Stop
 from headrace.changelog.log import LogReader, LogWriter
 from headrace.changelog.position import Position
+from headrace.control.care import Care
 from headrace.control.delivery import Surroundings
+from headrace.control.keeping import LogOptions
 from headrace.control.recording import Recording
 from headrace.control.run import IDLE, PipelineRun
 from headrace.control.store import Intent, Store
@@ -192,6 +194,7 @@ class Engine:
         segments: Segments,
         fails: Fails,
         most_rows: int,
+        care: LogOptions | None,
     ) -> None:
         self._most_rows = most_rows
         self._database = database
@@ -222,6 +225,12 @@ class Engine:
             driven.run.prepare({name: schemas[name] for name in driven.run.pipeline.tables})
         for driven in self.driven:
             driven.run.open()
+        if care is not None:
+            runs = [driven.run for driven in self.driven]
+            wall = lambda: WALL + clock()  # noqa: E731
+            self.recording.care = Care(
+                self.recording, lambda: runs, tuple, self.store, self.files, care, clock, wall
+            )
 
     def _run(self, name: str, pipeline: Pipeline, runner: ArrowRunner) -> PipelineRun:
         around = Surroundings(

@@ -13,17 +13,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 
-from headrace.capture import recorder
-from headrace.changelog import baseline, index, writer
+from headrace.capture import caring, recorder, synced
+from headrace.changelog import baseline, compaction, folding, index, writer
+from headrace.control import care
 from headrace.storage import points
 
 LIMITS: Mapping[str, tuple[ModuleType, str]] = {
     "read_rows": (recorder, "READ_ROWS"),
     "flush_rows": (recorder, "LIMIT_ROWS"),
-    "remembered": (recorder, "_MOST_REMEMBERED"),
+    "remembered": (synced, "MOST_REMEMBERED"),
     "spill_bytes": (writer, "LIMIT_BYTES"),
     "checkpoint_every": (index, "CHECKPOINT_EVERY"),
     "part_bytes": (baseline, "PART_BYTES"),
+    "least_flushes": (compaction, "LEAST_FLUSHES"),
+    "work_seconds": (caring, "LOOK_SECONDS"),
+    "fold_seconds": (caring, "FOLD_SECONDS"),
+    "fold_bytes": (folding, "LEAST_BYTES"),
+    "fold_rows": (folding, "MOST_ROWS"),
+    "fold_share": (folding, "SHARE"),
+    "care_seconds": (care, "LOOK_SECONDS"),
 }
 """Constants of the product that a seed may make smaller."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from headrace.changelog.schema import TableName
+from headrace.control.keeping import LogOptions
 from headrace.pipeline.definition import DeadLetters, Mode, OnError
 from headrace.pipeline.steps import Filter, Transform, drop, equals, rename
 from headrace.testing.source import Row
@@ -151,6 +152,8 @@ class Plan:
 
     resumes: bool
     inserts_replace: bool
+    care: LogOptions | None
+    """How the log is kept; None: all of it is."""
 
     @classmethod
     def of(cls, dice: Random) -> Plan:
@@ -164,6 +167,13 @@ class Plan:
             "spill_bytes": dice.choice((1, 32 << 20, 32 << 20)),
             "checkpoint_every": dice.choice((3, 7, 1_000, 1_000)),
             "part_bytes": dice.choice((1, 32 << 20, 32 << 20)),
+            "least_flushes": dice.choice((2, 3, 16)),
+            "work_seconds": dice.choice((0, 0, 1)),
+            "care_seconds": dice.choice((0, 0, 2)),
+            "fold_seconds": dice.choice((0, 0, 2)),
+            "fold_bytes": dice.choice((1, 1, 5_000)),
+            "fold_rows": dice.choice((2, 400_000)),
+            "fold_share": 1_000,
         }
         weights = dict(CALM)
         share = dice.choice((0.15, 0.3, 0.6))
@@ -186,6 +196,7 @@ class Plan:
             truncate_share=dice.choice((0.04, 0.04, 0.15)),
             resumes=dice.random() >= 0.04,
             inserts_replace=dice.random() < 0.3,
+            care=_care(dice),
         )
 
 
@@ -203,6 +214,16 @@ MODES: tuple[Mode, ...] = (
     "baseline",
     "changes",
 )
+
+
+def _care(dice: Random) -> LogOptions | None:
+    if dice.random() < 0.3:
+        return None
+    return LogOptions(
+        keep=dice.choice((0.0, 0.0, 1.0, 100.0)),
+        lease=dice.choice((0.5, 20.0)),
+        keep_baselines=dice.choice((None, None, True, False)),
+    )
 
 
 def _flow(dice: Random) -> Flow:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.changelog.entry import AnyEntry, Baseline, Flush, Gap, Heartbeat, decode
+from headrace.changelog.entry import AnyEntry, Baseline, Compacted, Flush, Gap, Heartbeat, decode
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName
 from headrace.control.member import Member
@@ -55,6 +55,10 @@ class Watch:
         self.log += 1
         self.entries: list[AnyEntry] = []
         """The index as a power cut would leave it."""
+        self.contents: dict[str, bytes] = {}
+        """Segments as they were when an entry first named them."""
+        self.copies: dict[int, int] = {}
+        """Of baselines that were folded, the copies that they come from."""
         self.lives: dict[int, int] = {}
         """The source's life for each epoch."""
         self._durable_at = MemoryPosition(0, 0)
@@ -79,27 +83,29 @@ class Watch:
                 case Baseline():
                     self._segments(entry)
                     self._baseline(entry)
+                    self.copies[entry.baseline] = entry.copy or entry.baseline
+                case Compacted():
+                    self._segments(entry)
                 case Gap():
                     self.lives[entry.epoch] = MemoryPosition.parse(entry.source).life
             if isinstance(entry, Flush | Gap | Heartbeat):
                 self._durable_at = MemoryPosition.parse(entry.source)
 
-    def _segments(self, entry: Flush | Baseline) -> None:
+    def _segments(self, entry: Flush | Baseline | Compacted) -> None:
         for named in entry.files:
             folder = self._disk._folders[f"{self._folder}/segments"]
             file = folder.durable.get(f"{self._folder}/segments/{named.name}")
             # Invariant 5: what an entry names is there, whole, before the entry is.
             if file is None or len(file.durable) != named.bytes or file.durable != file.content:
                 raise Violation(f"entry {entry.entry} is durable before its segment {named.name}")
+            self.contents[named.name] = file.durable
 
     def _baseline(self, entry: Baseline) -> None:
         first, _ = entry.window
         rows = [
             row["after"]
             for file in entry.files
-            for row in self._segments_read.rows(
-                self._disk._names[f"{self._folder}/segments/{file.name}"].content
-            )
+            for row in self._segments_read.rows(self.contents[file.name])
         ]
         self.baselines[self.log, entry.table, entry.baseline] = Beginning(
             log=self.log,
@@ -163,6 +169,7 @@ class Watch:
 
     def look(self, life: Life) -> None:
         """Look at every table as a reader does, and at what has stopped."""
+        self.scan()  # before anything is deleted that an entry named
         for driven, seat in zip(life.engine.driven, life.seats, strict=True):
             run = driven.run
             if run.failed and not driven.stopped_by_us and not may_fail(driven, seat):

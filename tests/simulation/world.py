@@ -137,6 +137,7 @@ class World:
                 self.segments,
                 self._fails,
                 self.plan.batch_rows,
+                self.plan.care,
             )
         except StorageError as error:
             self.counts["engine start refused"] += 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from headrace.capture.source import Recordable
+from headrace.capture.source import News, Recordable
 from headrace.changelog.evolution import keeps_rows
 from headrace.changelog.log import LogWriter
 from headrace.changelog.position import SourcePosition
@@ -22,18 +22,30 @@ def same_space(source: Recordable, known: str | None) -> bool:
     return now is not None and known is not None and f"{known}/".startswith(f"{now}/")
 
 
-def outgrown(log: LogWriter, schema: TableSchema) -> bool:
+def owed(log: LogWriter, described: Mapping[TableName, TableSchema], *, begun: bool) -> list[News]:
+    """
+    Return which tables the log's rows are not right of any more.
+
+    Where history has `begun` anew, that is said of all of them already.
+    """
+    found = [News(name, owed="columns") for name, now in described.items() if _outgrown(log, now)]
+    if not begun:
+        lapsed = (name for name in described if _left_out(log, name))
+        found += [News(name, owed="left out", missing=True) for name in lapsed]
+    return found
+
+
+def _outgrown(log: LogWriter, schema: TableSchema) -> bool:
     """Whether the rows that the log has of a table are not what it holds under this schema."""
     known = log.schema(schema.table) if log.has_baseline(schema.table) else None
     return known is not None and not keeps_rows(known, schema)
 
 
-def left_out(log: LogWriter, tables: Iterable[TableName]) -> list[TableName]:
-    """Return those of the tables that the log knows, and that were not captured last time."""
-    if (noted := log.notes.get(_CAPTURED)) is None:
-        return []  # a log from before this was noted
-    last = set(json.loads(noted))
-    return [table for table in tables if table not in last and log.schema(table) is not None]
+def _left_out(log: LogWriter, table: TableName) -> bool:
+    """Whether the log knows a table that was not captured last time."""
+    noted = log.notes.get(_CAPTURED)
+    # None: a log from before this was noted.
+    return noted is not None and table not in json.loads(noted) and log.schema(table) is not None
 
 
 def note_captured(log: LogWriter, tables: Iterable[TableName]) -> None:

@@ -61,6 +61,12 @@ class Copies:
         return self._not_before if self._at_work and not self._held_back else None
 
     @property
+    def firsts(self) -> list[int]:
+        """F of those under way, which the log must keep; 0 where one is not known yet."""
+        here = [] if self._copying is None else [self._copying.copy.first]
+        return [*here, *(shared.planned.first for shared in self._sharing.copies.values())]
+
+    @property
     def _not_before(self) -> float:
         return max(self._pacing.not_before, self._try_again)
 

@@ -6,7 +6,7 @@ import queue
 from collections.abc import Callable
 
 from headrace.capture.recorder import Recorder
-from headrace.capture.wire import Acknowledge, Command, FlushNow, Report, Reset, Stop
+from headrace.capture.wire import Acknowledge, Command, FlushNow, Report, Reset, Stop, Tend
 
 WAIT_SECONDS = 1.0
 """How long one step may wait for changes; commands end the wait early."""
@@ -56,7 +56,7 @@ def _latest(commands: list[Command]) -> list[Command]:
     seen: set[type] = set()
     kept = []
     for command in reversed(commands):
-        if isinstance(command, FlushNow | Acknowledge):
+        if isinstance(command, FlushNow | Acknowledge | Tend):
             if type(command) in seen:
                 continue
             seen.add(type(command))

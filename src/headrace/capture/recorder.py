@@ -17,22 +17,17 @@ synced entry. Nothing was acknowledged beyond that (invariant 1), so nothing is 
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
-from headrace.capture import beats
+from headrace.capture import beats, continuity
+from headrace.capture.caring import HOLD_SECONDS, Caring
 from headrace.capture.choosing import Choosing
-from headrace.capture.continuity import (
-    break_at,
-    left_out,
-    note_captured,
-    outgrown,
-    same_space,
-)
+from headrace.capture.continuity import break_at, note_captured, same_space
 from headrace.capture.copies import Copies
 from headrace.capture.source import News, Recordable, Resets, Tells, Waits
+from headrace.capture.synced import Synced
 from headrace.capture.wire import (
     Acknowledge,
     Command,
@@ -47,6 +42,7 @@ from headrace.capture.wire import (
     StateReport,
     Stop,
     TakeBaseline,
+    Tend,
     Warned,
 )
 from headrace.changelog.change import Changes
@@ -74,8 +70,6 @@ LATE_SECONDS = 1.0
 LAG_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
-
-_MOST_REMEMBERED = 20_000
 
 
 class Recorder:
@@ -121,7 +115,8 @@ class Recorder:
         self._last_lag = clock()
         self._captured = 0
         self._copies = Copies(source, lambda report: self._reports.append(report), clock)
-        self._synced: deque[tuple[Position, str]] = deque()
+        self._caring = Caring(lambda report: self._reports.append(report), clock)
+        self._synced = Synced()
         self._asked: Position | None = None
         self._acknowledged = ""
 
@@ -131,8 +126,10 @@ class Recorder:
 
     @property
     def rest(self) -> float:
-        """How long the caller may wait for commands before the next step; 0 while streaming."""
-        return 0.0 if self._connected else max(0.0, self._retry_at - self._clock())
+        """How long the caller may wait for commands before the next step; 0 while reading."""
+        if self._connected:
+            return HOLD_SECONDS if self._caring.holding else 0.0
+        return max(0.0, self._retry_at - self._clock())
 
     def step(self, commands: Sequence[Command], wait: float) -> list[Report]:
         """Obey `commands`, then read for up to `wait` seconds and write what is due."""
@@ -177,6 +174,8 @@ class Recorder:
                 self._copies.copied(command)
             case CopyFailed():
                 self._copies.failed(command)
+            case Tend():
+                self._caring.take(command)
             case Reset():
                 self._resetting = command
                 self._pause = FIRST_PAUSE_SECONDS
@@ -228,11 +227,7 @@ class Recorder:
             self._log = None
             self._source.close()
             return
-        rewritten = [name for name, schema in described.items() if outgrown(log, schema)]
-        self._news = [News(table, owed="columns") for table in rewritten]
-        if reason is None:
-            lapsed = left_out(log, described)
-            self._news += [News(table, owed="left out", missing=True) for table in lapsed]
+        self._news = continuity.owed(log, described, begun=reason is not None)
         self._hear(log)
         note_captured(log, described)
         # Also what a recorder before this one made durable and did not live to tell.
@@ -262,6 +257,8 @@ class Recorder:
             self._reports.clear()
 
     def _stream(self, log: LogWriter, wait: float) -> None:
+        if self._hold(log):
+            return
         changes = self._source.read(READ_ROWS, self._patience(wait))
         # Only now is it a success: a source may open and then not read.
         self._pause = FIRST_PAUSE_SECONDS
@@ -274,10 +271,25 @@ class Recorder:
             self._flush(log)
         self._copies.advance(log, lambda: self._flush(log))
         self._beat(log)
+        self._caring.advance(log, self._copies.firsts)
         if self._choice.due and log.pending_complete:
             self._look(log)
         if self._clock() - self._last_lag >= LAG_SECONDS:
             self._tell_lag()
+
+    def _hold(self, log: LogWriter) -> bool:
+        """Read nothing while the log is full (R28); the source hears that we are still there."""
+        if not self._caring.full(log):
+            if self._state == "full":
+                self._move("streaming")
+            return False
+        if self._state != "full":
+            self._flush(log)
+            self._move("full", f"The log has {log.size} bytes, and may have little more")
+        self._caring.advance(log, self._copies.firsts)
+        if self._clock() - self._last_lag >= LAG_SECONDS:
+            self._tell_lag()
+        return True
 
     def _look(self, log: LogWriter) -> None:
         """Take in tables that came since, and that a pattern stands for (H2)."""
@@ -333,8 +345,7 @@ class Recorder:
             due.append(self._flush_at(self._first_pending))
         if self._moved is not None:
             due.append(self._last_heartbeat + beats.HEARTBEAT_SECONDS)
-        if (copy_at := self._copies.due) is not None:
-            due.append(copy_at)
+        due += [at for at in (self._copies.due, self._caring.due) if at is not None]
         return max(0.0, min(due) - now)
 
     def _take(self, log: LogWriter, changes: Changes) -> None:
@@ -400,12 +411,9 @@ class Recorder:
     def _remember(self, log: LogWriter) -> None:
         if log.source_position is None:
             return
-        self._synced.append((log.end, log.source_position))
+        self._synced.add(log.end, log.source_position)
         if self._teller is not None:
             self._teller.synced(log.source_position)
-        if len(self._synced) > _MOST_REMEMBERED:
-            # Coarser is safe: what is acknowledged is always at or before what was asked.
-            self._synced = deque(list(self._synced)[::2])
 
     def _acknowledge(self, log: LogWriter) -> None:
         if self._asked is None:
@@ -415,12 +423,7 @@ class Recorder:
             raise RecorderFailed(
                 "Asked to forget what is not synced", asked=self._asked, synced=log.end
             )
-        text = ""
-        while self._synced and self._synced[0][0] <= self._asked:
-            text = self._synced[0][1]
-            if len(self._synced) == 1 or self._synced[1][0] > self._asked:
-                break
-            self._synced.popleft()
+        text = self._synced.upto(self._asked)
         if text and text != self._acknowledged:
             points.reach(points.BEFORE_ACKNOWLEDGE)
             self._source.acknowledge(text)

@@ -67,6 +67,35 @@ class CopyFailed(msgspec.Struct, frozen=True, tag="not_copied"):
     shared: bool
 
 
+class Tend(msgspec.Struct, frozen=True, tag="tend"):
+    """What the log may let go of, and how it is to be kept (R19, R27, R28); the last one counts."""
+
+    heard: int
+    """The last entry that was known when this was decided."""
+
+    prune: str
+    """Nothing at or before it is needed by anybody."""
+
+    settled: str
+    """Nobody stands before it: flushes up to there may become fewer."""
+
+    fences: tuple[str, ...] = ()
+    """Places where somebody may begin: no flush is to reach over one."""
+
+    drop: tuple[int, ...] = ()
+    """Baselines that nobody loads, or will."""
+
+    fold: str = ""
+    """Baselines may be brought up to there; empty: none is to be."""
+
+    compact: bool = True
+    lease: float = 600.0
+    """Seconds from being dropped to being deleted."""
+
+    cap: int | None = None
+    """The most bytes that the log may have; None: any."""
+
+
 class Reset(msgspec.Struct, frozen=True, tag="reset"):
     """Remove what is ours at the source and begin anew there: every table is copied again."""
 
@@ -133,8 +162,8 @@ class StateReport(msgspec.Struct, frozen=True, tag="state"):
     """
     The recorder moved to another state, or has another reason to be in it.
 
-    States are connecting, waiting (for others at the source), streaming, reconnecting,
-    resetting, failed and closed.
+    States are connecting, waiting (for others at the source), streaming, full (the log is, and
+    nothing is read), reconnecting, resetting, failed and closed.
     """
 
     state: str
@@ -231,7 +260,9 @@ class TablesFound(msgspec.Struct, frozen=True, tag="tables"):
     left_out: dict[str, Failed]
 
 
-Command: TypeAlias = FlushNow | Acknowledge | TakeBaseline | CopyDone | CopyFailed | Reset | Stop
+Command: TypeAlias = (
+    FlushNow | Acknowledge | TakeBaseline | CopyDone | CopyFailed | Tend | Reset | Stop
+)
 Report: TypeAlias = (
     Started
     | Flushed

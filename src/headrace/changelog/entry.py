@@ -108,6 +108,9 @@ class Baseline(Entry, frozen=True, tag="baseline", omit_defaults=True, kw_only=T
     snapshot: str = ""
     """S, as the source writes it: which commits between F and H the rows hold; or empty."""
 
+    copy: int = 0
+    """Of one that was folded, the number of the copy that it comes from; 0: it is a copy (R19)."""
+
     @property
     def window(self) -> tuple[Position, Position]:
         """F and H."""
@@ -189,7 +192,113 @@ class Schema(Entry, frozen=True, tag="schema", omit_defaults=True, kw_only=True)
     """Whether it is one from before: what was written earlier is read late."""
 
 
-AnyEntry: TypeAlias = Flush | Baseline | Gap | Heartbeat | Owed | Note | Schema
+class Pruned(Entry, frozen=True, tag="pruned", omit_defaults=True, kw_only=True):
+    """What nobody needs any more is dropped (R27); its files go a lease later."""
+
+    upto: str
+    """Everything that ends at or before it; empty: no changes."""
+
+    time: int
+    """When, in microseconds since 1970: the lease begins."""
+
+    baselines: tuple[int, ...] = ()
+    """Numbers of the baselines that are dropped with it."""
+
+
+class Compacted(Entry, frozen=True, tag="compacted", omit_defaults=True, kw_only=True):
+    """Steps in a row became one flush: the same changes, in fewer files. `epoch` is theirs."""
+
+    since: int
+    """The entry of the first of them."""
+
+    upto: int
+    """The entry of the last of them, which the one flush goes by."""
+
+    first: str
+    last: str
+    source: str
+    begun: int
+    time: int
+    high_time: int
+    files: tuple[File, ...]
+    at: int
+    """When, in microseconds since 1970: the lease of the files before begins."""
+
+    @property
+    def flush(self) -> Flush:
+        """The flush that takes the place of the steps."""
+        return Flush(
+            entry=self.upto,
+            writer=self.writer,
+            term=self.term,
+            epoch=self.epoch,
+            first=self.first,
+            last=self.last,
+            source=self.source,
+            begun=self.begun,
+            time=self.time,
+            high_time=self.high_time,
+            files=self.files,
+        )
+
+
+class KnownSchema(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of a table's schemas, within a state."""
+
+    schema_id: int
+    columns: tuple[SchemaColumn, ...]
+    key: tuple[str, ...] = ()
+    whole_before: bool = True
+
+
+class KnownTable(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of one table, within a state."""
+
+    table: str
+    table_id: int
+    schemas: tuple[KnownSchema, ...] = ()
+    latest: int = 0
+    current: int = 0
+    missing: Owed | None = None
+    owed: Owed | None = None
+    usable: int = 0
+    """The number of the baseline that changes can be applied to; 0: there is none."""
+
+    baselines: tuple[Baseline, ...] = ()
+    windows: tuple[tuple[int, str, str, str], ...] = ()
+    """Of baselines that are dropped, too: number, F, H and S."""
+
+
+class State(Entry, frozen=True, tag="state", omit_defaults=True, kw_only=True):
+    """All that the entries up to this number come to: whoever opens the log begins with it."""
+
+    end: str
+    """The position that the log ends at."""
+
+    lineage: str | None
+    origin: str
+    first_origin: str
+    source: str | None
+    high_time: int
+    baselines: int
+    counts: tuple[int, int, int]
+    """Rows, bytes and flushes that were captured so far."""
+
+    floor: str
+    """Everything that ends at or before it was dropped."""
+
+    gap: Gap | None
+    tables: tuple[KnownTable, ...]
+    notes: dict[str, str]
+    markers: tuple[tuple[str, str], ...]
+    steps: tuple[Flush | Gap | Heartbeat | Owed, ...]
+    retired: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """Files that were dropped of late, by when."""
+
+
+AnyEntry: TypeAlias = (
+    Flush | Baseline | Gap | Heartbeat | Owed | Note | Schema | Pruned | Compacted | State
+)
 
 _DECODER: msgspec.json.Decoder[AnyEntry] = msgspec.json.Decoder(AnyEntry)
 _HEAD = msgspec.json.Decoder(dict[str, msgspec.Raw])

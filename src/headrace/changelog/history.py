@@ -1,9 +1,10 @@
 """
 What the index says, folded together: where the log stands, and what lies where.
 
-Entries come in order and positions never fall, so everything is found by bisection over
-lists that only grow. Positions are compared as text, which sorts as they do: a hundred
-thousand entries are loaded without parsing one.
+Entries come in order and positions never fall, so everything is found by bisection.
+Positions are compared as text, which sorts as they do: a hundred thousand entries are
+loaded without parsing one. What is pruned leaves at the front (R27), and what is compacted
+becomes one step in the place of many, so that it does not grow with every flush for ever.
 """
 
 from __future__ import annotations
@@ -14,20 +15,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from headrace.changelog.entry import (
     AnyEntry,
     Baseline,
+    Compacted,
     File,
     Flush,
     Gap,
     Heartbeat,
     Note,
     Owed,
+    Pruned,
     Schema,
     SchemaColumn,
+    State,
 )
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
@@ -41,6 +45,16 @@ Step: TypeAlias = Flush | Gap | Heartbeat | Owed
 
 MARKERS_KEPT = 1_000
 """So many of the newest markers can be waited for."""
+
+
+class Piece(NamedTuple):
+    """One table's share of a flush."""
+
+    last: str
+    """The position that the flush ends at, as text."""
+
+    flush: Flush
+    files: tuple[File, ...]
 
 
 @dataclass(slots=True)
@@ -65,11 +79,16 @@ class Known:
     owed: Owed | None = None
     """The newest entry that says that rows changed without a change."""
 
-    steps: list[int] = field(default_factory=list)
-    """Which steps have files of this table."""
+    baselines: dict[int, Baseline] = field(default_factory=dict)
+    """Those that were not dropped, usable or not, by number."""
 
-    files: list[tuple[File, ...]] = field(default_factory=list)
-    """Those files, one tuple for each of `steps`."""
+    pieces: list[Piece] = field(default_factory=list)
+    """The flushes with files of this table, in order."""
+
+    @property
+    def files(self) -> list[tuple[File, ...]]:
+        """The files of its changes, one tuple a flush."""
+        return [piece.files for piece in self.pieces]
 
 
 class Counts(NamedTuple):
@@ -105,8 +124,17 @@ class History:
         self.steps: list[Step] = []
         self.lasts: list[str] = []
         """The position each step ends at, as text; never falls."""
-        self.gaps: list[int] = []
-        """Which steps are gaps."""
+        self.gaps: list[Gap] = []
+        """Those that are among the steps."""
+        self.gap: Gap | None = None
+        """The newest one, which may have been pruned since."""
+        self.gap_count = 0
+        self.floor = str(ORIGIN)
+        """Everything that ends at or before it was dropped; the beginning: nothing was."""
+        self.size = 0
+        """Bytes of all files that are named: of changes and of baselines."""
+        self.retired: list[tuple[int, tuple[str, ...]]] = []
+        """Files that were dropped, by when. Who deletes them, a lease later, takes them out."""
 
     @property
     def end(self) -> Position:
@@ -132,12 +160,12 @@ class History:
                     self.steps[-1], self.lasts[-1] = entry, entry.last
                 else:
                     self._step(entry, entry.last)
-                self._moved(entry.last, entry.source)
+                self.stand_at(entry.last, entry.source)
             case Gap():
                 self._gap(entry)
             case Owed():
                 self._step(entry, entry.at)
-                self._moved(entry.at, entry.source)
+                self.stand_at(entry.at, entry.source)
                 known = self.known(entry.table)
                 known.baseline, known.owed = None, entry
                 if entry.missing:
@@ -148,7 +176,9 @@ class History:
                 self.notes[entry.table] = entry.text
             case Baseline():
                 known = self.known(entry.table)
-                known.baseline = entry
+                before = self._names_of_baselines(known)
+                known.baseline = known.baselines[entry.baseline] = entry
+                self.size += sum(f.bytes for f in entry.files if f.name not in before)
                 if (window := Window.of(entry)) is not None:
                     known.windows[entry.baseline] = window
                 self.baselines = max(self.baselines, entry.baseline)
@@ -158,6 +188,12 @@ class History:
                 known.latest = entry.schema_id
                 if not entry.late:
                     known.current = entry.schema_id
+            case Pruned():
+                self._prune(entry)
+            case Compacted():
+                self._compact(entry)
+            case State():
+                raise CorruptIndex("A state among the entries of the index", entry=entry.entry)
 
     def known(self, table: str) -> Known:
         """Return what is known of `table`; a first look makes room for it."""
@@ -167,50 +203,132 @@ class History:
         """Return the first step that ends beyond `position`."""
         return bisect_right(self.lasts, str(position))
 
-    def next_gap(self, step: int) -> int:
-        """Return the first gap at or after `step`, or the number of steps."""
-        at = bisect_left(self.gaps, step)
-        return self.gaps[at] if at < len(self.gaps) else len(self.steps)
+    def next_gap(self, position: Position) -> Gap | None:
+        """
+        Return the first gap that lies beyond a position.
 
-    def files_within(
-        self, tables: Sequence[str], start: int, stop: int
-    ) -> Iterator[tuple[int, list[File]]]:
-        """Yield each step from `start` to before `stop` that has files of these tables."""
+        The log's own beginning is none to whom has made no progress.
+        """
+        begins = position == ORIGIN
+        at = bisect_right(self.gaps, str(position), key=attrgetter("at"))
+        if begins and at < len(self.gaps) and self.gaps[at].reason == "start":
+            at += 1
+        if at < len(self.gaps):
+            return self.gaps[at]
+        # One that was pruned still lies between what stands before it and everything after.
+        gap = self.gap
+        if gap is None or gap.at <= str(position) or (begins and gap.reason == "start"):
+            return None
+        return gap
+
+    def step_of(self, entry: Flush | Gap) -> int:
+        """Return which step an entry is; the number of steps for a gap that was pruned."""
+        # No two flushes end at one position, but a gap may stand where a flush ends.
+        at = bisect_left(self.lasts, entry.last if isinstance(entry, Flush) else entry.at)
+        while at < len(self.steps) and self.steps[at] is not entry:
+            at += 1
+        return at
+
+    def pieces_within(
+        self, tables: Sequence[str], after: str, upto: str
+    ) -> Iterator[tuple[Flush, list[File]]]:
+        """Yield each flush with files of these tables that ends in (after, upto], with those."""
         known = [self.tables[name] for name in tables if name in self.tables]
-        runs = [_tail(each, bisect_left(each.steps, start)) for each in known]
-        for step, found in groupby(merge(*runs, key=itemgetter(0)), key=itemgetter(0)):
-            if step >= stop:
+        runs = [_tail(each, after) for each in known]
+        for last, found in groupby(merge(*runs, key=_last), key=_last):
+            if last > upto:
                 return
-            yield step, [file for _, files in found for file in files]
+            pieces = list(found)
+            yield pieces[0].flush, [file for piece in pieces for file in piece.files]
+
+    def names(self) -> set[str]:
+        """Return the names of all files that are named."""
+        found = {file.name for step in self.steps if isinstance(step, Flush) for file in step.files}
+        for known in self.tables.values():
+            found |= self._names_of_baselines(known)
+        return found
 
     def _flush(self, entry: Flush) -> None:
-        step = len(self.steps)
         self._step(entry, entry.last)
-        self._moved(entry.last, entry.source)
+        self.stand_at(entry.last, entry.source)
         self.high_time = entry.high_time
-        rows = size = 0
-        by_table: dict[str, list[File]] = defaultdict(list)
-        for file in entry.files:
-            by_table[file.table].append(file)
-            rows += file.rows
-            size += file.bytes
-        for table, files in by_table.items():
-            known = self.known(table)
-            known.steps.append(step)
-            known.files.append(tuple(files))
+        rows = sum(file.rows for file in entry.files)
+        size = sum(file.bytes for file in entry.files)
+        for table, piece in pieces_of(entry):
+            self.known(table).pieces.append(piece)
+        self.size += size
         counts = self.counts
         self.counts = Counts(counts.rows + rows, counts.bytes + size, counts.flushes + 1)
 
     def _gap(self, entry: Gap) -> None:
         self.origin = entry.origin
-        if not self.steps:
+        if self.gap is None:
             self.first_origin = entry.origin
-        self.gaps.append(len(self.steps))
+        self.gaps.append(entry)
+        self.gap, self.gap_count = entry, self.gap_count + 1
         self._step(entry, entry.at)
-        self._moved(entry.at, entry.source)
+        self.stand_at(entry.at, entry.source)
         self.epoch, self.lineage = entry.epoch, entry.lineage
         for known in self.tables.values():
             known.baseline = None
+
+    def _prune(self, entry: Pruned) -> None:
+        upto = entry.upto
+        count = bisect_right(self.lasts, upto)
+        gone = [
+            file for step in self.steps[:count] if isinstance(step, Flush) for file in step.files
+        ]
+        del self.steps[:count], self.lasts[:count]
+        self.floor = max(self.floor, upto)
+        self.gaps = [gap for gap in self.gaps if gap.at > upto]
+        for known in self.tables.values():
+            del known.pieces[: bisect_right(known.pieces, upto, key=_last)]
+            dropped = [known.baselines.pop(n) for n in entry.baselines if n in known.baselines]
+            kept = self._names_of_baselines(known)
+            gone += {
+                file.name: file
+                for baseline in dropped
+                for file in baseline.files
+                if file.name not in kept  # a folded one has files of the one before
+            }.values()
+            usable = known.baseline
+            if usable is not None and (usable in dropped or usable.first < self.floor):
+                known.baseline = None  # R19: changes after its F are gone
+            known.windows = {
+                number: window
+                for number, window in known.windows.items()
+                if str(window.last) >= self.floor or number in known.baselines
+            }
+        self._retire(entry.time, gone)
+
+    def _compact(self, entry: Compacted) -> None:
+        first, last = (
+            bisect_left(self.steps, number, key=attrgetter("entry"))
+            for number in (entry.since, entry.upto)
+        )
+        steps = self.steps[first : last + 1]
+        flush = entry.flush
+        ends = (self.lasts[last : last + 1], [each.entry for each in (*steps[:1], *steps[-1:])])
+        if ends != ([flush.last], [entry.since, entry.upto]):
+            raise CorruptIndex("Compacted steps are not in the index", entry=entry.entry)
+        before = self.lasts[first - 1] if first else ""
+        self.steps[first : last + 1], self.lasts[first : last + 1] = [flush], [flush.last]
+        gone = [file for step in steps if isinstance(step, Flush) for file in step.files]
+        made = dict(pieces_of(flush))
+        for table in {file.table for file in gone}:
+            pieces = self.known(table).pieces
+            start, stop = (bisect_right(pieces, end, key=_last) for end in (before, flush.last))
+            pieces[start:stop] = [made[table]] if table in made else []
+        self.size += sum(file.bytes for file in flush.files)
+        self._retire(entry.at, gone)
+
+    def _retire(self, time: int, files: Sequence[File]) -> None:
+        self.size -= sum(file.bytes for file in files)
+        if files:
+            self.retired.append((time, tuple(file.name for file in files)))
+
+    def _names_of_baselines(self, known: Known) -> set[str]:
+        return {file.name for each in known.baselines.values() for file in each.files}
 
     def _step(self, entry: Step, last: str) -> None:
         if self.lasts and last < self.lasts[-1]:
@@ -218,20 +336,41 @@ class History:
         self.steps.append(entry)
         self.lasts.append(last)
 
-    def _moved(self, last: str, source: str) -> None:
+    def stand_at(self, last: str, source: str | None) -> None:
+        """Take it that the log ends here."""
         self._last, self.source_position = last, source
 
 
-def _tail(known: Known, at: int) -> Iterator[tuple[int, tuple[File, ...]]]:
-    # By number: a slice would copy what may be a hundred thousand steps.
-    while at < len(known.steps):
-        yield known.steps[at], known.files[at]
+_last = attrgetter("last")
+
+
+def _tail(known: Known, after: str) -> Iterator[Piece]:
+    # By number: a slice would copy what may be a hundred thousand pieces.
+    at = bisect_right(known.pieces, after, key=_last)
+    while at < len(known.pieces):
+        yield known.pieces[at]
         at += 1
+
+
+def pieces_of(flush: Flush) -> Iterator[tuple[str, Piece]]:
+    """Yield each table of a flush with its share."""
+    by_table: dict[str, list[File]] = defaultdict(list)
+    for file in flush.files:
+        by_table[file.table].append(file)
+    for table, files in by_table.items():
+        yield table, Piece(flush.last, flush, tuple(files))
 
 
 def as_schema(entry: Schema) -> TableSchema:
     """Return the schema that an entry keeps."""
-    columns = tuple(
+    return as_table(entry.table, entry.columns, entry.key, entry.whole_before)
+
+
+def as_table(
+    table: str, columns: Sequence[SchemaColumn], key: tuple[str, ...], whole_before: bool
+) -> TableSchema:
+    """Return a schema from its columns as the index keeps them."""
+    found = tuple(
         Column(
             name=column.name,
             type=ValueType.parse(column.type),
@@ -240,9 +379,9 @@ def as_schema(entry: Schema) -> TableSchema:
             declared=column.declared,
             missing=column.missing,
         )
-        for column in entry.columns
+        for column in columns
     )
-    return TableSchema(entry.table, columns, entry.key, entry.whole_before)
+    return TableSchema(table, found, key, whole_before)
 
 
 def as_columns(schema: TableSchema) -> tuple[SchemaColumn, ...]:

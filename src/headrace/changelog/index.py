@@ -8,24 +8,36 @@ named. There is no torn end to mend, because an entry is absent or whole (invari
 After every thousandth entry a checkpoint, `<entry:012x>.checkpoint.parquet`, repeats the
 thousand up to its number, byte for byte. It is only a shortcut: a lost or damaged one
 costs a thousand small reads and nothing else.
+
+Now and then it is a state instead, `<entry:012x>.state.json`: what all entries up to its
+number come to. A log is opened from the newest, and needs no entry before it. Two are kept,
+with all entries since the older one, so that damage to one of them costs nothing but reads;
+entries from before go, the oldest first.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 
-from headrace.changelog.entry import AnyEntry, decode, encode
+from headrace.changelog.entry import AnyEntry, State, decode, encode
+from headrace.changelog.history import History
 from headrace.changelog.segment import checksum, parquet_bytes, parquet_rows
-from headrace.errors import AlreadyStored, CorruptIndex, LostLog, UnknownFormat
+from headrace.changelog.state import history_of, state_of
+from headrace.errors import AlreadyStored, CorruptIndex, LostLog, PositionExpired, UnknownFormat
 from headrace.storage.files import Files
 from headrace.storage.points import BEFORE_CHECKPOINT, ENTRY_LINKED, ENTRY_SYNCED, reach
 
 CHECKPOINT_EVERY = 1_000
 """Entries a checkpoint covers: one read instead of a thousand, and never more than 999 left."""
 
+STATE_SHARE = 4
+"""A state is due after so many entries that it costs each of them this share of a step."""
+
+_STATE = re.compile(r"([0-9a-f]{12})\.state\.json")
 _ENTRY = re.compile(r"([0-9a-f]{12})\.json")
 _CHECKPOINT = re.compile(r"([0-9a-f]{12})\.checkpoint\.parquet")
 _CHECKSUM_KEY = b"headrace.checksum"
@@ -46,23 +58,58 @@ class Index:
         """The number of the newest entry known; 0 where there is none."""
         self.owed: tuple[int, ...] = ()
         """Checkpoints that should be there and are not, or cannot be read."""
+        self.states: list[int] = []
+        """The numbers that a good state is there for, as far as is known, in order."""
+        self._spoilt: list[int] = []
+        """Those that cannot be read."""
+        self._oldest = 1
+        """No entry before this number is there."""
+
+    def history(self, upto: int | None = None) -> History:
+        """
+        Return what the log's entries come to: `CorruptIndex` where one is missing.
+
+        With `upto`, none beyond that number is read; a state beyond it is, which is durable.
+        """
+        names = self._listed()
+        history = History()
+        for number in sorted(_numbers(_STATE, names), reverse=True):
+            if (state := self._state(number)) is not None:
+                history, self.last = history_of(state), number
+                break
+        found = sorted(_numbers(_STATE, names))
+        self.states = [number for number in found if number <= self.last]
+        self._spoilt = [number for number in found if number > self.last]
+        self._oldest = min(_numbers(_ENTRY, names), default=1)
+        for entry in self._load(names, upto):
+            history.take(entry)
+        return history
 
     def load(self) -> Iterator[AnyEntry]:
         """Yield every entry there is, from the first: `CorruptIndex` where one is missing."""
+        return self._load(self._listed())
+
+    def _listed(self) -> list[str]:
         names = self._files.list("")
-        entries = _numbers(_ENTRY, names)
-        checkpoints = _numbers(_CHECKPOINT, names)
-        end = max(entries | checkpoints, default=0)
-        if end:
+        if names:
             # A process killed before it synced the folder has left names that are not
             # durable. What is built on them must not outlive them.
             self._files.settle("")
+        return names
+
+    def _load(self, names: list[str], upto: int | None = None) -> Iterator[AnyEntry]:
+        """Yield the entries beyond the last one known."""
+        entries = _numbers(_ENTRY, names)
+        checkpoints = _numbers(_CHECKPOINT, names)
+        end = max(entries | checkpoints, default=0)
+        if upto is not None:
+            end = min(end, upto)
         owed = []
-        for upto in range(CHECKPOINT_EVERY, end + 1, CHECKPOINT_EVERY):
-            first = upto - CHECKPOINT_EVERY + 1
+        begin = self.last + CHECKPOINT_EVERY - self.last % CHECKPOINT_EVERY
+        for upto in range(begin, end + 1, CHECKPOINT_EVERY):
             data = self._checkpoint(upto) if upto in checkpoints else None
             if data is None:
-                data = [self._entry(number) for number in range(first, upto + 1)]
+                data = [self._entry(number) for number in range(self.last + 1, upto + 1)]
                 owed.append(upto)
             yield from self._take(data)
         self.owed = tuple(owed)
@@ -74,6 +121,7 @@ class Index:
             try:
                 data = self._files.read(_entry_name(self.last + 1))
             except FileNotFoundError:
+                self._not_expired()
                 if upto is not None:
                     raise self._missing(self.last + 1) from None
                 return
@@ -92,14 +140,59 @@ class Index:
                 writer=entry.writer,
                 term=entry.term,
             ) from error
+        if self.last:
+            try:
+                self._files.size(_entry_name(self.last))
+            except FileNotFoundError:
+                # Entries go the oldest first, long after they were written: the number was
+                # free because it was taken, and is history.
+                raise LostLog(
+                    "Other writers are far ahead",
+                    file=self._files.path(name),
+                    writer=entry.writer,
+                    term=entry.term,
+                ) from None
         reach(ENTRY_SYNCED)
         self._note(entry.entry, data)
 
-    def checkpoint(self) -> None:
-        """Write the checkpoint that is due at the newest entry, if one is."""
-        if self.last and self.last % CHECKPOINT_EVERY == 0:
-            reach(BEFORE_CHECKPOINT)
+    def checkpoint(self, history: History | None = None) -> None:
+        """Write the checkpoint, or the state of `history`, that is due at the newest entry."""
+        if not self.last or self.last % CHECKPOINT_EVERY:
+            return
+        reach(BEFORE_CHECKPOINT)
+        since = self.last - (self.states[-1] if self.states else 0)
+        if history is not None and since * STATE_SHARE >= len(history.steps):
+            head = {"entry": self.last, "writer": "", "term": 0, "epoch": 0}
+            self._files.put(_state_name(self.last), encode(state_of(history, head)))
+            self.states.append(self.last)
+        else:
             self._write(self.last, self._recent)
+
+    def forget(self, upto: int, most: int) -> int:
+        """
+        Remove the files of up to `most` entries at or before `upto`; return how many are left.
+
+        `upto` is a state that has a successor: nobody who opens the log reads them.
+        """
+        assert upto in self.states[:-1]
+        stop = min(upto, self._oldest + most - 1)
+        while self._oldest <= stop:
+            names = [_entry_name(self._oldest)]
+            if self._oldest % CHECKPOINT_EVERY == 0:
+                names.append(_checkpoint_name(self._oldest))
+            self._remove(names)
+            self._oldest += 1
+        if self._oldest > upto:
+            old = [number for number in (*self.states, *self._spoilt) if number < upto]
+            self._remove([_state_name(number) for number in old])
+            self.states = [number for number in self.states if number >= upto]
+            self._spoilt = [number for number in self._spoilt if number >= upto]
+        return upto + 1 - self._oldest
+
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._files.remove(name)
 
     def mend(self) -> None:
         """Write the checkpoints found missing by `load`."""
@@ -139,6 +232,32 @@ class Index:
         except FileNotFoundError:
             raise self._missing(number) from None
 
+    def _not_expired(self) -> None:
+        """Raise `PositionExpired` where the next entry is missing because it is long gone."""
+        try:
+            # Entries go the oldest first: with the next one the last one would be gone.
+            if self.last:
+                self._files.size(_entry_name(self.last))
+                return
+        except FileNotFoundError:
+            pass
+        else:
+            if not _numbers(_STATE, self._files.list("")):
+                return
+        raise PositionExpired(
+            "The index does not reach back so far",
+            file=self._files.path(_entry_name(self.last + 1)),
+            remedy="Open the log anew: who follows it must look more often than a lease.",
+        )
+
+    def _state(self, number: int) -> State | None:
+        """Return a state, or None where it cannot be trusted."""
+        try:
+            state = decode(self._files.read(_state_name(number)))
+        except (FileNotFoundError, CorruptIndex):
+            return None
+        return state if isinstance(state, State) and state.entry == number else None
+
     def _missing(self, number: int) -> CorruptIndex:
         path = self._files.path(_entry_name(number))
         return CorruptIndex("Index entry is missing", file=path)
@@ -168,6 +287,10 @@ class Index:
 
 def _entry_name(number: int) -> str:
     return f"{number:012x}.json"
+
+
+def _state_name(number: int) -> str:
+    return f"{number:012x}.state.json"
 
 
 def _checkpoint_name(number: int) -> str:

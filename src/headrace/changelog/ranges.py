@@ -91,7 +91,7 @@ def after(position: Position) -> Position:
 
 def beginning(log: LogReader) -> Position | None:
     """Return the first position that the log can have a change at; None: it has not begun."""
-    if (floor := _floor(log)) > ORIGIN:
+    if (floor := log.floor) > ORIGIN:
         return after(floor)
     opening = log.gap_after(_BEFORE_ALL)
     return None if opening is None else after(Position.parse(opening.at))
@@ -186,15 +186,9 @@ def places_outside(rows: pa.Table, epoch: int, part: Span) -> list[tuple[int, in
 # --- inside --------------------------------------------------------------------------------
 
 
-def _floor(log: LogReader) -> Position:
-    """Return up to where the log was pruned; `ORIGIN`: it was not."""
-    floor: Position = getattr(log, "floor", ORIGIN)
-    return floor
-
-
 def _refuse_pruned(log: LogReader, since: int, start: datetime) -> None:
     """Raise where changes that were committed since then may have been pruned (R27)."""
-    floor = _floor(log)
+    floor = log.floor
     if floor == ORIGIN:
         return
     oldest = log.next_batch(log.tables(), floor, most_rows=1)

@@ -7,21 +7,23 @@ was opened. Everything it answers comes from memory.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from threading import Condition, Lock
 
 import pyarrow as pa
 
 from headrace.changelog.entry import Baseline, File, Flush, Gap, Heartbeat, Owed
 from headrace.changelog.history import Counts, History, Step
+from headrace.changelog.holding import Holds
 from headrace.changelog.index import Index
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import read_segment, verify
 from headrace.changelog.window import Window
-from headrace.errors import UnknownTable
+from headrace.errors import CorruptSegment, PositionExpired, UnknownTable
 from headrace.storage.files import Files
 
 
@@ -71,6 +73,25 @@ class LogBatch:
         return any(file.key_changes for file in self.files)
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a log holds, in numbers."""
+
+    flushes: int
+    segments: int
+    """Files of changes."""
+
+    rows: int
+    bytes: int
+    """Of changes."""
+
+    baselines: int
+    baseline_bytes: int
+    oldest: int | None
+    newest: int | None
+    """Commit times of the first and the last change, in microseconds since 1970; None: none."""
+
+
 class LogReader:
     """
     Follows one source's log.
@@ -90,14 +111,16 @@ class LogReader:
         self._changed = Condition()
         """Guards the history, and tells of its growth."""
         self._interrupts = 0
+        self.holds = Holds()
+        """Who reads a part of it beside those who follow it."""
         self._last_entry = 0
 
     @classmethod
     def open(cls, files: Files, source: str) -> LogReader:
         """Read the index of `source` under the data directory `files`; it may be empty yet."""
         reader = cls(files, source)
-        for entry in reader._index.load():
-            reader._history.take(entry)
+        reader._history = reader._index.history()
+        reader._history.retired.clear()  # what is deleted, and when, is the writer's business
         reader._last_entry = reader._index.last
         return reader
 
@@ -109,16 +132,28 @@ class LogReader:
         read: an entry can be seen a moment before it is durable, and what is acknowledged
         must be (invariant 1). A missing one at or before it is `CorruptIndex`.
         """
-        found = 0
         with self._reading:
-            # One by one: those before a damaged entry count, whatever is raised then.
-            for entry in self._index.refresh(upto):
-                with self._changed:
-                    self._history.take(entry)
-                    self._last_entry = entry.entry
-                    self._changed.notify_all()
-                found += 1
-        return found
+            before = self._last_entry
+            try:
+                # One by one: those before a damaged entry count, whatever is raised then.
+                for entry in self._index.refresh(upto):
+                    with self._changed:
+                        self._history.take(entry)
+                        self._history.retired.clear()
+                        self._last_entry = entry.entry
+                        self._changed.notify_all()
+            except PositionExpired:
+                self._begin_anew(upto)
+            return self._last_entry - before
+
+    def _begin_anew(self, upto: int | None) -> None:
+        """Take up a log whose entries went before they were read: all that they came to."""
+        index = Index(self._files.within(f"log/{self._source}/index"))
+        history = index.history(upto)
+        history.retired.clear()
+        with self._changed:
+            self._index, self._history, self._last_entry = index, history, index.last
+            self._changed.notify_all()
 
     def wait(
         self, beyond: int, timeout: float | None, unless: Callable[[], bool] = lambda: False
@@ -173,9 +208,12 @@ class LogReader:
     def gap(self) -> Gap | None:
         """The newest place where history began, or began anew; None before the log has begun."""
         with self._changed:
-            history = self._history
-            step = history.steps[history.gaps[-1]] if history.gaps else None
-            return step if isinstance(step, Gap) else None
+            return self._history.gap
+
+    @property
+    def floor(self) -> Position:
+        """Changes at or before it are not in the log any more; `ORIGIN`: all are."""
+        return Position.parse(self._history.floor)
 
     @property
     def high_time(self) -> int:
@@ -248,6 +286,16 @@ class LogReader:
             known = self._history.tables.get(table)
             return known.baseline if known else None
 
+    def superseded(self) -> set[int]:
+        """Return the baselines that nobody begins to load any more: another one is, or none."""
+        with self._changed:
+            return {
+                number
+                for known in self._history.tables.values()
+                for number, baseline in known.baselines.items()
+                if baseline is not known.baseline
+            }
+
     def window(self, table: str, baseline: int) -> Window | None:
         """Return in which commits the rows of a baseline are ahead of its F; None: in none."""
         with self._changed:
@@ -267,12 +315,7 @@ class LogReader:
         The log's own beginning is none to whom has made no progress.
         """
         with self._changed:
-            history = self._history
-            at = history.next_gap(history.after(position))
-            if at == 0 and position == ORIGIN:
-                at = history.next_gap(1)
-            step = history.steps[at] if at < len(history.steps) else None
-            return step if isinstance(step, Gap) else None
+            return self._history.next_gap(position)
 
     def next_batch(
         self,
@@ -287,14 +330,24 @@ class LogReader:
 
         A single flush above the limits comes alone (R10). The run ends before a gap, and
         with `upto` at or before it. Flushes without files of these tables only move `last`.
+        One that reaches over `after` comes whole. `PositionExpired` where changes after it
+        were pruned: never fewer than there were (R27).
         """
         names = (tables,) if isinstance(tables, str) else tuple(tables)
         with self._changed:
             history = self._history
+            if str(after) < history.floor:
+                raise PositionExpired(
+                    "The log does not reach back so far",
+                    source=self._source,
+                    asked=after,
+                    kept_after=history.floor,
+                )
             start = history.after(after)
             if start == 0 and after == ORIGIN:
                 start = 1  # Who begins, begins after the entry that opened the log.
-            stop = history.next_gap(start)
+            gap = history.next_gap(after)
+            stop = len(history.steps) if gap is None else history.step_of(gap)
             if upto is not None:
                 stop = min(stop, history.after(upto))
             if start >= stop:
@@ -302,15 +355,14 @@ class LogReader:
             files: list[File] = []
             rows = 0
             begun = time = 0
-            for step, more in history.files_within(names, start, stop):
+            end = history.lasts[stop - 1]
+            for flush, more in history.pieces_within(names, str(after), end):
                 count = sum(file.rows for file in more)
                 if files and (rows + count > most_rows or len(files) + len(more) > most_files):
-                    stop = step
+                    stop = history.step_of(flush)
                     break
                 files += more
                 rows += count
-                flush = history.steps[step]
-                assert isinstance(flush, Flush)
                 begun = begun or flush.begun
                 time = max(time, flush.time)
             opening, closing = history.steps[start], history.steps[stop - 1]
@@ -333,12 +385,8 @@ class LogReader:
             known = history.tables.get(table)
             if known is None:
                 return None
-            at = bisect_left(known.steps, history.after(position))
-            if at == len(known.steps):
-                return None
-            flush = history.steps[known.steps[at]]
-            assert isinstance(flush, Flush)
-            return flush.begun
+            at = bisect_right(known.pieces, str(position), key=itemgetter(0))
+            return known.pieces[at].flush.begun if at < len(known.pieces) else None
 
     def changed_between(self, table: str, after: Position, upto: Position) -> bool:
         """Return whether a flush with files of this table overlaps what lies in (after, upto]."""
@@ -347,10 +395,8 @@ class LogReader:
             known = history.tables.get(table)
             if known is None:
                 return False
-            at = bisect_left(known.steps, history.after(after))
-            if at == len(known.steps):
-                return False
-            return _begins(history.steps[known.steps[at]]) <= str(upto)
+            at = bisect_right(known.pieces, str(after), key=itemgetter(0))
+            return at < len(known.pieces) and known.pieces[at].flush.first <= str(upto)
 
     def source_position_at(self, at: Position) -> str | None:
         """Return the source's own words for the newest entry that ends at or before `at`."""
@@ -358,17 +404,70 @@ class LogReader:
             step = self._history.after(at)
             return self._history.steps[step - 1].source if step else None
 
+    def older_than(self, time: int) -> Position:
+        """Return up to where all changes were committed before `time`; `ORIGIN`: none were."""
+        with self._changed:
+            last = str(ORIGIN)
+            for step, ends in zip(self._history.steps, self._history.lasts, strict=True):
+                if isinstance(step, Flush) and step.high_time >= time:
+                    break
+                last = ends
+            return Position.parse(last)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files that the index names."""
+        return self._history.size
+
+    def extent(self) -> Extent:
+        """Return what the log holds, in numbers."""
+        with self._changed:
+            history = self._history
+            flushes = [step for step in history.steps if isinstance(step, Flush)]
+            files = [file for flush in flushes for file in flush.files]
+            size = sum(file.bytes for file in files)
+            return Extent(
+                flushes=len(flushes),
+                segments=len(files),
+                rows=sum(file.rows for file in files),
+                bytes=size,
+                baselines=sum(len(known.baselines) for known in history.tables.values()),
+                baseline_bytes=history.size - size,
+                oldest=flushes[0].begun if flushes else None,
+                newest=flushes[-1].high_time if flushes else None,
+            )
+
     def path(self, file: File) -> str:
         """Return a segment's whole path, for Spark."""
         return self._segments.path(file.name)
 
     def rows(self, file: File) -> pa.Table:
-        """Return a segment's rows, verified, in the shape of the schema it was written with."""
-        return read_segment(self._segments, file, self.schema(file.table, file.schema))
+        """
+        Return a segment's rows, verified, in the shape of the schema it was written with.
+
+        `CorruptSegment` by name; `PositionExpired` where it was dropped since, and deleted.
+        """
+        try:
+            return read_segment(self._segments, file, self.schema(file.table, file.schema))
+        except CorruptSegment as error:
+            raise self._gone(file) or error from None
 
     def verify(self, file: File) -> None:
-        """Check a segment's bytes: `CorruptSegment` by name."""
-        verify(self._segments, file)
+        """Check a segment's bytes; raises as `rows` does."""
+        try:
+            verify(self._segments, file)
+        except CorruptSegment as error:
+            raise self._gone(file) or error from None
+
+    def _gone(self, file: File) -> PositionExpired | None:
+        """Return that a file was dropped, if it was: by what the index says now, read anew."""
+        if file.name in LogReader.open(self._files, self._source)._history.names():
+            return None
+        return PositionExpired(
+            "A segment was dropped, and its lease is over",
+            source=self._source,
+            file=self._segments.path(file.name),
+        )
 
 
 def segment_path(files: Files, source: str, file: File) -> str:

@@ -34,6 +34,7 @@ from headrace.changelog.entry import (
 from headrace.changelog.evolution import inheriting
 from headrace.changelog.history import History, as_columns
 from headrace.changelog.index import Index
+from headrace.changelog.opening import check_taker, sweep
 from headrace.changelog.pending import Pending
 from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position, SourcePosition
 from headrace.changelog.schema import TableSchema
@@ -45,7 +46,6 @@ from headrace.errors import (
     ChangeLogError,
     HeadraceError,
     LostLog,
-    OtherSource,
     StorageError,
 )
 from headrace.storage.files import Files
@@ -70,10 +70,11 @@ class LogWriter:
     def __init__(
         self, files: Files, source: str, writer: str, term: int, clock: Callable[[], float]
     ) -> None:
-        self._segments = files.within(f"log/{source}/segments")
-        self._index_files = files.within(f"log/{source}/index")
-        self._index = Index(self._index_files)
-        self._history = History()
+        self.segments = files.within(f"log/{source}/segments")
+        self._entries = files.within(f"log/{source}/index")
+        self.index = Index(self._entries)
+        self.history = History()
+        """All that the index says; for who takes care of the log, too."""
         self._writer = writer
         self._term = term
         self._clock = clock
@@ -109,28 +110,11 @@ class LogWriter:
 
     def _take(self, origin: str, folder: str) -> bool:
         """Read the index and claim the next number; False where somebody else just took it."""
-        self._index_files.make_folder("")
-        self._segments.make_folder("")
-        named: set[str] = set()
-        for entry in self._index.load():
-            self._history.take(entry)
-            named.update(file.name for file in getattr(entry, "files", ()))
-        history = self._history
+        self._entries.make_folder("")
+        self.segments.make_folder("")
+        history = self.history = self.index.history()
         self._baselines = history.baselines
-        if kind(history.first_origin) not in ("", kind(origin)):
-            raise OtherSource(
-                "Log was recorded from another source",
-                folder=folder,
-                recorded=kind(history.first_origin),
-                given=kind(origin),
-            )
-        if history.term > self._term:
-            raise LostLog(
-                "A later writer has taken this log",
-                folder=folder,
-                term=self._term,
-                later=history.term,
-            )
+        check_taker(history, origin, self._term, folder)
         if not history.epoch:
             return True  # Nothing was ever written, so there is nothing to claim or to sweep.
         # R31: first the number, then the broom. See the top of this module.
@@ -140,42 +124,50 @@ class LogWriter:
             # A writer from before us finished an entry after we had looked. It may not be
             # the last one; its term decides, not who was quicker.
             return False
-        self._index.mend()
-        self._index_files.sweep("")
-        for name in sorted(set(self._segments.list("")) - named):
-            with suppress(FileNotFoundError):
-                self._segments.remove(name)
+        self.index.mend()
+        self._entries.sweep("")
+        sweep(self.segments, history)
         return True
 
     @property
     def epoch(self) -> int:
         """The epoch that commits are written under; 0 before `begin`."""
-        return self._history.epoch
+        return self.history.epoch
 
     @property
     def lineage(self) -> str | None:
         """The space that commits of this epoch live in; None before `begin`."""
-        return self._history.lineage
+        return self.history.lineage
 
     @property
     def origin(self) -> str:
         """What the source called itself when this log began, or last began anew; else empty."""
-        return self._history.origin
+        return self.history.origin
 
     @property
     def end(self) -> Position:
         """The position that the newest durable entry ends at."""
-        return self._history.end
+        return self.history.end
 
     @property
     def source_position(self) -> str | None:
         """The same in the source's own words: where reading goes on."""
-        return self._history.source_position
+        return self.history.source_position
 
     @property
     def last_entry(self) -> int:
         """The number of the newest durable entry."""
-        return self._index.last
+        return self.index.last
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files that the index names."""
+        return self.history.size
+
+    @property
+    def stamp(self) -> int:
+        """The time, in microseconds since 1970."""
+        return int(self._clock() * 1_000_000)
 
     @property
     def pending_rows(self) -> int:
@@ -194,12 +186,12 @@ class LogWriter:
 
     def has_baseline(self, table: str) -> bool:
         """Whether there is a baseline of the table that changes can be applied to."""
-        known = self._history.tables.get(table)
+        known = self.history.tables.get(table)
         return known is not None and known.baseline is not None
 
     def schema(self, table: str) -> TableSchema | None:
         """Return the newest schema that is known of the table; None where there is none."""
-        known = self._history.tables.get(table)
+        known = self.history.tables.get(table)
         return None if known is None else known.schemas.get(known.current)
 
     def describe(self, schemas: Mapping[str, TableSchema]) -> None:
@@ -209,7 +201,7 @@ class LogWriter:
     @property
     def notes(self) -> Mapping[str, str]:
         """What the source wants to be told again, by table; its own under the empty name."""
-        return self._history.notes
+        return self.history.notes
 
     def begin(self, at: SourcePosition, reason: str, origin: str) -> Gap:
         """
@@ -233,14 +225,14 @@ class LogWriter:
         else:
             epoch, reason = self.epoch, "gap"
         gap = Gap(
-            **self._head(epoch),
+            **self.head(epoch),
             lineage=at.lineage,
             source=str(at),
             at=str(max(end, Position(epoch, at.commit))),
             reason=reason,
             origin=origin,
         )
-        self._append(gap)
+        self.enter(gap)
         return gap
 
     def owe(self, table: str, reason: str, *, missing: bool = False) -> Owed:
@@ -255,7 +247,7 @@ class LogWriter:
             raise ChangeLogError("Cannot owe a baseline within a flush", table=table)
         end = self.end
         owed = Owed(
-            **self._head(),
+            **self.head(),
             table=table,
             baseline=self._baselines,
             at=str(Position(end.epoch, end.commit, end.ordinal + 1)),
@@ -263,16 +255,16 @@ class LogWriter:
             reason=reason,
             missing=missing,
         )
-        self._append(owed)
+        self.enter(owed)
         return owed
 
     def note(self, text: str, table: str = "") -> None:
         """Keep what the source wants to be told again; what is kept already is not written."""
         self._usable()
         if self.notes.get(table) != text:
-            self._append(
+            self.enter(
                 Note(
-                    **self._head(),
+                    **self.head(),
                     table=table,
                     text=text,
                 )
@@ -303,18 +295,18 @@ class LogWriter:
         with self._guarded():
             self._spill()
             # Segments before the entry that names them, names and bytes (invariant 5).
-            self._segments.settle("")
+            self.segments.settle("")
             reach(SEGMENT_WRITTEN)
             flush = self._flushed(pending, pending.upto)
-            self._append(flush)
+            self.enter(flush)
         return flush
 
     def _flushed(self, pending: Pending, upto: SourcePosition) -> Flush:
         assert pending.first is not None
         assert pending.last is not None
-        time = pending.time or int(self._clock() * 1_000_000)
+        time = pending.time or self.stamp
         return Flush(
-            **self._head(),
+            **self.head(),
             first=str(pending.first),
             # The source may have read past the last change of our tables; so has the log.
             last=str(max(pending.last, Position(self.epoch, upto.commit))),
@@ -322,7 +314,7 @@ class LogWriter:
             begun=pending.begun or time,
             time=time,
             # R37: commit times are not monotonic; this one is.
-            high_time=max(time, self._history.high_time),
+            high_time=max(time, self.history.high_time),
             files=tuple(pending.spilled),
             markers=tuple(pending.markers),
         )
@@ -351,11 +343,16 @@ class LogWriter:
             raise ChangeLogError("Log has not begun", table=schema.table)
         with self._guarded():
             schema_id = self._schema_id(schema)
-        self._baselines += 1
-        table_id = self._history.known(schema.table).table_id
-        stem = f"{self._index.last + 1:012x}-{table_id}-{schema_id}-b{self._baselines}"
-        since = len(self._history.gaps)
+        self.number_baseline()
+        table_id = self.history.known(schema.table).table_id
+        stem = f"{self.index.last + 1:012x}-{table_id}-{schema_id}-b{self._baselines}"
+        since = self.history.gap_count
         return BaselineWriter(self, schema, schema_id, self._baselines, stem, since)
+
+    def number_baseline(self) -> int:
+        """Return a number that no baseline has."""
+        self._baselines += 1
+        return self._baselines
 
     # --- what a baseline's writer uses, too --------------------------------------------------
 
@@ -369,9 +366,9 @@ class LogWriter:
                 # Exclusive, although the index decides: an older writer that has not
                 # noticed yet may be writing under the same number (R31).
                 with suppress(AlreadyStored):
-                    self._segments.create(name, data, settle=False)
+                    self.segments.create(name, data, settle=False)
                     return describe(name, schema.table, schema_id, schema, rows, data)
-            raise AlreadyStored("No free name for a segment", file=self._segments.path(stem))
+            raise AlreadyStored("No free name for a segment", file=self.segments.path(stem))
 
     def finish(
         self,
@@ -382,13 +379,14 @@ class LogWriter:
         files: Sequence[File],
         since: int,
         snapshot: str = "",
+        copy: int = 0,
     ) -> Baseline:
         """Append the entry of a baseline, which was begun when the log had `since` gaps."""
         self._usable()
-        if len(self._history.gaps) != since:
+        if self.history.gap_count != since:
             raise ChangeLogError("History began anew during a baseline", table=schema.table)
         entry = Baseline(
-            **self._head(),
+            **self.head(),
             table=schema.table,
             baseline=baseline,
             # F ends with its commit, H is reached with it: the rows hold all changes of
@@ -398,10 +396,11 @@ class LogWriter:
             rows=rows,
             files=tuple(files),
             snapshot=snapshot,
+            copy=copy,
         )
         with self._guarded():
-            self._segments.settle("")
-            self._append(entry)
+            self.segments.settle("")
+            self.enter(entry)
         return entry
 
     def drop(self, files: Sequence[File]) -> None:
@@ -412,7 +411,7 @@ class LogWriter:
             return
         for file in files:
             with suppress(FileNotFoundError, StorageError):
-                self._segments.remove(file.name)
+                self.segments.remove(file.name)
 
     # --- steps ---------------------------------------------------------------------------------
 
@@ -420,20 +419,20 @@ class LogWriter:
         """Write what is gathered as segments; no entry names them yet."""
         for schema, rows in self._pending.take():
             schema_id = self._schema_id(schema)
-            table_id = self._history.known(schema.table).table_id
-            stem = f"{self._index.last + 1:012x}-{table_id}-{schema_id}"
+            table_id = self.history.known(schema.table).table_id
+            stem = f"{self.index.last + 1:012x}-{table_id}-{schema_id}"
             self._pending.spilled.append(self.store(stem, schema, schema_id, rows))
 
     def _schema_id(self, schema: TableSchema) -> int:
         """Return the id of a table's schema; a new one gets its entry, before what uses it."""
-        known = self._history.known(schema.table)
+        known = self.history.known(schema.table)
         if known.schemas.get(known.latest) != schema:
             if len({column.field for column in schema.columns}) < len(schema.columns):
                 raise BadSchema("Two columns share a field id", table=schema.table)
             before = known.schemas.get(known.current)
-            self._append(
+            self.enter(
                 Schema(
-                    **self._head(),
+                    **self.head(),
                     table=schema.table,
                     table_id=known.table_id,
                     schema_id=known.latest + 1,
@@ -448,30 +447,32 @@ class LogWriter:
 
     def _beat(self, last: Position, source: str, markers: tuple[str, ...] = ()) -> Heartbeat:
         beat = Heartbeat(
-            **self._head(),
+            **self.head(),
             last=str(last),
             source=source,
             markers=markers,
         )
-        self._append(beat)
+        self.enter(beat)
         return beat
 
-    def _head(self, epoch: int | None = None) -> dict[str, Any]:
+    def head(self, epoch: int | None = None) -> dict[str, Any]:
         """Return what every entry begins with."""
         return {
-            "entry": self._index.last + 1,
+            "entry": self.index.last + 1,
             "writer": self._writer,
             "term": self._term,
             "epoch": self.epoch if epoch is None else epoch,
         }
 
-    def _append(self, entry: AnyEntry) -> None:
+    def enter(self, entry: AnyEntry) -> None:
+        """Append an entry, durably."""
+        self._usable()
         with self._guarded():
-            self._index.append(entry)
-            self._history.take(entry)
+            self.index.append(entry)
+            self.history.take(entry)
             if isinstance(entry, Flush | Gap | Heartbeat | Owed):
                 self._pending = Pending(self.end)
-            self._index.checkpoint()
+            self.index.checkpoint(self.history)
 
     def _begun(self, at: SourcePosition) -> None:
         if at.lineage != self.lineage:
@@ -492,8 +493,3 @@ class LogWriter:
         except BaseException:
             self._broken = ChangeLogError("Writing was interrupted")
             raise
-
-
-def kind(origin: str) -> str:
-    """Return the kind of source in an origin: what stands before the colon."""
-    return origin.partition(":")[0]

@@ -71,6 +71,7 @@ class Configured:
     sources: Mapping[str, Chosen] = field(repr=False)
     pipelines: Mapping[str, Values] = field(repr=False)
     spark: SparkConfigured = field(repr=False)
+    log: Values = field(repr=False)
     warnings: tuple[HeadraceError, ...]
     """What is allowed, and should not be so."""
 
@@ -80,6 +81,7 @@ class Configured:
     def engine(self, **overrides: Any) -> Engine:
         """Return an engine that was not started; `overrides` are arguments of `Engine`."""
         from headrace.control.engine import Engine
+        from headrace.control.keeping import LogOptions
 
         built = self.build()
         given: dict[str, Any] = {
@@ -88,6 +90,7 @@ class Configured:
             "spark_conf": self.spark.conf,
             "spark_ui": self.spark.ui,
             "spark_events": self.spark.events,
+            "log": LogOptions(**self.log),
         }
         return Engine(*built.pipelines, **{**given, **overrides})
 
@@ -150,6 +153,7 @@ def configured(tree: Node) -> Configured:
         values["sources"],
         values["pipelines"],
         SparkConfigured(conf, spark["ui"], spark["events"]),
+        values["log"],
         tuple(warnings),
         tree,
     )

@@ -6,11 +6,13 @@ from headrace.config.keys import Key
 from headrace.config.kinds import (
     Boolean,
     Choice,
+    Duration,
     Entries,
     FilePath,
     Integer,
     ListOf,
     Section,
+    Size,
     Text,
 )
 from headrace.config.parts import PartOf
@@ -106,6 +108,25 @@ _SPARK = (
     Key("events", Boolean(), "Whether event logs are written, in the data folder.", default=False),
 )
 
+_LOG = (
+    Key("keep", Duration(), "How long a change is kept, whoever needs it.", default="24h"),
+    Key(
+        "cap",
+        Size(),
+        "The most bytes of a source's log; at 90 % of it nothing is read any more.",
+    ),
+    Key(
+        "lease", Duration(), "From a file being dropped to its being deleted.", default="10m"
+    ),
+    Key(
+        "keep_baselines",
+        Boolean(),
+        "Whether each table's newest baseline stays usable; by default where a target needs it.",
+    ),
+    Key("compact", Boolean(), "Whether many small flushes become one.", default=True),
+    Key("fold", Boolean(), "Whether a baseline is brought up to date.", default=True),
+)
+
 _SECRETS = (
     Key(
         "inline",
@@ -131,5 +152,6 @@ KEYS = (
     ),
     Key("pipelines", Entries(Section(_PIPELINE), "ID"), "The pipelines, by id.", default={}),
     Key("spark", Section(_SPARK), "The Spark that is started.", default={}),
+    Key("log", Section(_LOG), "How long changes are kept, and how many.", default={}),
     Key("secrets", Section(_SECRETS), "How secrets are written.", default={}),
 )

@@ -23,7 +23,7 @@ from headrace.changelog.entry import Baseline, File
 from headrace.changelog.log import LogBatch, LogReader
 from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
 from headrace.control.aside import Aside, Segments, baseline_letters, keep, set_aside_in
-from headrace.control.giving import Giving
+from headrace.control.giving import Giving, within_baseline
 from headrace.control.hops import Hops, Sample
 from headrace.control.member import Load, Member
 from headrace.control.states import TableState
@@ -148,11 +148,13 @@ class Delivery:
         """Bring a baseline's rows to the target, beside what is there."""
         self._disown(member)
         failures: list[Failure] = []
+        before = 0
         for part in self._parts(member, baseline.files):
             for loaded in self._around.runner.baseline(self._pipeline, part):
                 self.jobs += 1
                 loading.write(loaded.rows)
-                failures += loaded.failures
+                failures += within_baseline(loaded.failures, before)
+            before += len(part.paths)
         self._keep_of_baseline(baseline, failures, first)
 
     def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:

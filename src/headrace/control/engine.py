@@ -25,12 +25,14 @@ from typing import TYPE_CHECKING, Literal
 from headrace.capture.supervisor import RunningRecorder, start_recorder
 from headrace.capture.wire import Reset
 from headrace.changelog.log import LogReader
+from headrace.control.care import care_for, end_care
 from headrace.control.changing import Changes, Home
 from headrace.control.checks import checked_schemas
 from headrace.control.copies import share_copies
 from headrace.control.delivery import Surroundings
 from headrace.control.driving import Drivers
 from headrace.control.gathering import gathered
+from headrace.control.keeping import LogOptions
 from headrace.control.knowing import Knows
 from headrace.control.lease import Lease, usable_folder
 from headrace.control.names import named
@@ -73,7 +75,8 @@ class Engine(Knows, Changes, Replays):
     ```
 
     `records` names sources and tables that are recorded whether or not a pipeline takes
-    them; with no pipeline at all, Spark is not started.
+    them; with no pipeline at all, Spark is not started. `log` says how long their logs are
+    kept: `headrace.log(keep="24h", cap="10GB")`.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Engine(Knows, Changes, Replays):
         spark_conf: Mapping[str, str] | None = None,
         spark_ui: bool = False,
         spark_events: bool = False,
+        log: LogOptions | None = None,
         recorder: Literal["process", "thread"] = "process",
         runner: Runner | None = None,
         on_step: Callable[[str], None] | None = None,
@@ -94,6 +98,7 @@ class Engine(Knows, Changes, Replays):
         self._records = [(source, tuple(tables)) for source, tables in records]
         self._session = spark
         self._spark_options = SparkOptions(dict(spark_conf or {}), spark_ui, spark_events)
+        self._log_options = log or LogOptions()
         self._recorder = recorder
         self._runner = runner
         self._on_step = on_step or (lambda text: None)
@@ -173,9 +178,12 @@ class Engine(Knows, Changes, Replays):
         home = self._home = Home(data, store, Files(RealDisk(), str(data)))
         for name, source in self._sources.items():
             self._undo.append(self._record(name, source, home))
-        self._ask_recorded()
+        self._taken.ask_baselines(self._recordings)
         if self._pipelines:
             self._start_pipelines(home)
+        # Last: what a pipeline needs is not known before it is open.
+        self._tend(home)
+        self._undo.append(partial(end_care, self._recordings))
 
     def _start_pipelines(self, home: Home) -> None:
         home.runner = runner = self._runner or self._start_spark(home.data)
@@ -237,13 +245,10 @@ class Engine(Knows, Changes, Replays):
             baselines=home.store.highest_baseline(),
         )
 
-    def _ask_recorded(self) -> None:
-        """See that tables without a pipeline have a baseline in the log: after a gap, too."""
-        for source, tables in self._taken.recorded:
-            if (recording := self._recordings.get(source)) is not None:
-                for table in list(tables):
-                    if recording.log.usable_baseline(table) is None:
-                        recording.ask_baseline(table)
+    def _tend(self, home: Home) -> None:
+        """Care for every log that nobody cares for yet (R27)."""
+        args = (self._recordings, self._runs, self._taken.only_recorded, home.store, home.files)
+        care_for(*args, self._log_options, (time.monotonic, time.time))
 
     def _start_spark(self, data: Path) -> Runner:
         runner = self._spark = spark_runner(data, self._session, self._spark_options)
@@ -373,7 +378,7 @@ class Engine(Knows, Changes, Replays):
     def _heard(self) -> None:
         """Something moved: look at readiness again."""
         self._readiness.heard()
-        self._ask_recorded()
+        self._taken.ask_baselines(self._recordings)
         # Sources that a pipeline takes are acknowledged by its thread, once it is at work:
         # what it needs is not known before (invariant 1).
         taken = {pipeline.source.name for pipeline in list(self._pipelines)}

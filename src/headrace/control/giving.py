@@ -51,8 +51,11 @@ class Giving:
             reach(EFFECT_DONE)
 
         failures: list[Failure] = []
+        files = 0
         for part in parts:
-            failures += self._runner.give_baseline(self._pipeline, part, take)
+            found = self._runner.give_baseline(self._pipeline, part, take)
+            failures += within_baseline(found, files)
+            files += len(part.paths)
             before = given
         return failures
 
@@ -95,3 +98,11 @@ class Giving:
             lambda frame: self._target.write_frame(frame, about),
         )
         return aside
+
+
+def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
+    """Return failures of a part by their place in the baseline: `before` files come before it."""
+    return [
+        replace(failure, place=(failure.place[0] + before, failure.place[1]))
+        for failure in failures
+    ]

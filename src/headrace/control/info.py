@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from headrace.changelog.position import Position
 from headrace.control.hops import Hop
 from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.control.pins import Pin
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,45 @@ class RoomInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LogInfo:
+    """One source's log: what it holds, and for whom (R27)."""
+
+    source: str
+    floor: Position
+    """Changes at or before it were pruned; the beginning: none were."""
+
+    end: Position
+    entries: int
+    """The number of the newest entry of its index."""
+
+    flushes: int
+    segments: int
+    rows: int
+    bytes: int
+    """Of changes: in so many files."""
+
+    baselines: int
+    baseline_bytes: int
+    oldest: float | None
+    newest: float | None
+    """When its first and its last change were committed, in seconds since 1970; None: no change."""
+
+    cap: int | None
+    pins: tuple[Pin, ...]
+    """What keeps it, and whose that is; the lowest first."""
+
+    @property
+    def percent(self) -> float | None:
+        """How much of the cap is used; None without one."""
+        return 100 * (self.bytes + self.baseline_bytes) / self.cap if self.cap else None
+
+    @property
+    def pinned_by(self) -> str:
+        """Whom it is kept for, as far back as it goes."""
+        return f"{self.pins[0].kind} {self.pins[0].whose}" if self.pins else ""
+
+
+@dataclass(frozen=True, slots=True)
 class SourceInfo:
     """One source and its recorder, as observed."""
 
@@ -119,8 +162,8 @@ class SourceInfo:
     kind: str
     state: str
     """
-    connecting, waiting, streaming, watching (no table matches yet), reconnecting, resetting,
-    failed or closed.
+    connecting, waiting, streaming, full (its log is), watching (no table matches yet),
+    reconnecting, resetting, failed or closed.
     """
 
     captured: int

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.changelog.schema import TableSchema
+from headrace.control.care import Care
 from headrace.control.growing import takes
-from headrace.control.info import PipelineInfo, SourceInfo
+from headrace.control.info import LogInfo, PipelineInfo, SourceInfo
 from headrace.control.overview import pipeline_info
 from headrace.control.readiness import Readiness
 from headrace.control.recording import Recording
@@ -79,6 +80,13 @@ class Knows:
         if name not in self._recordings:
             raise NotRunning("No such source at work", source=name)
         return self._recordings[name].info()
+
+    def log_info(self, source: str) -> LogInfo:
+        """Return what a source's log holds, how far back it goes, and for whom."""
+        recording = self._recordings.get(source)
+        if recording is None or not isinstance(recording.care, Care):
+            raise NotRunning("No such source at work", source=source)
+        return recording.care.info()
 
     def targets(self, source: str, table: str) -> tuple[Target, ...]:
         """Return the targets a table of a source is brought to."""

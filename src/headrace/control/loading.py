@@ -20,6 +20,15 @@ from headrace.pipeline.definition import Pipeline
 from headrace.storage.points import BASELINE_LOADED, TABLE_SWITCHED, reach
 
 
+def is_newer(baseline: Baseline, than: int) -> bool:
+    """
+    Whether a baseline was copied after that one; folded ones are as old as their copy (R19).
+
+    A lower number than was known is of a log made anew.
+    """
+    return not (baseline.copy or baseline.baseline) <= than <= baseline.baseline
+
+
 class Loads:
     """What one pipeline loads. For the run's thread alone."""
 
@@ -55,8 +64,7 @@ class Loads:
                 self._begin_without_baseline(member)
                 return True
             baseline = log.usable_baseline(member.table)
-            # The newest there is. A lower number than was known is of a log made anew.
-            if baseline is None or baseline.baseline == member.newer_than:
+            if baseline is None or not is_newer(baseline, member.newer_than):
                 self._around.ask_baseline(member.table, member.newer_than)
             else:
                 found = found or (member, baseline)
@@ -70,7 +78,7 @@ class Loads:
         if member.state != TableState.RELOADING:
             self.move(member, TableState.LOADING, number)
         first, last = baseline.window
-        member.loads_from = first
+        member.loads_from, member.loads_number = first, number
         if self._delivery.takes_frames:
             # A stream of changes has no readers to hide from: it goes on from F at once.
             self._delivery.give_baseline(member, baseline, first)
@@ -94,7 +102,7 @@ class Loads:
         log = self._around.log
         at = self._around.store.origin(self._name, member.table, log.end)
         # It began in another log, or this one has a gap since: then it cannot be rebuilt (R1).
-        elsewhere = member.lineage not in (None, log.lineage) or at > log.end
+        elsewhere = member.lineage not in (None, log.lineage) or not log.floor <= at <= log.end
         if elsewhere or log.gap_after(at) is not None or log.lacks(member.table, at):
             raise self.missing(member)
         self.move(member, TableState.LOADING, 0)
@@ -197,13 +205,13 @@ class Loads:
             store.set_state(self._name, member.table, state, baseline)
         member.reached, member.lineage = at, lineage
         member.baseline, member.state = baseline, state
-        member.loads_from = self._goal = None
+        member.loads_from, member.loads_number, self._goal = None, 0, None
 
     def drop(self, member: Member) -> None:
         if member.load is not None:
             member.load.loading.discard()
             member.load = None
-        member.loads_from = self._goal = None
+        member.loads_from, member.loads_number, self._goal = None, 0, None
 
     def move(self, member: Member, new: TableState, baseline: int | None = None) -> None:
         if new == member.state:

@@ -64,6 +64,9 @@ class Member:
     loads_from: Position | None = None
     """F of what is being loaded, from the first row until it is the table."""
 
+    loads_number: int = 0
+    """The number of the baseline that is being loaded; 0: none is."""
+
     stored: Position = ORIGIN
     schema_id: int = 0
     """The log's newest schema when this pipeline last looked at its columns."""
@@ -100,7 +103,8 @@ class Member:
         if log.gap is None or not self.following:
             return False
         elsewhere = self.lineage not in (None, log.lineage) or self.reached.epoch > log.epoch
-        return elsewhere or self.reached < Position.parse(log.gap.at)
+        # What was pruned while it did not run is missing as well (R27).
+        return elsewhere or self.reached < max(log.floor, Position.parse(log.gap.at))
 
     def owes(self, log: LogReader) -> Owed | None:
         """Return why its rows, or its changes, are not what the source's are; None: they are."""
@@ -119,7 +123,7 @@ class Member:
         owed = log.owed(self.table)
         if owed is not None and 0 < self.load.baseline <= owed.baseline:
             return True
-        return self.load.first < Position.parse(log.gap.at)
+        return self.load.first < Position.parse(log.gap.at) or self.load.reached < log.floor
 
 
 def watermark(

@@ -66,6 +66,18 @@ class RoomGuard(Protocol):
         ...
 
 
+class Tends(Protocol):
+    """Decides what the log may let go of (R27)."""
+
+    def look(self) -> None:
+        """Decide anew, if it is time to; never raises."""
+        ...
+
+    def forget(self) -> None:
+        """Say it all again: there is a new recorder."""
+        ...
+
+
 class Recording:
     """A source's recorder and log. Safe to call from several threads."""
 
@@ -109,6 +121,8 @@ class Recording:
         self._progress = Progress(clock)
         self.guard: RoomGuard | None = None
         """Who sees to it that the source keeps our place; None while no pipeline is at work."""
+        self.care: Tends | None = None
+        """Who decides what the log may let go of; None while not all pipelines are open."""
         self._room: Room | None = None
         self.found: Mapping[str, TableSchema] | None = None
         """The tables recorded because a pattern stands for them; None before that was said."""
@@ -304,6 +318,8 @@ class Recording:
             case Failed():
                 self._failed(report)
         self._follow()
+        if (care := self.care) is not None:
+            care.look()
         if isinstance(report, LagReport) and report.room and (guard := self.guard) is not None:
             guard.look(report.room)
         self._on_change()
@@ -368,6 +384,8 @@ class Recording:
             self._progress.clear()
             return
         self._error = None
+        if (care := self.care) is not None:
+            care.forget()
         with self._lock:
             # A new recorder knows nothing of what the last one was asked. That one may have
             # finished a baseline and not lived to say so: the log tells.
@@ -384,7 +402,7 @@ class Recording:
 
     def _taken(self, table: str, newer_than: int) -> bool:
         baseline = self.log.usable_baseline(table)
-        return baseline is not None and baseline.baseline > newer_than
+        return baseline is not None and (baseline.copy or baseline.baseline) > newer_than
 
     def copied(self, table: str, rows: int, expected: int | None) -> None:
         """Note how far a copy has come that is made outside the recorder."""

@@ -35,6 +35,7 @@ from headrace.changelog.ranges import (
 from headrace.changelog.schema import TableName
 from headrace.changelog.window import Window
 from headrace.control.aside import Aside, Segments, baseline_letters, set_aside_in
+from headrace.control.giving import within_baseline
 from headrace.control.replay_plan import Replayed, ReplayProgress, ReplayTable, planned
 from headrace.errors import (
     CorruptSegment,
@@ -92,9 +93,11 @@ class Replay:
         outputs = {name: table.output for name, table in self._tables.items()}
         self._target.check(outputs)
         self._target.open(outputs, dict.fromkeys(outputs, ORIGIN))
+        numbers = [each.baseline.baseline for each in self._tables.values() if each.baseline]
         try:
-            self._load(part)
-            self._follow(part)
+            with self._log.holds.hold(f"replay of {self._name}", part.after, numbers):
+                self._load(part)
+                self._follow(part)
             self._show(part.last)
             counts = [self._target.row_count(name) for name in self._tables]
         except BaseException:
@@ -132,14 +135,16 @@ class Replay:
 
     def _load_rows(self, table: ReplayTable, baseline: Baseline, loading: Loading) -> None:
         failures: list[Failure] = []
+        before = 0
         for part in self._parts(table, baseline.files, table.since):
             for loaded in self._runner.baseline(self._pipeline, part):
                 loading.write(loaded.rows)
-                failures += loaded.failures
+                failures += within_baseline(loaded.failures, before)
                 self._rows += loaded.rows.num_rows
                 # A filter leaves rows out: what was read is not known before all of it was.
                 self._read = (self._rows, 0)
                 self._tell(table.since)
+            before += len(part.paths)
         self._read = (self._of[0], 0)
         number = baseline.baseline
         self._hold(

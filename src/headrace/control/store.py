@@ -179,6 +179,24 @@ class Store:
             ).fetchone()
         return Position(*row)
 
+    def origins(self, pipeline: str) -> dict[str, Position]:
+        """Return where a pipeline of changes alone began with its tables."""
+        with self._guarded():
+            rows = self._connection.execute(
+                'select "table", epoch, "commit", ordinal from origins where pipeline = ?',
+                (pipeline,),
+            ).fetchall()
+        return {row[0]: Position(*row[1:]) for row in rows}
+
+    def places(self) -> set[Position]:
+        """Return every place that a pipeline may begin at, also one that does not run now."""
+        with self._guarded():
+            rows = self._connection.execute(
+                'select epoch, "commit", ordinal from progress'
+                ' union select epoch, "commit", ordinal from origins'
+            ).fetchall()
+        return {Position(*row) for row in rows}
+
     def columns(self, pipeline: str, table: str) -> int | None:
         """Return the log's number of the schema that a target has a table in, as far as noted."""
         with self._guarded():

@@ -55,6 +55,18 @@ class TakenTables:
         lists += [tuple(filter(is_pattern, t)) for s, t in self._records if s.name == source]
         return [patterns for patterns in lists if patterns]
 
+    def only_recorded(self, source: str) -> list[str]:
+        """Return the tables of a source that are recorded without a pipeline."""
+        return [table for name, tables in self.recorded if name == source for table in tables]
+
+    def ask_baselines(self, recordings: Mapping[str, Recording]) -> None:
+        """See that tables without a pipeline have a baseline in the log: after a gap, too."""
+        for source, tables in self.recorded:
+            if (recording := recordings.get(source)) is not None:
+                for table in list(tables):
+                    if recording.log.usable_baseline(table) is None:
+                        recording.ask_baseline(table)
+
     def schemas_for(self, run: PipelineRun) -> dict[str, TableSchema]:
         """Return the tables that a pipeline begins with."""
         return own_tables(run.pipeline, self._known(run.source))

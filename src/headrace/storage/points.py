@@ -30,6 +30,9 @@ ENTRY_SYNCED = "entry_synced"
 BEFORE_CHECKPOINT = "before_checkpoint"
 """The entry that owes a checkpoint is durable, the checkpoint not begun."""
 
+LOG_PRUNED = "log_pruned"
+"""The entry that drops what nobody needs is durable, and no file is deleted."""
+
 CHANGES_READ = "changes_read"
 """A source gave changes, and nothing of them is on disk."""
 

@@ -310,6 +310,7 @@ class PostgresSource:
         stream = self._stream
         if stream is None:
             return Lag()
+        stream.beat()  # also while nothing is read, because there is no room (R7, R28)
         behind = max(0, stream.end - self._given)
         now = time.monotonic()
         if not behind:

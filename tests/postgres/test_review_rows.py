@@ -182,3 +182,31 @@ def test_a_copy_begins_on_a_quiet_server_whose_log_was_just_switched(
     shop.live("t")
     shop.streaming()
     shop.copy("t")
+
+
+@pytest.mark.meets("R19", "PG-09")
+def test_a_table_left_out_of_a_life_is_copied_again_in_a_publication_of_ones_own(
+    shop: Recording,
+) -> None:
+    run = shop.database.execute
+    shop.die()
+    run("create table ledger (id bigint primary key, n bigint)")
+    run("create table others (id bigint primary key, n bigint)")
+    run("insert into ledger values (1, 1)")
+    run("create publication mine for table ledger, others")
+    own = {"publication": "mine", "create_publication": False}
+    data = shop.data / "own"
+    owner = Recording(shop.database, data)
+    try:
+        owner.live("ledger", "others", **own)
+        owner.copy("ledger")
+        owner.live("others", **own)
+        owner.streaming()
+        run("delete from ledger")
+        run("insert into others values (1, 1)")
+        owner.until(lambda: owner.log.counts().rows == 1)
+        owner.live("ledger", "others", **own)
+        owner.until(lambda: owner.log.owed("ledger") is not None)
+        assert owner.baseline("ledger") is None
+    finally:
+        owner.die()

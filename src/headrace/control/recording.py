@@ -51,6 +51,9 @@ _TIMES_KEPT = 4_096
 _END_SECONDS = 10.0
 """How long a recorder that stopped for good may take to be gone."""
 
+SILENT_SECONDS = 20.0
+"""A recorder speaks every second, and after a very large flush; then nothing is known of it."""
+
 _log = logger(__name__)
 
 
@@ -118,6 +121,8 @@ class Recording:
         self.gave_up = False
         """Whether the recorder stopped for good, and nothing but a new start helps."""
 
+        self._clock = clock
+        self._heard_at = clock()
         self._progress = Progress(clock)
         self.guard: RoomGuard | None = None
         """Who sees to it that the source keeps our place; None while no pipeline is at work."""
@@ -136,7 +141,15 @@ class Recording:
     @property
     def state(self) -> str:
         """What the recorder is at; failed as well while its log cannot be read here."""
-        return self._state if self._unread is None else "failed"
+        if self._unread is not None:
+            return "failed"
+        return "silent" if self._silent else self._state
+
+    @property
+    def _silent(self) -> bool:
+        """Whether it reads changes, as far as is known, and has not said so for long."""
+        # One that is killed is noticed at once; one that hangs, or is suspended, says nothing.
+        return self._state == "streaming" and self._clock() - self._heard_at > SILENT_SECONDS
 
     @property
     def error(self) -> HeadraceError | None:
@@ -176,12 +189,16 @@ class Recording:
         with self._lock:
             return self._reset.give()
 
-    def _start_anew(self) -> None:
-        """Put a recorder in the place of one that stopped for good."""
+    def resume(self) -> None:
+        """Start a recorder again that stopped for good; one that is at work is left alone."""
+        self._start_anew(at_work=False)
+
+    def _start_anew(self, *, at_work: bool = True) -> None:
+        """Put a recorder in the place of one that stopped for good, or of one `at_work`."""
         with self._starting:
             old, start = self.recorder, self._start
-            if old is None or start is None:
-                return  # the engine has ended
+            if old is None or start is None or not (at_work or self.gave_up):
+                return  # the engine has ended, or somebody was here before
             old.stop(_END_SECONDS)
             self._error, self._state = None, "connecting"
             self.gave_up = False
@@ -253,6 +270,10 @@ class Recording:
         """Return what is known now."""
         counts = self.log.counts()
         recorder = self.recorder
+        lag, reason = self._lag, self._reason
+        if self._silent:
+            lag = LagReport(changes=None, seconds=None, captured=lag.captured)
+            reason = f"Its recorder has said nothing for {self._clock() - self._heard_at:.0f} s"
         return SourceInfo(
             name=self.name,
             kind=self.kind,
@@ -262,13 +283,13 @@ class Recording:
             bytes=counts.bytes,
             end=self.log.end,
             acknowledged=self.acknowledged,
-            lag_changes=self._lag.changes,
-            lag_seconds=self._lag.seconds,
-            lag_bytes=self._lag.bytes,
+            lag_changes=lag.changes,
+            lag_seconds=lag.seconds,
+            lag_bytes=lag.bytes,
             recorder_pid=recorder.pid if recorder else None,
             restarts=recorder.restarts if recorder else 0,
             error=self.error,
-            reason=self._reason,
+            reason=reason,
             copies=self.copies_under_way(),
             room=self._room_info(),
             left_out=dict(self.left_out),
@@ -292,6 +313,7 @@ class Recording:
 
     def on_report(self, report: Report) -> None:
         """Take in what the recorder says; called on the recorder's reader thread."""
+        self._heard_at = self._clock()
         match report:
             case Flushed():
                 self._flushed(report)

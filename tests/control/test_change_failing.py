@@ -1,0 +1,217 @@
+"""Changes of an engine at work that meet trouble: nothing is lost, and nothing stays half."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from headrace.changelog.position import Position
+from headrace.changelog.schema import TableName, TableSchema
+from headrace.control.engine import Engine
+from headrace.errors import NotRunning, StorageError
+from headrace.pipeline.definition import Pipeline
+from headrace.targets.memory import IndexedMemory, memory
+from tests.support.arrow_runner import ArrowRunner
+from tests.support.file_target import FileTarget
+from tests.support.shop import PATIENCE, Shop, await_seen
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(tmp_path)
+    made.app.execute("create table customers (id integer primary key, name text)")
+    made.app.execute("create table carts (id integer primary key)")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def orders() -> IndexedMemory:
+    return memory()
+
+
+@pytest.fixture
+def engine(shop: Shop, orders: IndexedMemory) -> Iterator[Engine]:
+    pipeline = Pipeline(shop.source(), "orders", orders, name="orders")
+    with Engine(pipeline, data=shop.data, runner=ArrowRunner()) as engine:
+        assert engine.await_ready(PATIENCE)
+        yield engine
+
+
+class Locked(FileTarget):
+    """Cannot be opened, or closed, until somebody says so."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.away = True
+        self.opening = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def open(
+        self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
+    ) -> None:
+        self.opening.set()
+        self.go_on.wait(PATIENCE)
+        if self.away:
+            raise StorageError("The target is away")
+        super().open(tables, at)
+
+
+def test_a_target_that_cannot_be_opened_is_not_there_and_can_be_taken_in_later(
+    engine: Engine, shop: Shop, orders: IndexedMemory, tmp_path: Path
+) -> None:
+    target = Locked(tmp_path / "target.db")
+    kept = Pipeline(shop.source(), "orders", target, name="kept")
+    with pytest.raises(StorageError):
+        engine.change([kept])
+    assert [each.name for each in engine.pipelines()] == ["orders"]
+    assert engine.is_ready()
+    engine.dead_letters()
+    target.away = False
+    engine.change([kept])
+    assert engine.await_ready(PATIENCE)
+    shop.insert(range(100, 102))
+    assert await_seen(lambda: target.row_count("orders") == orders.count() == 12)
+
+
+def test_a_target_that_cannot_be_closed_goes_all_the_same(
+    engine: Engine, shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = FileTarget(tmp_path / "target.db")
+    engine.change([Pipeline(shop.source(), "orders", target, name="kept")])
+    assert engine.await_ready(PATIENCE)
+
+    def close() -> None:
+        raise StorageError("No way")
+
+    monkeypatch.setattr(target, "close", close)
+    with pytest.raises(StorageError):
+        engine.change(drop=["kept"])
+    assert [each.name for each in engine.pipelines()] == ["orders"]
+    with pytest.raises(NotRunning):
+        engine.change(drop=["kept"])
+
+
+@pytest.mark.meets("R8")
+def test_nothing_is_acknowledged_before_the_new_pipeline_is_open(
+    shop: Shop, orders: IndexedMemory, tmp_path: Path
+) -> None:
+    target = Locked(tmp_path / "target.db")
+    target.away = False
+    source = shop.source()
+    first = Pipeline(source, "orders", orders, name="orders")
+    kept = Pipeline(source, "orders", target, name="kept")
+    with Engine(first, kept, data=shop.data, runner=ArrowRunner()) as engine:
+        assert engine.await_ready(PATIENCE)
+        engine.pause("kept")
+        shop.insert(range(100, 110))
+        assert await_seen(lambda: orders.count() == 20)
+    before = shop.cursor()
+    again = Locked(tmp_path / "target.db")
+    again.away = False
+    again.go_on.clear()
+    with Engine(first, data=shop.data, runner=ArrowRunner()) as engine:
+        adding = threading.Thread(
+            target=engine.change,
+            args=([Pipeline(shop.source(), "orders", again, name="kept")],),
+        )
+        adding.start()
+        assert again.opening.wait(PATIENCE)
+        held = shop.cursor()
+        engine._acknowledge()
+        engine._heard()
+        assert shop.cursor() == held
+        again.go_on.set()
+        adding.join(PATIENCE)
+        engine.resume("kept")
+        assert await_seen(lambda: again.row_count("orders") == 20)
+    assert before <= held
+
+
+def test_changes_alone_go_on_where_they_stood_with_other_steps(shop: Shop, tmp_path: Path) -> None:
+    def changes(target: FileTarget) -> Pipeline:
+        return Pipeline(shop.source(), "orders", target, name="kept", mode="changes")
+
+    target = FileTarget(tmp_path / "target.db")
+    with Engine(changes(target), data=shop.data, runner=ArrowRunner()) as engine:
+        assert engine.await_ready(PATIENCE)
+        shop.insert(range(100, 103))
+        assert await_seen(lambda: target.row_count("orders") == 3)
+        engine.pause("kept")
+        shop.insert(range(200, 210))
+        assert await_seen(lambda: shop.log().counts().rows == 13)
+        again = FileTarget(tmp_path / "target.db")
+        engine.change([changes(again)], drop=["kept"])
+        assert engine.pipeline_info("kept").state == "paused"
+        engine.resume("kept")
+        assert await_seen(lambda: again.row_count("orders") == 13)
+
+
+def test_a_stop_waits_for_a_change_and_leaves_no_recorder_behind(
+    shop: Shop, orders: IndexedMemory, tmp_path: Path
+) -> None:
+    target = Locked(tmp_path / "target.db")
+    target.away = False
+    target.go_on.clear()
+    first = Pipeline(shop.source(), "orders", orders, name="orders")
+    engine = Engine(first, data=shop.data, runner=ArrowRunner())
+    engine.start()
+    (tmp_path / "other").mkdir()
+    other = Shop(tmp_path / "other")
+    kept = Pipeline(other.source("other"), "orders", target, name="kept")
+    adding = threading.Thread(target=engine.change, args=([kept],))
+    adding.start()
+    assert target.opening.wait(PATIENCE)
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    target.go_on.set()
+    adding.join(PATIENCE)
+    stopping.join(PATIENCE)
+    assert {each.state for each in engine.sources()} == {"closed"}
+    with Engine(first, data=shop.data, runner=ArrowRunner()) as again:
+        assert again.await_ready(PATIENCE)
+    other.close()
+
+
+def test_a_second_pipeline_of_patterns_keeps_its_tables(shop: Shop, tmp_path: Path) -> None:
+    first = Pipeline(shop.source(), target=memory(), tables=["ord*"], name="first")
+    second = FileTarget(tmp_path / "target.db")
+    with Engine(first, data=shop.data, runner=ArrowRunner()) as engine:
+        assert engine.await_ready(PATIENCE)
+        engine.change([Pipeline(shop.source(), target=second, tables=["c*"], name="second")])
+        assert engine.await_ready(PATIENCE)
+        tables = [each.table for each in engine.pipeline_info("second").tables]
+        assert tables == ["carts", "customers"]
+
+
+def test_what_is_dropped_is_let_go_of_by_whoever_computed_it(engine: Engine, shop: Shop) -> None:
+    runner = engine._runner
+    assert isinstance(runner, ArrowRunner)
+    engine.change([Pipeline(shop.source(), "customers", memory(), name="customers")])
+    assert engine.await_ready(PATIENCE)
+    engine.replay("customers", "memory")
+    engine.change(drop=["customers"])
+    assert runner.forgotten == ["customers", "customers.replay"]
+    assert engine.await_ready(PATIENCE)
+
+
+@pytest.mark.meets("R19")
+def test_a_table_that_nobody_took_for_a_while_is_copied_again(engine: Engine, shop: Shop) -> None:
+    def taken() -> IndexedMemory:
+        target = memory()
+        engine.change([Pipeline(shop.source(), "customers", target, name="customers")])
+        assert engine.await_ready(PATIENCE)
+        return target
+
+    shop.app.execute("insert into customers values (1, 'a')")
+    first = taken()
+    assert await_seen(lambda: first.count() == 1)
+    engine.change(drop=["customers"])
+    shop.app.execute("delete from customers")
+    shop.app.execute("insert into customers values (2, 'b'), (3, 'c')")
+    again = taken()
+    assert await_seen(lambda: {row["id"] for row in again.all()} == {2, 3})

@@ -1,0 +1,41 @@
+"""A recorder that hangs: alive, and nothing is known of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from headrace.control import recording
+from headrace.targets.memory import memory
+from tests.support.shop import PATIENCE, Shop, await_seen
+
+
+@pytest.mark.meets("R8")
+def test_a_recorder_that_says_nothing_is_not_shown_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(tmp_path)
+    orders = memory()
+    with shop.engine(shop.pipeline(orders), recorder="process") as engine:
+        assert engine.await_ready(PATIENCE)
+        pid = engine.source_info("shop").recorder_pid
+        assert pid is not None
+        # Not for its own sake: a slow machine must not be silent by itself before this.
+        monkeypatch.setattr(recording, "SILENT_SECONDS", 3.0)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert await_seen(lambda: engine.source_info("shop").state == "silent")
+            told = engine.source_info("shop")
+            assert told.lag_seconds is None
+            assert "said nothing" in told.reason
+            assert not engine.is_ready()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        monkeypatch.setattr(recording, "SILENT_SECONDS", 20.0)
+        shop.insert(range(100, 101))
+        assert await_seen(lambda: orders.count() == 11)
+        assert engine.await_ready(PATIENCE)
+    shop.close()

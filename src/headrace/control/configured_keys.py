@@ -115,9 +115,7 @@ _LOG = (
         Size(),
         "The most bytes of a source's log; at 90 % of it nothing is read any more.",
     ),
-    Key(
-        "lease", Duration(), "From a file being dropped to its being deleted.", default="10m"
-    ),
+    Key("lease", Duration(), "From a file being dropped to its being deleted.", default="10m"),
     Key(
         "keep_baselines",
         Boolean(),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from dataclasses import replace
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from headrace.capture import caring
+from headrace.capture.copies import Copies
 from headrace.capture.wire import COMMANDS, Flushed, FlushNow, LagReport, TakeBaseline, Tend, Warned
 from headrace.changelog import compaction, folding
 from headrace.changelog.position import Position
+from headrace.testing.source import MemoryCopy, MemorySource
 from tests.capture.test_recorder import TABLE, World, failures, flushes, states
 
 
@@ -177,3 +182,166 @@ def test_a_full_log_is_not_read_into_until_there_is_room(world: World) -> None:
     world.step(FlushNow())
     assert world.reader().end.commit == world.source.position.commit
     assert failures(reports) == []
+
+
+# --- copies and a log that is full, or pruned meanwhile ------------------------------------------
+
+
+def copying(world: World) -> None:
+    """Begin to copy a table, then fill the log behind its F."""
+    for key in range(1, 10):
+        world.source.add_row(TABLE, {"id": key, "name": "x"})
+    fill(world, 3, first=100)
+    world.step(TakeBaseline(TABLE))
+    fill(world, 2, first=200)
+    assert world.reader().usable_baseline(TABLE) is None
+
+
+def filled(world: World, **more: object) -> Tend:
+    """Return an order that nothing is needed of, of a log that is full."""
+    end = world.reader().end.commit
+    cap = int(world.reader().size / caring.FULL)
+    return order(world, end, needed=at(end), cap=cap, compact=False, **more)
+
+
+@pytest.mark.meets("R28")
+def test_a_log_that_is_full_because_of_a_copy_is_read_to_its_end(world: World) -> None:
+    copying(world)
+    world.insert(300, 301)  # before it is over, and not read yet
+    reports = world.step(filled(world))
+    assert "full" in states(reports)
+    for _ in range(30):
+        reports += world.step(after=0.2)
+        if world.reader().usable_baseline(TABLE) is not None:
+            break
+    assert world.reader().usable_baseline(TABLE) is not None
+    reports += world.step(order(world, world.reader().end.commit, cap=filled(world).cap))
+    reports += world.step(after=1.1)
+    assert states(reports)[-1] == "streaming"
+    assert failures(reports) == []
+
+
+@pytest.mark.meets("R28")
+def test_nothing_is_read_for_a_copy_while_somebody_else_needs_the_log(world: World) -> None:
+    copying(world)
+    world.insert(300, 301)
+    held = filled(world)
+    end = world.reader().end
+    world.step(msgspec.structs.replace(held, prune=at(0), needed=at(0)))
+    for _ in range(30):
+        world.step(after=0.2)
+    assert world.reader().end == end
+    # What has to be copied is copied, and only its end is waited for.
+    assert world.recorder._copies.owed_end > end.commit
+    world.step(held)
+    for _ in range(5):
+        world.step(after=0.2)
+    assert world.reader().usable_baseline(TABLE) is not None
+
+
+@pytest.mark.meets("R28")
+def test_no_copy_is_begun_into_a_full_log(world: World) -> None:
+    fill(world, 6)
+    cap = int(world.reader().size / caring.FULL)
+    world.step(order(world, cap=cap), TakeBaseline(TABLE))
+    for _ in range(5):
+        world.step(after=0.2)
+        assert world.recorder._copies.firsts == []
+    world.step(order(world, 5, cap=cap))
+    for _ in range(10):
+        world.step(after=0.2)
+    assert world.reader().usable_baseline(TABLE) is not None
+
+
+class Late(MemoryCopy):
+    """One that waits for others, for hours."""
+
+    def __init__(self, source: MemorySource, table: str) -> None:
+        super().__init__(source, table)
+        self.first, self.waits = 0, "others"
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            yield pa.RecordBatch.from_pylist([], schema=self.schema.arrow)
+
+
+@pytest.mark.meets("R28")
+def test_a_copy_that_waits_to_begin_keeps_no_full_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(world, 6)
+    copies: list[type[MemoryCopy]] = [Late, MemoryCopy]
+    monkeypatch.setattr(world.source, "baseline", lambda name: copies.pop(0)(world.source, name))
+    world.step(TakeBaseline(TABLE))
+    assert world.recorder._copies.firsts == [0]
+    world.step(order(world, 5, cap=int(world.reader().size / caring.FULL)))
+    for _ in range(10):
+        world.step(after=1.1)
+    assert world.reader().floor == Position(1, 5)
+    assert world.reader().usable_baseline(TABLE) is not None
+
+
+@pytest.mark.meets("R27")
+def test_an_order_that_a_copy_cut_short_is_obeyed_once_that_is_finished(world: World) -> None:
+    copying(world)
+    told = order(world, world.reader().end.commit, heard=1_000)
+    world.step(told)
+    assert world.reader().floor < Position.parse(told.prune)
+    for _ in range(20):
+        world.step(after=0.2)
+    # All but the newest step, which says where the source is read on.
+    assert world.reader().floor >= Position(1, Position.parse(told.prune).commit - 1)
+
+
+@pytest.mark.meets("R19", "R27")
+def test_a_copy_of_which_changes_were_pruned_is_taken_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying(world)
+    end = world.reader().end.commit
+    monkeypatch.setattr(Copies, "firsts", [])
+    reports = world.step(order(world, end, heard=1_000))
+    for _ in range(30):
+        reports += world.step()
+    assert [r.problem.code for r in reports if isinstance(r, Warned)] == ["changelog.expired"]
+    usable = world.reader().usable_baseline(TABLE)
+    assert usable is not None
+    assert usable.window[0] >= world.reader().floor
+    assert world.replayed() == world.source.rows(TABLE)
+
+
+@pytest.mark.meets("R27")
+def test_what_a_copy_could_begin_with_is_kept_as_long_as_the_source_says(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(world, 6)
+    kept: list[int | None] = [2]
+    traits = replace(world.source.traits, keeps_snapshot=True)
+    monkeypatch.setattr(world.source, "traits", traits)
+    monkeypatch.setattr(world.source, "kept_first", lambda: kept[0], raising=False)
+    world.step(order(world, 5))
+    assert world.reader().floor == Position(1, 2)
+    kept[0] = None
+    world.step(after=1.1)
+    assert world.reader().floor == Position(1, 5)
+
+
+@pytest.mark.meets("R19")
+def test_a_fold_that_would_take_too_much_memory_is_told_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "LEAST_BYTES", 1)
+    monkeypatch.setattr(folding, "SHARE", 1_000)
+    monkeypatch.setattr(folding, "MOST_ROWS", 3)
+    world.step(TakeBaseline(TABLE))
+    while world.reader().usable_baseline(TABLE) is None:
+        world.step()
+    world.insert(1, 2, 3, 4)
+    world.step()
+    world.step(FlushNow())
+    reports = world.step(order(world, fold=str(world.reader().end)))
+    for _ in range(20):
+        reports += world.step(after=11)
+    told = [report.problem for report in reports if isinstance(report, Warned)]
+    assert [problem.code for problem in told] == ["changelog.failed"]
+    assert "more changes than a fold may hold" in str(told[0].error())

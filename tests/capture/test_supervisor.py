@@ -271,7 +271,9 @@ def test_a_recorder_writes_to_its_log_file_and_nowhere_else(
     )
     heard.wait(lambda report: isinstance(report, Failed) and report.stops)
     made.stop()
-    assert (tmp_path / "data" / "logs" / "recorder-x.log").exists()
+    log = tmp_path / "data" / "logs" / "recorder-x.log"
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert log.parent.stat().st_mode & 0o777 == 0o700
     assert capfd.readouterr() == ("", "")
 
 

@@ -132,6 +132,8 @@ def _image(row: Mapping[str, object] | None) -> Image | None:
 
 def _strays(place: Place, log: LogReader) -> list[str]:
     named = {file.name for _, file in _files(log, place.plan.tables)}
+    # Dropped, and deleted a lease later.
+    named |= {name for _, names in log._history.retired for name in names}
     there = place.files.list("log/shop/segments")
     return [name for name in there if name not in named and "-b" not in name]
 

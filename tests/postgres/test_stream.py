@@ -221,7 +221,6 @@ def test_a_single_commit_is_given_at_once(slots: Slots, direct: bool) -> None:
         found: list[bytes] = []
         until = time.monotonic() + 60
         while not any(map(is_commit, found)):
-            # On a busy machine the writer itself may take its time.
             assert time.monotonic() < until
             if (received := stream.receive(5)) is not None:
                 found += contents(received)

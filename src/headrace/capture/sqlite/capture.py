@@ -52,10 +52,12 @@ class Capture:
     """
     Changes of a SQLite database, handed to `handler` in batches.
 
-    `tables` names the tables, or is None: all that can be set up, then all that were. `handler`
-    is called with a `Batch` at a time, in order, on the thread of the run; when it returns, the
-    batch is acknowledged, and when it raises, the run ends with what it raised. If it has a
-    method `stop`, that is called by `close`, for handlers that wait.
+    `tables` names the tables, or is None: for `setup` every table of the application, one that
+    cannot be captured being refused like one that was named; afterwards all that were set up.
+
+    `handler` is called with a `Batch` at a time, in order, on the thread of the run; when it
+    returns, the batch is acknowledged, and when it raises, the run ends with what it raised. If
+    it has a method `stop`, that is called by `close`, for handlers that wait.
 
     `log_table` names the table that changes are logged in: each such log is on its own. `reader`
     names who reads: several read one log independently, each under its own name. `wake` says
@@ -98,7 +100,9 @@ class Capture:
         self._run: Run | None = None
         self._runner: int | None = None
         self._closing = False
-        self._ended = threading.Event()
+        # Held during the run. Not an event, of which a signal handler may find its own thread
+        # half-way in a wait, and then waits for ever.
+        self._under_way = threading.Lock()
 
     def setup(self) -> tuple[str, ...]:
         """
@@ -106,7 +110,9 @@ class Capture:
 
         From here on every change of these tables is logged, and waits for this reader. What is
         in place already is left alone, so it may be called again; a table whose columns changed
-        gets new triggers. `StillRunning` while a run is under way.
+        gets new triggers. After a `teardown` of some of its tables this reader has missed their
+        changes in between: `cdc` raises `SchemaChanged` until `bootstrap_and_cdc` has copied them.
+        `StillRunning` while a run is under way.
         """
         names = self._settings.names
         with self._at_rest(), self._opened() as database:
@@ -121,17 +127,17 @@ class Capture:
 
     def teardown(self) -> TornDown:
         """
-        Take out the triggers of these tables, and with the last ones the log.
+        Take out the triggers of these tables, and with the last reader the log.
 
-        Other tables, and tables that somebody else reads from the same log, stay captured.
-        `StillRunning` while a run is under way.
+        Other tables, and tables that somebody else reads from the same log, stay captured, and
+        so does the log while a reader is left who may have changes to read in it. Tables may be
+        named as they are now or as they were when they were set up; `TableRefused` where there is
+        none such. A run in another process goes on without them. `StillRunning` while a run of
+        this instance is under way.
         """
         names, reader = self._settings.names, self._settings.reader
         with self._at_rest(), self._opened() as database:
-            tables = self._settings.tables
-            if tables is None:
-                tables = tuple(readers.places(database, names, reader))
-            unread, kept = readers.take_out(database, names, reader, tables)
+            unread, kept = readers.take_out(database, names, reader, self._settings.tables)
             return TornDown(unread, tuple(kept))
 
     def bootstrap(self) -> None:
@@ -161,24 +167,29 @@ class Capture:
         """
         self._only_run(Run.bootstrap_and_cdc)
 
-    def close(self) -> None:
+    def close(self, *, timeout: float | None = None) -> bool:
         """
         End the run after the batch that is being handled, and wait for that.
 
-        From a handler, or a signal handler, it only asks. Without a run none will begin.
+        Returns whether it has ended; with `timeout` after so many seconds at the latest, and with
+        0 at once. On the thread of the run, so from a handler or a signal handler there, it only
+        asks. Another thread that the handler itself waits for must not wait for the handler: use
+        `timeout=0` there. Without a run none will begin.
         """
         with self._lock:
             self._closing = True
-            if not self._began:
-                self._began = True
-                self._ended.set()
+            self._began = True
             run, runner = self._run, self._runner
             if run is not None:
                 run.ring()
         if runner is not None and callable(stop := getattr(self._handler, "stop", None)):
             stop()
-        if runner != threading.get_ident():
-            self._ended.wait()
+        if runner == threading.get_ident():
+            return False
+        if not self._under_way.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            return False
+        self._under_way.release()
+        return True
 
     def __enter__(self) -> Capture:
         return self
@@ -198,8 +209,11 @@ class Capture:
             if self._began:
                 why = "This capture was closed" if self._closing else "This capture has run"
                 raise RunTwice(why)
-            self._began = True
+            # In this order: a signal handler that closes may be called between any two of these,
+            # and must know this thread for the one it cannot wait for.
             self._runner = threading.get_ident()
+            self._under_way.acquire()
+            self._began = True
         try:
             run = Run(self._settings, self._handler, lambda: self._closing)
             with self._lock:
@@ -217,8 +231,8 @@ class Capture:
                 run.close()
         finally:
             with self._lock:
+                self._under_way.release()
                 self._runner = None
-                self._ended.set()
 
     @contextmanager
     def _at_rest(self) -> Iterator[None]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 from headrace.errors import CaptureError, HeadraceError, SourceRefused, SourceUnreachable
@@ -27,6 +28,11 @@ OLDEST = (3, 37, 0)
 """The first SQLite that tells views, virtual and strict tables apart by pragma."""
 
 
+_T = TypeVar("_T")
+
+_ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
+
+
 def lenient(data: bytes) -> str:
     """Decode a TEXT value; SQLite never checks what an application stores there."""
     # Bytes that are no UTF-8 travel as lone surrogates, and get an exact text (R23f).
@@ -36,6 +42,11 @@ def lenient(data: bytes) -> str:
 def quoted(name: str) -> str:
     """Return `name` as an identifier, whatever it holds."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def folded(name: str) -> str:
+    """Return `name` as SQLite compares names: two that differ only in A to Z are one."""
+    return name.translate(_ASCII_LOWER)
 
 
 def connect(path: str, timeout: float = LOCK_SECONDS) -> sqlite3.Connection:
@@ -112,6 +123,22 @@ def writing(database: sqlite3.Connection) -> Iterator[None]:
 def busy(error: sqlite3.Error) -> bool:
     """Whether somebody else holds the lock."""
     return _primary(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def patiently(work: Callable[[], _T], locked: Callable[[], None] | None) -> _T:
+    """
+    Do `work`, again and again while somebody else holds the lock.
+
+    Between two attempts `locked` is called: it waits, or raises to give up. Without it the first
+    attempt is the only one.
+    """
+    while True:
+        try:
+            return work()
+        except sqlite3.OperationalError as error:
+            if locked is None or not busy(error):
+                raise
+        locked()
 
 
 def undecodable(error: sqlite3.Error) -> bool:

@@ -14,8 +14,11 @@ from dataclasses import dataclass
 
 from headrace.capture.sqlite.database import lenient, undecodable
 
-PART_ROWS = 256
-"""How many rows are fetched between two looks at the limits."""
+PART_ROWS = 64
+"""How many rows are fetched between two looks at the limits, at most."""
+
+LEAST_ROWS = 256
+"""Of a query that takes long to begin: it would begin again for every single row."""
 
 Row = tuple[object, ...]
 
@@ -27,13 +30,13 @@ class Reading:
     most: int
     bytes: int
     until: float
-    """By the monotonic clock."""
+    """By the monotonic clock; a query whose first row comes later than that gets `LEAST_ROWS`."""
 
 
 def fetch(
     database: sqlite3.Connection, sql: str, values: Sequence[object], limits: Reading
 ) -> tuple[list[Row], bool]:
-    """Return rows up to one of the limits, at least one part; with them, whether that was all."""
+    """Return rows up to one of the limits, at least one; with them, whether that was all."""
     try:
         return _fetch(database, sql, values, limits)
     except sqlite3.OperationalError as error:
@@ -52,23 +55,38 @@ def _fetch(
     cursor = database.execute(sql, values)
     rows: list[Row] = []
     size = 0
+    step = 1
+    least = 0
     try:
         while True:
-            part = cursor.fetchmany(PART_ROWS)
+            part = cursor.fetchmany(step)
             rows += part
-            if len(part) < PART_ROWS:
+            if len(part) < step:
                 return rows, len(rows) < limits.most
-            size += _size(part, len(rows) // PART_ROWS)
-            if len(rows) >= limits.most or size >= limits.bytes or time.monotonic() >= limits.until:
+            weight = _size(part, len(rows) // PART_ROWS)
+            size += weight
+            late = time.monotonic() >= limits.until
+            if late and len(rows) == 1:
+                least = LEAST_ROWS
+            if len(rows) >= limits.most or size >= limits.bytes or (late and len(rows) >= least):
                 return rows, False
+            # Rows may be of many megabytes: as many as may fit, if they are like the last ones.
+            fitting = (limits.bytes - size) * len(part) // max(1, weight)
+            step = max(1, min(4 * step, PART_ROWS - len(rows) % PART_ROWS, fitting))
     finally:
         cursor.close()
 
 
 def _size(rows: Sequence[Row], turn: int) -> int:
-    """Estimate the bytes of `rows` from every sixteenth, other ones each turn: weighing is dear."""
-    sample = rows[turn % 16 :: 16]
+    """
+    Estimate the bytes of `rows`: weighing is dear.
+
+    Few are weighed wholly, of many every sixteenth, other ones each turn.
+    """
+    every = 16 if len(rows) >= PART_ROWS else 1
     size = sum(
-        len(value) if isinstance(value, str | bytes) else 8 for row in sample for value in row
+        len(value) if isinstance(value, str | bytes) else 8
+        for row in rows[turn % every :: every]
+        for value in row
     )
-    return size * 16
+    return size * every

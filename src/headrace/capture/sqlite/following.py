@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 
-from headrace.capture.sqlite import setup
+from headrace.capture.sqlite import file_identity, readers, setup
 from headrace.capture.sqlite.database import reading
 from headrace.capture.sqlite.fetching import Reading, Row, fetch
 from headrace.capture.sqlite.names import Names
@@ -57,9 +57,21 @@ class Following:
     ) -> None:
         capture = setup.capture_id(database, names)
         assert capture is not None
+        if file_identity.elsewhere(database, names):
+            raise SourceRefused(
+                "Database file is another one than the log was made in: restored, or moved",
+                log_table=names.log_table,
+                remedy=ANEW,
+            )
         for table, place in places.items():
             if place.capture != capture:
                 raise _reset(table)
+            if place.witness == readers.OWED:
+                raise SchemaChanged(
+                    "Changes of a table were not captured for this reader for a while",
+                    table=table,
+                    remedy=ANEW,
+                )
         self._database = database
         self._names = names
         self._most = max(READ_ROWS, batch_size)
@@ -115,6 +127,13 @@ class Following:
         """Take it that these tables were copied: their changes count from there on."""
         self._beyond |= {table: place.seq for table, place in places.items()}
         self._owed = {table: why for table, why in self._owed.items() if table not in places}
+        self._version = -1
+
+    def leave(self, tables: Sequence[str]) -> None:
+        """Take it that somebody took these tables out: their changes are not read any more."""
+        self.tables = tuple(table for table in self.tables if table not in tables)
+        self._beyond = {table: self._beyond[table] for table in self.tables}
+        self._owed = {table: why for table, why in self._owed.items() if table not in tables}
         self._version = -1
 
     def _taken(self, rows: Sequence[Row]) -> list[Row]:

@@ -2,7 +2,8 @@
 Handlers that come with the library: lines of words, lines of JSON, and HTTP.
 
 A handler is anything that can be called with a batch. When it returns, the batch counts as
-taken; what it raises ends the run, and the batch comes again in the next one.
+taken; what it raises ends the run, and the batch's records come again in the next one, maybe
+with others and under another id.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import base64
 import errno
 import http.client
 import ssl
-import threading
 import time
 from typing import IO
 from urllib.parse import quote, unquote, urlsplit
@@ -26,6 +26,9 @@ FIRST_REST_SECONDS = 0.1
 LONGEST_REST_SECONDS = 10.0
 _ASKED_REST_SECONDS = 60.0
 """The longest that an answer may ask us to wait."""
+
+_LOOK_SECONDS = 0.05
+"""How often a rest looks whether the capture is being closed."""
 
 _LATER = frozenset({408, 425, 429})
 
@@ -80,7 +83,9 @@ class Post:
     Any status from 200 to 299 means taken. Timeouts, broken connections, 408, 425, 429 and all
     from 500 on are tried again, more and more slowly; what still is not taken after
     `retry_seconds` raises `TargetError`, and so does any other status at once. Each request
-    carries the batch's id as Idempotency-Key, which is the same when it is sent again.
+    carries the batch's id as Idempotency-Key: the same when it is sent again. In another run the
+    same changes may come in a batch of another range, which may overlap with this one; what a
+    receiver has already it knows by the records' positions.
     """
 
     def __init__(
@@ -100,7 +105,7 @@ class Post:
         self._retry_seconds = retry_seconds
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._connection: http.client.HTTPConnection | None = None
-        self._stopped = threading.Event()
+        self._stopped = False
         self._headers = {"Content-Type": "application/json"}
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -133,17 +138,25 @@ class Post:
                     status=status or "no answer",
                     remedy="Check that it is up; start again, and it goes on with this batch.",
                 )
-            if self._stopped.wait(max(rest, asked)):
-                raise Interrupted
+            self._rest(max(rest, asked))
             rest = min(2 * rest, LONGEST_REST_SECONDS)
 
     def stop(self) -> None:
         """Send what is being sent no more often: the capture is being closed."""
-        self._stopped.set()
+        self._stopped = True
 
     def close(self) -> None:
         """Hang up; for whoever made it, after the last batch."""
         self._hang_up()
+
+    def _rest(self, seconds: float) -> None:
+        # Not an event: `stop` may be called in a signal handler, on the thread that waits here.
+        until = time.monotonic() + seconds
+        while not self._stopped:
+            if (left := until - time.monotonic()) <= 0:
+                return
+            time.sleep(min(left, _LOOK_SECONDS))
+        raise Interrupted
 
     def _sent(self, body: bytes, headers: dict[str, str]) -> tuple[int, float]:
         """Send once; return the status, 0 for none, and for how long to wait."""

@@ -77,9 +77,14 @@ class Names:
 
     def owns(self, trigger: str) -> bool:
         """Whether a trigger writes into this log."""
+        return self.plan_of(trigger) is not None
+
+    def plan_of(self, trigger: str) -> int | None:
+        """Return the plan that a trigger was made for; None where it is not of this log."""
         events = "|".join(event for event, _ in EVENTS)
-        pattern = rf"{re.escape(self._stem)}_\d+_({events})"
-        return re.fullmatch(pattern, trigger, re.IGNORECASE) is not None
+        pattern = rf"{re.escape(self._stem)}_(\d+)_({events})"
+        match = re.fullmatch(pattern, trigger, re.IGNORECASE)
+        return None if match is None else int(match[1])
 
     @property
     def _stem(self) -> str:

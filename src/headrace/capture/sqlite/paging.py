@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.capture.sqlite.database import quoted, reading, speaking
+from headrace.capture.sqlite.database import patiently, quoted, reading, speaking
 from headrace.capture.sqlite.fetching import Reading, Row, fetch
 from headrace.capture.sqlite.tables import SourceTable, column_list
 
@@ -32,7 +32,8 @@ class Pages:
     Iterates over all rows of a table, a chunk at a time, each in the table's order of columns.
 
     `begins` is called in the transaction of every chunk before it is read, `ends` in that of
-    the last one after it was. `close` stops after the chunk that is being read.
+    the last one after it was. `close` stops after the chunk that is being read. While somebody
+    else holds the database's lock, `locked` is called before each new attempt; it may raise.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Pages:
         chunks: Chunks,
         begins: Callable[[], None],
         ends: Callable[[], None],
+        locked: Callable[[], None] | None = None,
     ) -> None:
         self._database = database
         self._path = path
@@ -50,6 +52,7 @@ class Pages:
         self._chunks = chunks
         self._begins = begins
         self._ends = ends
+        self._locked = locked
         self._closed = False
         self._terms = [quoted(name) for name in table.key]
         if not self._by_index():
@@ -77,13 +80,18 @@ class Pages:
     def _chunk(self, sql: str, values: Sequence[object], *, last: bool) -> tuple[list[Row], bool]:
         """Read rows until a limit is reached; with them, whether these were the last."""
         chunks = self._chunks
-        limits = Reading(chunks.rows, chunks.bytes, time.monotonic() + chunks.seconds)
-        with speaking(self._path), reading(self._database):
-            self._begins()
-            rows, done = fetch(self._database, sql, values, limits)
-            if done and last:
-                self._ends()
-        return rows, done
+
+        def read() -> tuple[list[Row], bool]:
+            limits = Reading(chunks.rows, chunks.bytes, time.monotonic() + chunks.seconds)
+            with reading(self._database):
+                self._begins()
+                rows, done = fetch(self._database, sql, values, limits)
+                if done and last:
+                    self._ends()
+            return rows, done
+
+        with speaking(self._path):
+            return patiently(read, self._locked)
 
     @property
     def _select(self) -> str:
@@ -105,7 +113,10 @@ class Pages:
         """Whether SQLite follows the key's index over all its columns, and thus its order."""
         sql, values = self.following([None] * len(self._table.key))
         with speaking(self._path):
-            steps = self._database.execute(f"explain query plan {sql}", values).fetchall()
+            steps = patiently(
+                lambda: self._database.execute(f"explain query plan {sql}", values).fetchall(),
+                self._locked,
+            )
         return any(str(step[3]).count("?") == len(self._table.key) for step in steps)
 
     def _without_key(self) -> Iterator[list[Row]]:

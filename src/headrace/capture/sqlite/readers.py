@@ -6,24 +6,30 @@ itself. A row a table, and not one a reader, so that a table can be set up later
 alone, or be read by a process of its own, and nothing of the others is skipped or lost.
 
 A row protects what follows its cursor from being removed, like the engine's rows beside it.
-With the cursor stands a witness of the log row it names (R40).
+With the cursor stands a witness of the log row it names (R40). Instead of one there may be a
+note that changes are missing before the cursor (`OWED`): then only a copy of the table leads
+there. A reader that was taken out of a table gets such a row when he comes back.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from headrace.capture.sqlite import setup
+from headrace.capture.sqlite import file_identity, setup
 from headrace.capture.sqlite.database import writing
 from headrace.capture.sqlite.names import Names
 from headrace.capture.sqlite.place import Place
 from headrace.capture.sqlite.resume import end_of
 from headrace.capture.sqlite.tables import table_names
 
-_KIND = "capture"
-"""How names of these readers begin; a source's name holds no slash, so none is taken for one."""
+OWED = "owed"
+"""Stands for the witness where the table has to be copied before its changes are read."""
+
+_LEFT = "left/"
+"""How the notes begin that a reader was taken out of a table."""
 
 
 def places(database: sqlite3.Connection, names: Names, reader: str) -> dict[str, Place]:
@@ -36,14 +42,18 @@ def places(database: sqlite3.Connection, names: Names, reader: str) -> dict[str,
     ):
         for table, witness in json.loads(text).items():
             if name == _name(reader, table):
-                found[table] = Place(capture, cursor, witness)
+                found[table] = Place(capture, cursor, OWED if witness is None else witness)
     return found
 
 
 def register(
     database: sqlite3.Connection, names: Names, reader: str, tables: Iterable[str]
 ) -> None:
-    """Let `reader` begin at the log's end with those tables that it has no place in yet."""
+    """
+    Let `reader` begin at the log's end with those tables that it has no place in yet.
+
+    Where it was taken out before, changes went by that it was not given: it owes a copy.
+    """
     known = places(database, names, reader)
     new = [table for table in tables if table not in known]
     if not new:
@@ -51,60 +61,90 @@ def register(
     with writing(database):
         capture = setup.capture_id(database, names)
         assert capture is not None
-        put(database, names, reader, dict.fromkeys(new, end_of(database, capture, names)))
+        if file_identity.elsewhere(database, names):
+            # Numbers of the file it came from would come again.
+            capture = setup.renew(database, names)
+        elif not file_identity.known(database, names):
+            file_identity.remember(database, names)
+        end = end_of(database, capture, names)
+        for table in new:
+            left = database.execute(
+                f"delete from {names.meta} where name = ?", (_LEFT + _name(reader, table),)
+            )
+            place = replace(end, witness=OWED) if left.rowcount else end
+            database.execute(
+                f"insert or replace into {names.readers} values (?, ?, ?, ?)",
+                (_name(reader, table), capture, place.seq, _noted(table, place)),
+            )
 
 
-def put(database: sqlite3.Connection, names: Names, reader: str, at: Mapping[str, Place]) -> None:
-    """Set places, wherever they were before; within a transaction."""
-    database.executemany(
-        f"insert or replace into {names.readers} values (?, ?, ?, ?)",
-        [
-            (_name(reader, table), place.capture, place.seq, json.dumps({table: place.witness}))
-            for table, place in at.items()
-        ],
+def owe(database: sqlite3.Connection, names: Names, reader: str) -> None:
+    """Let places in a log that is no more wait at the end of this one; within a transaction."""
+    capture = setup.capture_id(database, names)
+    assert capture is not None
+    end = replace(end_of(database, capture, names), witness=OWED)
+    for table, place in places(database, names, reader).items():
+        if place.capture != capture:
+            settle(database, names, reader, table, end)
+
+
+def settle(database: sqlite3.Connection, names: Names, reader: str, table: str, at: Place) -> bool:
+    """Set a place, wherever it was before; False where somebody took it out."""
+    done = database.execute(
+        f"update {names.readers} set capture = ?, cursor = ?, tables = ? where name = ?",
+        (at.capture, at.seq, _noted(table, at), _name(reader, table)),
     )
+    return done.rowcount > 0
 
 
 def advance(
-    database: sqlite3.Connection, names: Names, reader: str, tables: Iterable[str], to: Place
-) -> None:
-    """Move places forward, never back; those that somebody took out stay out."""
+    database: sqlite3.Connection, names: Names, reader: str, tables: Sequence[str], to: Place
+) -> list[str]:
+    """Move places forward, never back; return those that somebody took out, who stay out."""
     with writing(database):
-        database.executemany(
+        moved = database.executemany(
             f"update {names.readers} set cursor = ?, tables = ? "
             "where name = ? and capture = ? and cursor < ?",
             [
-                (
-                    *(to.seq, json.dumps({table: to.witness})),
-                    *(_name(reader, table), to.capture, to.seq),
-                )
+                (*(to.seq, _noted(table, to)), *(_name(reader, table), to.capture, to.seq))
                 for table in tables
             ],
         )
+        if moved.rowcount == len(tables):
+            return []
+        known = places(database, names, reader)
+        return [table for table in tables if table not in known]
 
 
 def take_out(
-    database: sqlite3.Connection, names: Names, reader: str, tables: Iterable[str]
+    database: sqlite3.Connection, names: Names, reader: str, tables: Sequence[str] | None
 ) -> tuple[int, list[str]]:
     """
     Take `tables` out for `reader`; return how many changes it had not read, and what stays.
 
-    A table stays captured as long as somebody else reads it. It is one transaction: a trigger
-    without its log would make every write of the application fail (R42).
+    A table stays captured as long as somebody else reads it, and the log as long as anybody has
+    a place in it. It is one transaction: a trigger without its log would make every write of the
+    application fail (R42). `tables` None are all of this reader's. A table that is neither there
+    nor captured raises `TableRefused`.
     """
-    if not setup.complete(database, names):
-        return 0, []
     with writing(database):
+        if tables is not None:
+            tables = [setup.captured_as(database, table, names) for table in tables]
+        if not setup.complete(database, names):
+            # Somebody dropped a part of it, and triggers that are left make writes fail.
+            setup.take_out(database, tables, names)
+            return 0, []
         known = places(database, names, reader)
-        out = list(dict.fromkeys(tables))
-        unread = _unread(database, names, {table: known[table] for table in out if table in known})
-        database.executemany(
-            f"delete from {names.readers} where name = ?",
-            [(_name(reader, table),) for table in out],
-        )
+        out = list(known if tables is None else dict.fromkeys(tables))
+        leaves = {table: known[table] for table in out if table in known}
+        unread = _unread(database, names, leaves)
+        for table in leaves:
+            name = _name(reader, table)
+            database.execute(f"delete from {names.readers} where name = ?", (name,))
+            database.execute(f"insert or replace into {names.meta} values (?, 1)", (_LEFT + name,))
         read = _read_by_anybody(database, names)
         stays = [table for table in out if table in read]
-        setup.take_out(database, [table for table in out if table not in read], names)
+        setup.take_out(database, [table for table in out if table not in read], names, read)
         return unread, stays
 
 
@@ -134,4 +174,8 @@ def _read_by_anybody(database: sqlite3.Connection, names: Names) -> set[str]:
 
 
 def _name(reader: str, table: str) -> str:
-    return f"{_KIND}/{reader}/{table}"
+    return f"{setup.LIBRARY}{reader}/{table}"
+
+
+def _noted(table: str, place: Place) -> str:
+    return json.dumps({table: None if place.witness == OWED else place.witness})

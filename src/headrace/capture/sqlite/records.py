@@ -41,7 +41,7 @@ class Record(NamedTuple):
     position: str | None
     """
     `epoch/seq`: the same change has the same one however often it comes. Rows of a bootstrap
-    have the place from which on changes follow; None where nothing is set up.
+    have the place from which on changes follow; None where none do: nothing is set up.
     """
 
 
@@ -124,8 +124,12 @@ class Batch(Sequence[Record]):
     """
     Records in their order, whole and never changed: a handler may keep it.
 
-    `complete` says whether it ends between two transactions of the application; `id` is the
-    same when the same batch is handed out again, and None where nothing is set up.
+    `complete` says whether it ends between two transactions of the application.
+
+    `id` names it. Of changes it is the range of their numbers, `epoch/first-last`: another run
+    begins where the last one was acknowledged and cuts as it likes, so ranges may overlap, and
+    only positions tell what is known already. Of rows that were there it belongs to this one
+    copy, and never comes again. None where no changes follow.
     """
 
     def __init__(

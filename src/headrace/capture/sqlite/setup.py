@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from headrace.capture.sqlite.database import quoted, writing
+from headrace.capture.sqlite import file_identity
+from headrace.capture.sqlite.database import folded, quoted, writing
 from headrace.capture.sqlite.names import DELETE, EVENTS, INSERT, OURS, UPDATE, Names
-from headrace.capture.sqlite.tables import SourceTable, column_list
+from headrace.capture.sqlite.tables import SourceTable, column_list, not_found, table_names
 from headrace.errors import SourceRefused
 
 FORMAT = 1
@@ -39,6 +40,9 @@ REPLANNED = 8
 
 STARTED = 9
 """The kind of a mark that only keeps the log from being empty."""
+
+LIBRARY = "capture/"
+"""How names of readers of `Capture` begin; a source's holds no slash, so none is taken for one."""
 
 # Milliseconds on every version of SQLite: other time functions differ between them, and
 # the application's may be an old one. It is the statement's time, not the commit's.
@@ -127,7 +131,7 @@ def amiss(
     if not complete(database, names):
         return [table.name for table in tables]
     every = plans(database, names)
-    present = _triggers(database, names)
+    present = {trigger.name: trigger.sql for trigger in _triggers(database, names)}
     wrong = []
     for table in tables:
         plan = latest(every, table.name)
@@ -155,10 +159,15 @@ def install(
         return capture
     with writing(database):
         # Looked at again: somebody else may have set it up before we got the lock.
-        capture = _make_tables(database, max(len(table.columns) for table in tables), names)
-        every = plans(database, names)
-        for table in tables:
-            _capture_table(database, table, every, names)
+        return make(database, tables, names)
+
+
+def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: Names) -> str:
+    """Do what `install` says, within a transaction of the caller's."""
+    capture = _make_tables(database, max(len(table.columns) for table in tables), names)
+    every = plans(database, names)
+    for table in tables:
+        _capture_table(database, table, every, names)
     return capture
 
 
@@ -197,6 +206,7 @@ def renew(database: sqlite3.Connection, names: Names = OURS) -> str:
         f"insert or replace into {names.meta} values (?, ?)",
         [("format", FORMAT), ("capture", capture)],
     )
+    file_identity.remember(database, names)
     mark(database, STARTED, names=names)
     return capture
 
@@ -212,27 +222,33 @@ def mark(database: sqlite3.Connection, kind: int, plan: int = 0, names: Names = 
 def _capture_table(
     database: sqlite3.Connection, table: SourceTable, every: dict[int, Plan], names: Names
 ) -> None:
-    plan = before = latest(every, table.name)
-    if plan is None or list(plan.fingerprint) != table.fingerprint:
-        fields = fields_for(every, table)
-        columns = [[*facts, fields[facts[0]]] for facts in table.fingerprint]
-        made = database.execute(
-            f"insert into {names.tables} (name, columns) values (?, ?)",
-            (table.name, json.dumps(columns)),
-        )
-        plan = Plan(int(made.lastrowid or 0), table.name, fields, table.fingerprint)
-        every[plan.id] = plan
-    wanted = _trigger_sql(table, plan.id, names)
-    present = {
-        name: sql
-        for name, sql in _triggers(database, names).items()
-        if _table_of(database, name) == table.name
-    }
-    if present == wanted:
+    before = latest(every, table.name)
+    # One made for this table may sit on another now, which was given another name; and what
+    # sits on this table may have been made for another.
+    present = [
+        trigger
+        for trigger in _triggers(database, names)
+        if folded(trigger.on) == folded(table.name) or _made_for(trigger, every) == table.name
+    ]
+    if (
+        before is not None
+        and list(before.fingerprint) == table.fingerprint
+        and {trigger.name: trigger.sql for trigger in present}
+        == _trigger_sql(table, before.id, names)
+    ):
         return
-    for name in present:
-        database.execute(f"drop trigger {quoted(name)}")
-    for sql in wanted.values():
+    for trigger in present:
+        database.execute(f"drop trigger {quoted(trigger.name)}")
+    # Another number even for the same columns: what older triggers logged is told apart.
+    fields = fields_for(every, table)
+    columns = [[*facts, fields[facts[0]]] for facts in table.fingerprint]
+    made = database.execute(
+        f"insert into {names.tables} (name, columns) values (?, ?)",
+        (table.name, json.dumps(columns)),
+    )
+    plan = Plan(int(made.lastrowid or 0), table.name, fields, table.fingerprint)
+    every[plan.id] = plan
+    for sql in _trigger_sql(table, plan.id, names).values():
         database.execute(sql)
     if before is not None:
         mark(database, REPLANNED, plan.id, names)
@@ -243,32 +259,76 @@ def teardown(database: sqlite3.Connection, tables: Sequence[str] | None = None) 
     Take out the triggers of `tables`, or of all; with the last ones our tables go too.
 
     The triggers go first and all of it in one transaction: a trigger without its log
-    would make every write of the application fail (R42).
+    would make every write of the application fail (R42). What a reader of `Capture` has not read
+    stays until he takes it out himself, unless it is all that goes.
     """
     with writing(database):
-        take_out(database, tables)
+        out = None if tables is None else [captured_as(database, name) for name in tables]
+        take_out(database, out)
+
+
+def captured_as(database: sqlite3.Connection, name: str, names: Names = OURS) -> str:
+    """
+    Return the name under which a table was captured; `TableRefused` where there is none such.
+
+    A table may have been given another name since, and SQLite takes names in any case.
+    """
+    every = plans(database, names)
+    captured = [plan.table for plan in every.values()]
+    if name in captured:
+        return name
+    for trigger in _triggers(database, names):
+        if folded(trigger.on) == folded(name):
+            return _made_for(trigger, every) or trigger.on
+    for table in (*reversed(captured), *table_names(database)):
+        if folded(table) == folded(name):
+            return table
+    raise not_found(database, name)
 
 
 def take_out(
-    database: sqlite3.Connection, tables: Sequence[str] | None = None, names: Names = OURS
+    database: sqlite3.Connection,
+    tables: Collection[str] | None = None,
+    names: Names = OURS,
+    kept: Collection[str] = (),
 ) -> None:
-    """Do what `teardown` says, within a transaction of the caller's."""
+    """
+    Do what `teardown` says, within a transaction of the caller's.
+
+    What was made for a table in `kept` stays, on whichever table it sits now.
+    """
+    every = plans(database, names)
+    on = {folded(table) for table in tables or ()}
     left = 0
-    for name in _triggers(database, names):
-        if tables is None or _table_of(database, name) in tables:
-            database.execute(f"drop trigger {quoted(name)}")
+    for trigger in _triggers(database, names):
+        table = _made_for(trigger, every)
+        if tables is None or table in tables or (folded(trigger.on) in on and table not in kept):
+            database.execute(f"drop trigger {quoted(trigger.name)}")
         else:
             left += 1
-    if not left:
+    if tables is None or (not left and not _awaited(database, names)):
         for name in (names.log, names.readers, names.tables, names.meta):
             database.execute(f"drop table if exists {name}")
+
+
+def _awaited(database: sqlite3.Connection, names: Names) -> bool:
+    """Whether a reader of `Capture` is left; an engine notices that a log has gone."""
+    return (
+        _has(database, names.log_table)
+        and _has(database, names.companion("readers"))
+        and database.execute(
+            f"select 1 from {names.readers} where substr(name, 1, ?) = ?",
+            (len(LIBRARY), LIBRARY),
+        ).fetchone()
+        is not None
+    )
 
 
 def drop_log(database: sqlite3.Connection) -> None:
     """Take out all triggers and the log; within a transaction. The next one gets a new uuid."""
     # The triggers first: one without its log would make every write fail (R42).
-    for name in _triggers(database, OURS):
-        database.execute(f"drop trigger {quoted(name)}")
+    for trigger in _triggers(database, OURS):
+        database.execute(f"drop trigger {quoted(trigger.name)}")
     database.execute(f"drop table if exists {LOG}")
 
 
@@ -295,21 +355,27 @@ def _trigger_sql(table: SourceTable, plan: int, names: Names) -> dict[str, str]:
     return made
 
 
-def _triggers(database: sqlite3.Connection, names: Names) -> dict[str, str]:
-    return {
-        name: sql
-        for name, sql in database.execute(
-            "select name, sql from sqlite_master where type = 'trigger'"
-        )
-        if names.owns(name)
-    }
+@dataclass(frozen=True, slots=True)
+class _Trigger:
+    name: str
+    on: str
+    sql: str
+    plan: int
 
 
-def _table_of(database: sqlite3.Connection, trigger: str) -> str | None:
-    row = database.execute(
-        "select tbl_name from sqlite_master where type = 'trigger' and name = ?", (trigger,)
-    ).fetchone()
-    return None if row is None else str(row[0])
+def _triggers(database: sqlite3.Connection, names: Names) -> list[_Trigger]:
+    return [
+        _Trigger(name, on, sql, plan)
+        for name, on, sql in database.execute(
+            "select name, tbl_name, sql from sqlite_master where type = 'trigger'"
+        ).fetchall()
+        if (plan := names.plan_of(name)) is not None
+    ]
+
+
+def _made_for(trigger: _Trigger, every: Mapping[int, Plan]) -> str | None:
+    plan = every.get(trigger.plan)
+    return None if plan is None else plan.table
 
 
 def _has(database: sqlite3.Connection, table: str) -> bool:

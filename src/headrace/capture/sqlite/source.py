@@ -408,6 +408,7 @@ class SQLiteSource:
             return
         if not setup.complete(database):
             raise SourceUnreachable("Capture tables are gone", path=self.path)
+        every = setup.plans(database)
         for name, known in self._tables.items():
             table = inspect(database, name)
             if table.fingerprint != known.fingerprint or setup.amiss(database, [table]):
@@ -416,6 +417,10 @@ class SQLiteSource:
                     table=name,
                     remedy="Start again: the table is then copied anew.",
                 )
+            plan = setup.latest(every, name)
+            if plan is None or plan.id not in self._schemas:
+                # Triggers were away and are back: their rows and their mark have a new number.
+                raise SourceUnreachable("Capture was set up anew", path=self.path)
         self._schema_version = version
 
     @staticmethod

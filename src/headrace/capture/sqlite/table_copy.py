@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from uuid import uuid4
 
-from headrace.capture.sqlite import setup
-from headrace.capture.sqlite.database import reading
+from headrace.capture.sqlite import file_identity, setup
+from headrace.capture.sqlite.database import patiently, reading
 from headrace.capture.sqlite.fetching import Row
 from headrace.capture.sqlite.following import not_captured
 from headrace.capture.sqlite.names import Names
 from headrace.capture.sqlite.paging import Chunks, Pages
+from headrace.capture.sqlite.place import Place
 from headrace.capture.sqlite.records import Batch, Shape, TableRows
 from headrace.capture.sqlite.resume import end_of
 from headrace.capture.sqlite.tables import SourceTable, inspect
@@ -39,19 +41,32 @@ class TableCopy:
         table: SourceTable,
         names: Names,
         batch_size: int,
+        locked: Callable[[], None] | None = None,
     ) -> None:
+        self._database = database
         self._table = table
+        self._names = names
         self._size = batch_size
-        with reading(database):
-            capture = setup.capture_id(database, names)
-            captured = capture is not None and setup.complete(database, names)
-            self.first = end_of(database, str(capture), names) if captured else None
-            """The place after which changes follow; None where nothing is set up."""
-            unchanged = _Unchanged(database, table, names if captured else None)
-        (mode,) = database.execute("pragma journal_mode").fetchone()
+        mode, first, unchanged = patiently(self._beginning, locked)
+        self.first = first
+        """The place after which changes follow; None where none do."""
         seconds = CHUNK_SECONDS if mode == "wal" else CHUNK_SECONDS_ROLLBACK
         chunks = Chunks(CHUNK_ROWS, CHUNK_BYTES, seconds)
-        self._pages = Pages(database, path, table, chunks, unchanged, lambda: None)
+        self._pages = Pages(database, path, table, chunks, unchanged, lambda: None, locked)
+
+    def _beginning(self) -> tuple[str, Place | None, _Unchanged]:
+        database, names = self._database, self._names
+        (mode,) = database.execute("pragma journal_mode").fetchone()
+        with reading(database):
+            capture = setup.capture_id(database, names)
+            # Without triggers nothing follows, and in a restored file numbers come again.
+            captured = (
+                capture is not None
+                and not setup.amiss(database, [self._table], names)
+                and not file_identity.elsewhere(database, names)
+            )
+            first = end_of(database, str(capture), names) if captured else None
+            return mode, first, _Unchanged(database, self._table, names if captured else None)
 
     def __iter__(self) -> Iterator[Batch]:
         shape = Shape(
@@ -60,9 +75,12 @@ class TableCopy:
             tuple(column.declared for column in self._table.columns),
         )
         at = None if self.first is None else f"{self.first.capture}/{self.first.seq}"
+        # Where batches end depends on their size, on time and on what is written meanwhile: the
+        # same number of another copy has other rows, and must not pass for this one.
+        copy = f"{at}/{shape.table}/{uuid4().hex}"
         for number, (begins, rows) in enumerate(self._parts()):
             made = TableRows(rows, shape, begins, int(time.time() * 1000), at)
-            yield Batch(made, id=None if at is None else f"{at}/{shape.table}/{number}")
+            yield Batch(made, id=None if at is None else f"{copy}/{number}")
 
     def _parts(self) -> Iterator[tuple[bool, Sequence[Row]]]:
         """Cut pages into batches; the record that says so takes a place in the first one."""

@@ -130,7 +130,7 @@ def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
         "select type, wr from pragma_table_list where schema = 'main' and name = ?", (name,)
     ).fetchone()
     if listed is None:
-        raise _missing(database, name)
+        raise not_found(database, name)
     kind, without_rowid = listed
     if kind == "shadow" or (kind == "table" and name not in table_names(database)):
         raise TableRefused("Table is not the application's own", table=name)
@@ -164,7 +164,8 @@ def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
 _LEAVE_OUT = "Leave it out, and capture the tables it is made of."
 
 
-def _missing(database: sqlite3.Connection, name: str) -> TableRefused:
+def not_found(database: sqlite3.Connection, name: str) -> TableRefused:
+    """Return what to say of a table that is not there."""
     names = table_names(database)
     # SQLite would accept another case; every later stage compares names as they are.
     alike = [found for found in names if found.lower() == name.lower()]
@@ -213,7 +214,9 @@ def _key_collations(
 
 def _refuse_rewriters(database: sqlite3.Connection, name: str) -> None:
     for (trigger,) in database.execute(
-        "select name from sqlite_master where type = 'trigger' and tbl_name = ? order by name",
+        # A trigger keeps the table's name as it was written there, in whatever case.
+        "select name from sqlite_master "
+        "where type = 'trigger' and tbl_name = ? collate nocase order by name",
         (name,),
     ).fetchall():
         if not trigger.startswith(PREFIX):

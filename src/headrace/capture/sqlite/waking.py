@@ -42,30 +42,32 @@ class Interval:
 
 
 class External:
-    """Read when `notify` is called: from any thread, as often as one likes."""
+    """
+    Read when `notify` is called: from any thread, as often as one likes.
+
+    Several captures may have the same one: a notice wakes them all.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._notified = False
-        self._ring: Callable[[], None] | None = None
+        # One that its owner may take again: a signal handler may notify.
+        self._lock = threading.RLock()
+        self._listeners: tuple[Callable[[], None], ...] = ()
 
     def notify(self) -> None:
-        """Let the capture read; before its run begins, this is remembered."""
+        """Let every capture read whose run has begun; one that begins reads by itself."""
         with self._lock:
-            self._notified = True
-            if self._ring is not None:
-                self._ring()
+            for told in self._listeners:
+                told()
 
-    def listen(self, ring: Callable[[], None] | None) -> None:
-        """Call `ring` at every notice from now on; None ends that."""
+    def listen(self, told: Callable[[], None]) -> None:
+        """Call `told` at every notice from now on."""
         with self._lock:
-            self._ring = ring
+            self._listeners = (*self._listeners, told)
 
-    def taken(self) -> bool:
-        """Whether there was a notice since this was asked last."""
+    def leave(self, told: Callable[[], None]) -> None:
+        """Call `told` no more; when this returns, no call is under way."""
         with self._lock:
-            notified, self._notified = self._notified, False
-        return notified
+            self._listeners = tuple(each for each in self._listeners if each != told)
 
 
 class Combined:
@@ -97,19 +99,23 @@ class Waiting:
         self._every = min(seconds, default=None)
         self._next = 0.0
         self._externals = [part for part in parts if isinstance(part, External)]
+        self._told = False
         self._again = True  # what is there when a run begins is read without being told
         for external in self._externals:
-            external.listen(self.ring)
+            external.listen(self._notified)
 
     def due(self) -> bool:
         """Whether to read now; it says so once."""
-        # Every one of them is asked, so that one occasion is not two.
-        told = [external.taken() for external in self._externals]
+        # Every one of them is asked, so that one occasion is not two. A notice that comes while
+        # the last one is forgotten is not lost: what it is about is read after this.
+        told = self._told
+        if told:
+            self._told = False
         moved = self._watch is not None and self._watch.moved()
         again, self._again = self._again, False
         now = time.monotonic()
         passed = self._every is not None and now >= self._next
-        if again or moved or passed or any(told):
+        if again or moved or passed or told:
             self._next = now + (self._every or 0.0)
             return True
         return False
@@ -124,10 +130,18 @@ class Waiting:
         """Wait until something may have happened, `ring` is called, or the seconds are over."""
         if self._every is not None:
             most = min(most, self._next - time.monotonic())
+        self.pause(most)
+
+    def pause(self, seconds: float) -> None:
+        """Wait for a moment, about so long; `ring` ends it."""
         if self._watch is not None:
-            self._watch.wait(most)
+            self._watch.wait(seconds)
         elif self._bell is not None:
-            self._bell.wait(most)
+            self._bell.wait(seconds)
+
+    def _notified(self) -> None:
+        self._told = True
+        self.ring()
 
     def ring(self) -> None:
         """End a running wait, or the next one."""
@@ -139,7 +153,7 @@ class Waiting:
     def close(self) -> None:
         """Let go of all descriptors."""
         for external in self._externals:
-            external.listen(None)
+            external.leave(self._notified)
         if self._watch is not None:
             self._watch.close()
         elif self._bell is not None:

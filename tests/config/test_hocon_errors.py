@@ -153,11 +153,15 @@ def test_of_a_long_line_the_part_around_the_place_is_shown() -> None:
         "api_token = planted@",
         '"secret" = planted ]',
         'password =\n\n  "planted',
+        'password_ref = "planted',
+        "sources.x { type = y, password_ref = planted@x",
+        'api_token_file =\n  "planted',
+        'spark.conf.spark.hadoop.fs.azure.sas.c.a = "sv=1&sig=planted',
     ],
 )
 def test_a_password_in_the_line_is_not_shown(text: str) -> None:
     error = raised(text, ConfigSyntax)
-    assert "planted" not in f"{error} {error.remedy} {error.facts}"
+    assert "planted" not in f"{error} {error.remedy} {error.facts} {error.excerpt}"
     assert len(error.excerpt) == 2
 
 

@@ -71,6 +71,9 @@ def test_text_is_shown_without_passwords_in_it() -> None:
     text = "see http://me:hunter2@host/x or password=hunter2 of it"
     assert masked_text(text) == "see http://***@host/x or password=*** of it"
     assert masked_text("http://a:hun@ter2@host") == "http://***@host"
+    assert masked_text("https://h/c?sv=1&sig=hunter2%3D&se=2") == "https://h/c?sv=1&sig=***&se=2"
+    assert masked_text("Name=a;AccountKey=hunter2==") == "Name=a;AccountKey=***"
+    assert masked_text("design=plain signal=5") == "design=plain signal=5"
     assert masked_text("-DtrustStorePassword=hunter2 -Dx=1") == "-DtrustStorePassword=*** -Dx=1"
 
 
@@ -82,6 +85,14 @@ def test_text_is_shown_without_passwords_in_it() -> None:
         ("spark.hadoop.fs.s3a.access.key", True),
         ("api_token", True),
         ("auth_header", True),
+        ("spark.hadoop.fs.azure.sas.c.a", True),
+        ("spark.hadoop.fs.azure.account.key.a.blob.core.windows.net", True),
+        ("spark.executorEnv.AWS_KEY", True),
+        ("spark.executorEnv.ANYTHING", True),
+        ("spark.yarn.appMasterEnv.X", True),
+        ("encryption_key", True),
+        ("spark.sql.shuffle.partitions", False),
+        ("spark.hadoop.fs.azure.sasaki.endpoint", False),
         ("password_ref", False),
         ("key_fields", False),
         ("lookup_fields", False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,32 @@ def test_a_wrong_configuration_changes_nothing_and_is_told_with_its_place(
         assert main.exit_code(["apply", "--yes"]) == 2
         assert "headrace.conf:" in capsys.readouterr().err
         assert main.exit_code(["status", "--ready"]) == 0
+        ended(child)
+
+
+def test_what_would_not_be_heeded_is_refused(
+    shop: Shop,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "other.conf").write_text(CONFIGURATION + OPEN)
+    with started("run", cwd=tmp_path) as child:
+        ready(child)
+        assert main.exit_code(["apply", "--yes", "--config", "other.conf"]) == 2
+        assert f"The engine reads {tmp_path / 'headrace.conf'}" in capsys.readouterr().err
+        for sets in ("pipelines.orders.tables=[other]", "foo=bar"):
+            for verb in (["apply", "--yes"], ["status"], ["log"], ["status", "--data", "data"]):
+                assert main.exit_code([*verb, "--set", sets]) == 2
+                assert f"--set {sets.partition('=')[0]}=… changes" in capsys.readouterr().err
+        # A build has nobody to ask.
+        (tmp_path / "headrace.conf").write_text(CONFIGURATION + OPEN)
+        monkeypatch.setattr("sys.stdin", io.StringIO(""))
+        assert main.exit_code(["apply"]) == 2
+        assert "say --yes" in capsys.readouterr().err
+        monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+        assert main.exit_code(["apply"]) == 0
+        assert "applied" not in capsys.readouterr().out
         ended(child)
 
 

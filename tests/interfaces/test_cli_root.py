@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -16,11 +17,14 @@ from headrace.errors import (
     HeadraceError,
     InvalidConfiguration,
     Locked,
+    SourceUnreachable,
     StorageFull,
+    TableError,
     UnknownColumn,
     all_errors,
 )
 from headrace.interfaces.cli import main, show
+from headrace.interfaces.control.connect import error_fields, error_from
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -110,6 +114,27 @@ def test_a_configuration_lists_all_its_errors() -> None:
         "control.bad_name",
         "pipeline.unknown_column",
     ]
+
+
+@pytest.mark.parametrize(
+    ("errors", "code", "where"),
+    [
+        ([SourceUnreachable("Down")], 4, "1 error before the start"),
+        ([SourceUnreachable("Down"), SourceUnreachable("Too")], 4, "2 errors before the start"),
+        ([SourceUnreachable("Down"), BadName("Bad")], 2, "2 errors in the configuration"),
+        ([TableError("Not so")], 2, "1 error in the configuration"),
+        ([], 2, "Nothing"),
+    ],
+)
+def test_errors_that_are_of_one_kind_end_with_the_exit_code_of_that_kind(
+    errors: list[HeadraceError], code: int, where: str
+) -> None:
+    error = InvalidConfiguration.of(errors) if errors else InvalidConfiguration("Nothing")
+    _, fields = error_fields(error)
+    for each in (error, pickle.loads(pickle.dumps(error)), error_from(fields)):
+        assert each.exit_code == code
+        assert where in show.error_lines(each, 80)[0][1]
+    assert InvalidConfiguration.exit_code == 2
 
 
 def test_json_errors_are_one_object_on_stdout(

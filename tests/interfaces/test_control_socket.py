@@ -377,7 +377,7 @@ def test_a_pause_is_seen_and_is_not_ready(control: Control, engine: Engine, shop
     control.call("Resume", source="shop")
     assert engine.await_ready(30)
     assert control.call("Status")["pipelines"][0]["state"] == "streaming"
-    with pytest.raises(UnknownPipeline, match="No pipeline takes from"):
+    with pytest.raises(UnknownPipeline, match="There is no source other"):
         control.call("Pause", source="other")
 
 

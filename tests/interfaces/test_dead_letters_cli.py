@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from headrace.changelog.beyond import BeyondDate, BeyondTime, BeyondTimestamp, Interval, OffsetTime
+from headrace.control.store import Store
 from headrace.interfaces.cli import letter_views as views
 from headrace.interfaces.cli import main
 from headrace.interfaces.cli.letter_json import value_object
@@ -92,7 +93,8 @@ def test_the_list_can_be_of_one_pipeline_of_one_table_and_with_history(
     assert positions("billing") == [str(at(2))]
     assert positions("billing", "--all") == [str(at(1)), str(at(2))]
     assert positions("--table", "customers") == [str(at(2))]
-    assert positions("nobody") == []
+    assert positions("orders", "--table", "orders") == positions("orders")
+    assert positions("billing", "--table", "orders") == []  # there is history of it
     _, out, _ = ran(capsys, "list", "billing", "--all", "--data", data)
     assert "superseded" in out.splitlines()[0]
     assert "truncate" in out
@@ -118,12 +120,44 @@ def test_the_list_fits_a_terminal_and_folds_no_position(data: Path, columns: int
 def test_where_there_are_none_it_says_so_and_that_is_no_failure(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ran(capsys, "list", "nobody", "--data", data) == (0, "No dead letters.\n", "")
+    opened(data, "orders").clear("orders", at(99), "reload")
+    assert ran(capsys, "list", "orders", "--data", data) == (0, "No dead letters.\n", "")
     fresh = tmp_path / "fresh"
     (fresh / "log").mkdir(parents=True)
     assert ran(capsys, "list", "--data", fresh) == (0, "No dead letters.\n", "")
     assert ran(capsys, "list", "--data", fresh, "--json") == (0, "", "")
     assert [path.name for path in fresh.iterdir()] == ["log"]
+
+
+def test_a_name_that_nobody_knows_is_an_error_that_lists_the_known_ones(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments, known in (
+        (["list", "nope"], "Use one of billing, orders."),
+        (["list", "--table", "nope"], "Use one of customers, orders."),
+        (["list", "orders", "--table", "customers"], "Use one of orders."),
+        (["show", at(4), "--pipeline", "nope"], "Use one of billing, orders."),
+    ):
+        code, out, err = ran(capsys, *arguments, "--data", data)
+        assert (code, out) == (2, "")
+        assert known in err
+    store = Store.at(data / "control.sqlite")
+    store.take_over()
+    store.advance("stored", ["visits"], "test/1", at(5))
+    store.close()
+    (tmp_path / "headrace.conf").write_text("pipelines.configured.tables = [parcels]")
+    # One that is stored or configured and has no letters has none: that is an answer.
+    for words in (
+        ["stored"],
+        ["configured"],
+        ["--table", "parcels"],
+        ["stored", "--table", "visits"],
+    ):
+        assert ran(capsys, "list", *words, "--data", data) == (0, "No dead letters.\n", "")
 
 
 def test_letters_are_found_where_the_configuration_says(
@@ -152,7 +186,8 @@ def test_a_folder_no_engine_has_used_is_an_error_with_a_remedy(
     for verb in (["list"], ["show", str(at(1))]):
         code, out, err = ran(capsys, *verb, "--data", folder)
         assert (code, out) == (2, "")
-        assert "→ Give the folder" in err
+        assert "control.bad_data_directory" in err
+        assert "headrace run" in err
         assert "control.bad_data_directory" in err
     code, out, _ = ran(capsys, "list", "--data", folder, "--json")
     assert (code, json.loads(out)["error"]["code"]) == (2, "control.bad_data_directory")

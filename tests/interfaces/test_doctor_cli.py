@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 import zipfile
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from headrace.capture.sqlite.source import sqlite
 from headrace.control.engine import Engine
 from headrace.interfaces.cli.main import exit_code
+from headrace.interfaces.control.server import serve
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner
@@ -66,6 +68,98 @@ def test_tables_that_are_captured_for_nobody_are_named_with_the_way_to_end_it(
     assert "headrace sqlite teardown" in left["remedy"]
 
 
+def captured(folder: Path) -> set[str]:
+    database = sqlite3.connect(folder / "shop.db")
+    found = database.execute("select tbl_name from sqlite_schema where type = 'trigger'").fetchall()
+    database.close()
+    return {table for (table,) in found}
+
+
+def untaken(capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
+    """Return what doctor says of tables that are captured for nobody."""
+    assert exit_code(["doctor", "--json"]) == 0
+    return [each for each in results(capsys)["source shop"] if "is captured" in each["says"]]
+
+
+def test_tables_that_a_pattern_stands_for_are_in_use(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    patterns = ["*", "!nokey"]
+    (folder / "headrace.conf").write_text(CONFIGURATION.replace("[orders]", json.dumps(patterns)))
+    every = Pipeline(sqlite("shop.db"), tables=patterns, target=memory())
+    with Engine(every, data="headrace-data", runner=ArrowRunner()) as engine:
+        assert engine.await_ready(PATIENCE)
+    assert captured(folder) == {"orders", "customers"}
+    assert untaken(capsys) == []
+
+
+def test_the_way_to_end_a_capture_can_be_pasted_and_ends_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = sqlite3.connect("shop.db")
+    database.execute('create table "our customers" (id integer primary key)')
+    database.close()
+    source = sqlite("shop.db")
+    for tables in (["orders", "our customers"], ["orders"]):
+        pipeline = Pipeline(source, tables=tables, target=memory())
+        with Engine(pipeline, data="headrace-data", runner=ArrowRunner()) as engine:
+            assert engine.await_ready(PATIENCE)
+        [left] = untaken(capsys)
+        # As long as the engine has not started without the table, it is still its reader.
+        assert left["remedy"].startswith("Start the engine once") == (len(tables) == 2)
+    assert exit_code(shlex.split(left["remedy"])[1:]) == 0
+    capsys.readouterr()
+    assert captured(folder) == {"orders"}
+    assert untaken(capsys) == []
+
+
+def test_a_capture_of_somebody_else_is_said_to_be_his(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code(["sqlite", "setup", "--db", "shop.db", "--table", "customers"]) == 0
+    capsys.readouterr()
+    [left] = untaken(capsys)
+    assert "for the reader default" in left["says"]
+    command = left["remedy"].partition(": ")[2]
+    assert exit_code(shlex.split(command)[1:]) == 0
+    assert captured(folder) == set()
+    other = Pipeline(sqlite("shop.db"), tables=["customers"], target=memory())
+    with Engine(other, data="elsewhere", runner=ArrowRunner()) as engine:
+        assert engine.await_ready(PATIENCE)
+    capsys.readouterr()
+    [left] = untaken(capsys)
+    assert "for another engine" in left["says"]
+    assert "teardown" not in left["remedy"]
+
+
+def test_rows_that_are_held_and_pipelines_that_rest_are_told_of_a_running_engine(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = sqlite3.connect("shop.db")
+    database.execute("insert into orders values (1, 'a'), (2, 'b')")
+    database.commit()
+    runner = ArrowRunner(fails=lambda pipeline, row: "NO" if row["id"] == 2 else None)
+    orders = Pipeline(sqlite("shop.db"), "orders", memory())
+    with (
+        Engine(orders, data="headrace-data", runner=runner) as engine,
+        serve(engine, Path("headrace-data")),
+    ):
+        assert engine.await_ready(PATIENCE)
+        assert exit_code(["doctor", "--json"]) == 0
+        held, ready = results(capsys)["engine"]
+        assert (held["kind"], held["says"]) == ("note", "pipeline orders has 1 dead letter")
+        assert held["remedy"] == "headrace dead-letters list orders"
+        assert (ready["kind"], ready["says"]) == ("well", "ready")
+        engine.pause("orders")
+        assert exit_code(["doctor", "--json"]) == 0
+        paused, _, ready = results(capsys)["engine"]
+        assert (paused["says"], paused["remedy"]) == (
+            "pipeline orders is paused",
+            "headrace resume orders",
+        )
+        assert (ready["kind"], ready["says"]) == ("note", "running, and not ready: orders")
+
+
 def test_what_is_wrong_is_told_with_its_code_and_hides_nothing_else(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +172,19 @@ def test_what_is_wrong_is_told_with_its_code_and_hides_nothing_else(
     (folder / "headrace.conf").write_text("nonsense {")
     assert exit_code(["doctor", "--json"]) == 1
     assert any(each["kind"] == "wrong" for each in results(capsys)["configuration"])
+
+
+def test_a_data_directory_that_others_may_enter_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = folder / "headrace-data"
+    data.mkdir()
+    for mode, kinds in ((0o755, ["well", "note"]), (0o700, ["well"])):
+        data.chmod(mode)
+        assert exit_code(["doctor", "--json"]) == 0
+        found = results(capsys)["data"]
+        assert [each["kind"] for each in found] == kinds
+        assert mode == 0o700 or f"chmod 700 {data}" in found[1]["remedy"]
 
 
 def test_a_bundle_has_no_secret_and_no_row(

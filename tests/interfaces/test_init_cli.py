@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.control.configured import Configured
+from headrace.errors import SourceRefused
 from headrace.interfaces.cli.looking import MOST_PIPELINES
 from headrace.interfaces.cli.main import exit_code
 
@@ -76,6 +78,36 @@ def test_what_is_no_database_is_refused_and_nothing_is_written(
     assert "postgresql://" in capsys.readouterr().err
     assert not (folder / "headrace.conf").exists()
     assert not (folder / "gone.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("mysql://u:HUNTER2@h/x", "There is no source for mysql"),
+        ("postgres:/u:HUNTER2@h/x", "There is no source for postgres"),
+        ("mssql+odbc://u:HUNTER2@h/x", "There is no source for mssql+odbc"),
+        ("x password=HUNTER2", "There is no such file"),
+    ],
+)
+def test_of_an_address_that_is_not_known_no_password_is_shown(
+    folder: Path, capsys: pytest.CaptureFixture[str], url: str, told: str
+) -> None:
+    for options in ([], ["--json"]):
+        assert exit_code(["init", url, *options]) == 2
+        said = capsys.readouterr()
+        assert told in said.out + said.err
+        assert "HUNTER2" not in said.out + said.err
+
+
+def test_the_answer_as_json_comes_after_the_check_too(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(self: Configured) -> None:
+        raise SourceRefused("It cannot be captured")
+
+    monkeypatch.setattr(Configured, "check", wrong)
+    assert exit_code(["init", "shop.db", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "capture.refused"
 
 
 def test_nothing_or_both_to_begin_with_is_wrong_usage(folder: Path) -> None:

@@ -187,3 +187,47 @@ def test_variables_are_written_as_substitutions() -> None:
     tree = parse("key = a${B}c${?D}", "x.conf", environment=Substituted())
     text = f"key = {entry(tree.plain()['key'])}"  # type: ignore[index,call-overload]
     assert parse(text, "y.conf", environment={"B": "b", "D": "d"}).plain() == {"key": "abcd"}
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        f'"postgresql://u:{SECRET}@"${{DB_HOST}}":5432/x"',
+        f'"postgresql://u:"${{DB_PASSWORD}}"{SECRET}@db/x"',
+        f'"postgresql://"${{DB_USER}}":{SECRET}@db/x"',
+        f'${{SCHEME}}"://u:{SECRET}@db/x"',
+        f'"host="${{DB_HOST}}" password={SECRET} user=u"',
+        f'"postgresql://"${{DB_HOST}}"/x?user=u&password={SECRET}"',
+    ],
+)
+def test_a_password_is_not_taken_over_because_a_variable_stands_beside_it(written: str) -> None:
+    made = converted(f"sources.main {{ type = pg, connection = {written} }}", "their.conf")
+    assert SECRET not in made.text + "".join(made.notes)
+    assert 'password_ref = "env:MAIN_PASSWORD"' in made.text
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["${URL}", '"postgresql://u:"${A}${B}"@db/x"', '"host=db password=\'"${DB_PASSWORD}"\'"'],
+)
+def test_a_connection_whose_password_is_a_variable_stays_as_it_is(written: str) -> None:
+    made = converted(f"sources.main {{ type = pg, connection = {written} }}", "their.conf")
+    assert f"connection = {written}" in made.text
+    assert "password_ref" not in made.text
+
+
+def test_what_is_written_in_another_shape_is_named_and_not_dropped() -> None:
+    source = 'sources.main { type = pg, connection = "host=db" }\n'
+    for text, left in (
+        ("sources = [{ name = main, type = pg }]", "sources has"),
+        (f"{source} tables {{ orders {{ source = main }} }}", "tables.orders.source has"),
+        (f"{source} tables = [{{ source = main, table = t }}]", "tables[0]: it has no target"),
+        (
+            f"{source} tables = [{{ source = main, table = t, targets = [{{ type = indexed-memory,"
+            " filters { type = field-equals, field = a, value = 1 } }] }]",
+            "tables[0].targets[0]: a filter",
+        ),
+    ):
+        made = converted(text, "their.conf")
+        assert [note for note in made.notes if note.startswith(left)], (text, made.notes)
+        assert made.pipelines == 0

@@ -52,6 +52,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
             made.app.execute(step)
             # A flush each, so that there is something in the middle to damage.
             assert await_seen(partial(flushed, engine, before)), number
+        end = engine.source_info("shop").end
+        assert await_seen(lambda: engine.pipelines()[0].position >= end)
     made.app.execute("pragma wal_checkpoint(truncate)")
     yield made
     made.close()
@@ -98,6 +100,20 @@ def test_the_overview_shows_tables_positions_sizes_times_and_progress(
     assert reached.split()[2:4] == [str(places[-1]), "live"]
 
 
+def test_a_log_without_changes_has_no_range(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiet = Shop(tmp_path)
+    with quiet.engine(quiet.pipeline(memory())) as engine:
+        assert engine.await_ready(PATIENCE)
+    end = quiet.log().end
+    quiet.close()
+    code, out, _ = ran(capsys, "--data", quiet.data)
+    assert code == 0
+    assert f"no changes yet, up to {end}" in out
+    assert f" to {end}" not in out.replace(f"up to {end}", "")
+
+
 def test_the_overview_as_json_has_every_number(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,9 +152,11 @@ def test_the_overview_of_a_folder_without_a_log_and_of_an_unknown_source(
     assert ran(capsys, "--data", tmp_path) == (0, "No log yet.\n", "")
     code, _, err = ran(capsys, "--data", tmp_path / "nowhere")
     assert (code, "control.bad_data_directory" in err) == (2, True)
+    assert "Engine(" not in err
     for arguments in (("--source", "nobody"), ("read", "nobody", "orders")):
         code, _, err = ran(capsys, *arguments, "--data", shop.data)
-        assert (code, "There is no log of this source" in err) == (3, True)
+        assert (code, "There is no log of this source" in err) == (2, True)
+        assert "Use one of shop." in err
 
 
 # --- reading -----------------------------------------------------------------------------------
@@ -225,7 +243,8 @@ def test_an_unknown_table_and_forms_that_do_not_go_together_are_refused(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, err = ran(capsys, "read", "shop", "nothing", "--data", shop.data)
-    assert (code, "tables.unknown_table" in err) == (3, True)
+    assert (code, "There is no such table in the log" in err) == (2, True)
+    assert "Use one of orders." in err
     for wrong in (
         ["--format", "parquet"],
         ["--format", "table", "--json"],

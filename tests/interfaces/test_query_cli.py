@@ -19,11 +19,14 @@ from rich.console import Console
 
 from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
-from headrace.errors import BadRequest
+from headrace.errors import BadRequest, UnknownIndex
 from headrace.interfaces.cli import main
 from headrace.interfaces.cli.row_views import change_line, row_table
+from headrace.interfaces.control.reading import found
 from headrace.interfaces.control.values import readings, shown_value
+from headrace.targets.memory import memory
 from tests.interfaces.at_work import AtWork, at_work, environment, lines_of
+from tests.support.shop import Shop
 
 
 @pytest.fixture
@@ -94,6 +97,8 @@ def test_rows_are_counted_listed_and_limited(
         (["other"], 2, "There is no pipeline other (pipelines orders)"),
         (["orders", "--table", "other"], 2, "Pipeline orders has no table other"),
         (["orders", "--index", "nope", "1"], 2, "No such index"),
+        (["orders", "--index", "nope", "1"], 2, "→ Use one of by_customer; or declare it at"),
+        (["orders", "--index", "nope", "1"], 2, "indexes.nope { fields = [COLUMN] }"),
         (["orders", "--index", "by_customer", "1", "2"], 2, "one value for each column"),
         (["orders", "--key", "seven"], 2, "is not of its type"),
         (["orders", "--key", "1", "--count"], 2, "Choose one of"),
@@ -109,6 +114,19 @@ def test_what_cannot_be_found_is_said_with_a_remedy(
     assert said in " ".join(err.split())
     assert "→ " in err
     assert "seven" not in err  # a value is row data
+
+
+def test_a_lookup_that_is_not_declared_is_asked_for_as_a_file_declares_it(tmp_path: Path) -> None:
+    shop, target = Shop(tmp_path), memory()
+    with shop.engine(shop.pipeline(target)) as engine:
+        assert engine.await_ready(30)
+        for lookup, index in ((["x"], None), (None, "i")):
+            with pytest.raises(UnknownIndex) as caught:
+                orders = target.table("orders")
+                found(orders, key=None, lookup=lookup, index=index, values=["x"])
+            assert "at the pipeline's target: " in caught.value.remedy
+            assert "memory(" not in caught.value.remedy
+    shop.close()
 
 
 def test_rows_of_a_paused_pipeline_come_with_a_word_about_it(

@@ -147,7 +147,8 @@ def test_a_setting_counts_over_the_configuration(
     ("arguments", "code", "told"),
     [
         (["nobody", "--into", "memory"], 2, "control.unknown_pipeline"),
-        (["orders", "--into", "elsewhere"], 2, "pipeline.bad_transform"),
+        (["orders", "--into", "elsewhere"], 2, "config.unknown_part"),
+        (["orders", "--into", "memory", "--force"], 2, "jsonl:FILE alone"),
         (["orders"], 2, "--into"),
         (["orders", "--into", "memory", "--to", "0001-0000000000000000-00000000"], 1, "expired"),
         (["orders", "--into", "memory", "--from", "0000-0000000000000001-00000000"], 1, "expired"),
@@ -164,6 +165,40 @@ def test_what_is_wrong_is_told(
     found, out, err = ran(capsys, shop, *arguments)
     assert (found, out) == (code, "")
     assert told in err
+
+
+def test_a_file_that_is_there_is_kept_unless_told(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = shop.path.parent / "out.jsonl"
+    taken.write_text("mine")
+    code, _, err = ran(capsys, shop, "orders", "--into", f"jsonl:{taken}")
+    assert (code, "--force replaces it" in " ".join(err.split())) == (2, True)
+    assert taken.read_text() == "mine"
+    code, *_ = ran(capsys, shop, "orders", "--into", f"jsonl:{taken}", "--force")
+    assert (code, len(taken.read_text().splitlines())) == (0, 16)
+    new = shop.path.parent / "new.jsonl"
+    assert ran(capsys, shop, "orders", "--into", f"jsonl:{new}")[0] == 0
+    assert new.stat().st_mode & 0o777 == 0o600
+
+
+def test_no_part_of_an_address_that_is_no_target_is_shown(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = ran(capsys, shop, "orders", "--into", "postgresql://me:hunter2@host/db")
+    assert (code, "hunter2" in out + err) == (2, False)
+
+
+def test_rows_that_were_left_out_end_it_with_exit_code_1(
+    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def failing(conf: Mapping[str, str]) -> Iterator[Runner]:
+        yield ArrowRunner(fails=lambda _, row: "pipeline.row_failed" if row["id"] == 21 else None)
+
+    monkeypatch.setattr(replay, "spark_alone", failing)
+    code, _, err = ran(capsys, shop, "orders", "--into", "memory")
+    assert (code, "could not be computed" in err) == (1, True)
 
 
 @pytest.mark.spark

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.interfaces.cli import main
+from headrace.interfaces.cli.run_views import change_text
 from tests.interfaces.at_work import CONFIGURATION, lines_of, started
 from tests.interfaces.terminal import Terminal
 from tests.support.shop import Shop, await_seen
@@ -98,7 +99,7 @@ def test_the_next_run_goes_on_where_this_one_stopped(
         assert (code, err) == (0, "")
         events = lines_of(out)
         assert events[0] == {"event": "step", "text": "recording shop"}
-        assert events[-1] == {"event": "stopped"}
+        assert events[-1] == {"event": "stopped", "failed": []}
         shop.insert(range(count + 1, count + 3))
 
 
@@ -184,7 +185,33 @@ def test_a_pipeline_that_failed_is_told_and_the_exit_code_says_so(
         assert main.exit_code(["status", "--ready"]) == 3
         code, _, err = ended(child)
     assert code == 1
-    assert "→ " in err
+    assert "stopped; failed before: source shop" in err
+    assert "source shop: " in err.partition("stopped; ")[2]
+    assert "→ " in err.partition("stopped; ")[2]
+
+
+def test_a_source_that_failed_is_named_in_the_last_line_for_programs(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started("run", "--json", cwd=tmp_path) as child:
+        ready(child)
+        app = sqlite3.connect(shop.path)
+        app.execute("drop table orders")
+        app.commit()
+        app.close()
+        assert await_seen(lambda: main.exit_code(["status", "--ready"]) == 3)
+        capsys.readouterr()
+
+        def failed() -> bool:
+            assert main.exit_code(["status", "--json"]) == 0
+            return '"state": "failed"' in capsys.readouterr().out
+
+        assert await_seen(failed)
+        code, out, _ = ended(child)
+    last = lines_of(out)[-1]
+    assert (code, last["event"]) == (1, "stopped")
+    assert [(each["what"], each["name"]) for each in last["failed"]] == [("source", "shop")]
+    assert last["failed"][0]["error"]["code"]
 
 
 def test_the_end_may_be_asked_for_while_it_starts(shop: Shop, tmp_path: Path) -> None:
@@ -242,3 +269,9 @@ pipelines.goods {{ source = main, tables = [goods], target {{ type = indexed-mem
         assert "hush-hush" not in out + err
     logs = [each for each in tmp_path.rglob("*.log") if each.is_file()]
     assert not any("hush-hush" in each.read_text() for each in logs)
+
+
+def test_a_name_is_told_as_it_is_written() -> None:
+    new = {"state": "catching_up", "reason": "", "error": None}
+    told = change_text("pipeline", "odd_name", "not_started", new)
+    assert told == ["pipeline odd_name: not started → catching up"]

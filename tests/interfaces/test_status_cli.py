@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from headrace.control.engine import Engine
+from headrace.errors import SourceRefused
 from headrace.interfaces.cli import main, show
 from headrace.interfaces.cli.copies import copy_bar, copy_text, time_text
-from headrace.interfaces.cli.status_views import lag_text, rate_text, status_view
+from headrace.interfaces.cli.status_views import lag_text, live_view, rate_text, status_view
+from headrace.interfaces.control.server import serve
+from headrace.pipeline.definition import Pipeline
+from headrace.targets.memory import memory
+from headrace.testing import MemorySource
 from tests.interfaces.at_work import AtWork, at_work, lines_of
 from tests.interfaces.terminal import Terminal
 from tests.support.arrow_runner import ArrowRunner
@@ -166,6 +172,32 @@ def test_a_failed_pipeline_is_told_with_its_remedy_and_resume_tries_again(
         assert "✓ ready" in told(capsys, "status")
 
 
+def test_a_source_that_failed_is_read_again_and_nothing_is_called_done_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = MemorySource("shop")
+    source.set_schema("orders", {"id": "int64"}, ["id"])
+    source.inject_error(SourceRefused("Somebody must look"), at="open")
+    orders = Pipeline(source, "orders", memory())
+    engine = Engine(orders, data=tmp_path / "data", runner=ArrowRunner(), recorder="thread")
+    with engine, serve(engine, tmp_path / "data"):
+        assert not engine.await_ready(30)
+        # The pipeline alone gets nothing from a source that stands still.
+        assert main.exit_code(["resume", "orders", "--data", "data"]) == 3
+        out, err = capsys.readouterr()
+        assert "source shop is failed" in out
+        assert "Somebody must look" in err
+        assert "headrace resume --source shop" in err
+        assert main.exit_code(["resume", "orders", "--data", "data", "--json"]) == 3
+        *_, told_of = lines_of(capsys.readouterr().out)
+        assert (told_of["source"], told_of["state"]) == ("shop", "failed")
+        assert main.exit_code(["resume", "--source", "nope", "--data", "data"]) == 2
+        assert "sources shop" in capsys.readouterr().err
+        assert main.exit_code(["resume", "--source", "shop", "--data", "data"]) == 0
+        assert engine.await_ready(30)
+
+
 def test_a_reload_is_asked_for_or_waited_for(
     here: AtWork, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,10 +272,37 @@ STARTING: dict[str, Any] = {
 }
 
 
-def drawn(view: object) -> str:
+def drawn(view: object, width: int = 120) -> str:
     paper = io.StringIO()
-    Console(width=120, file=paper).print(view)
+    Console(width=width, file=paper).print(view)
     return paper.getvalue()
+
+
+NUMBERS = ("streaming", "12,345,678", "2.3 s", "4,212/s")
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "columns"),
+    [
+        ("orders", 120, "PIPELINE SOURCE TARGET STATE ROWS LAG RATE POSITION"),
+        ("orders", 80, "PIPELINE SOURCE TARGET STATE ROWS LAG RATE"),
+        ("orders", 64, "PIPELINE SOURCE STATE ROWS LAG RATE"),
+        ("orders", 55, "PIPELINE STATE ROWS LAG RATE"),
+        ("o" * 64, 80, "PIPELINE STATE ROWS LAG RATE"),
+    ],
+)
+def test_a_narrow_terminal_shows_fewer_columns_and_every_figure_whole(
+    name: str, width: int, columns: str, here: AtWork
+) -> None:
+    asked = here.serving.service.unary["Status"]({})
+    figures = {"rows": 12_345_678, "lag_seconds": 2.34, "rate_per_s": 4_212.0, "name": name}
+    asked["pipelines"] = [{**asked["pipelines"][0], **figures, "source": "warehouse-db"}]
+    for view in (status_view(asked), live_view(asked)):
+        head, *rows = drawn(view, width).splitlines()
+        assert head.split() == columns.split()
+        assert all(figure in rows[0] for figure in NUMBERS)
+        assert "…" not in "".join(rows[:2])
+        assert "".join(row.split()[0] for row in rows[:2]).startswith(name)
 
 
 def test_an_engine_that_starts_shows_how_far_it_is() -> None:

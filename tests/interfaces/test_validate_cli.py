@@ -70,6 +70,66 @@ def test_every_error_is_told_with_file_line_and_column(
     assert "headrace.conf:6:12: pipelines.paid.tables is a list" in told
 
 
+@pytest.mark.parametrize(
+    ("target", "steps", "told"),
+    [
+        ("indexes.by_cust { fields = [nope] }", "", "Index by_cust names the column nope"),
+        ("lookup_fields = [email]", "", "lookup_fields names the column email"),
+        ("key_fields = [status]", "", "Table has a key of its own"),
+        ("indexes.i { fields = [status] }", "drop-fields, fields = [status]", "Index i names"),
+        (
+            "indexes.i { fields = [customer_id] }",
+            "rename-fields, mapping { customer_id = buyer }",
+            "there are id, buyer, status",
+        ),
+    ],
+)
+def test_columns_of_the_target_that_no_row_will_have_are_errors(
+    target: str, steps: str, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transforms = f"transforms = [{{ type = {steps} }}]" if steps else ""
+    write(
+        folder,
+        "sources.shop { type = sqlite, path = shop.db }\n"
+        f"pipelines.paid {{ source = shop, tables = [orders], {transforms}\n"
+        f"target {{ type = memory, {target} }} }}",
+    )
+    assert exit_code(["validate"]) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert told in shown
+    assert "headrace.conf:3:" in shown
+
+
+def test_columns_that_steps_make_may_be_looked_up_by(folder: Path) -> None:
+    for step, column in (
+        ('{ type = derive, columns { half = "customer_id / 2" } }', "half"),
+        ("{ type = rename-fields, mapping { customer_id = buyer } }", "buyer"),
+    ):
+        write(
+            folder,
+            "sources.shop { type = sqlite, path = shop.db }\n"
+            f"pipelines.paid {{ source = shop, tables = [orders], transforms = [{step}]\n"
+            f"target {{ type = memory, indexes.i {{ fields = [id, {column}] }} }} }}",
+        )
+        assert exit_code(["validate"]) == 0
+
+
+def test_a_database_that_is_down_is_no_error_in_the_configuration(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = 'connection = "postgresql://me@127.0.0.1:1/none?connect_timeout=2"'
+    down = f"sources.pg {{ type = postgres, {server}, record = [t] }}\n"
+    write(folder, down)
+    for verb in ("validate", "run"):
+        assert exit_code([verb]) == 4
+        shown = capsys.readouterr().err
+        assert "in the configuration" not in shown
+        assert "capture goes on" not in shown
+    # Together with a mistake it is the mistake that has to be mended.
+    write(folder, SHOP.replace("[orders]", "[gone]") + down)
+    assert exit_code(["validate"]) == 2
+
+
 def test_errors_are_json_for_those_who_ask(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

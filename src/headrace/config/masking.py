@@ -15,7 +15,9 @@ MASK = "***"
 
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase|code)?$|secret|token|credential|(api|access|private|account|shared)[._-]?key"
-    r"|auth([._-]?header)?$|authorization|pwd$|(^|[._-])pin$",
+    r"|auth([._-]?header)?$|authorization|pwd$|(^|[._-])(pin|keys?|sig|signature)$"
+    # Of object stores: a signature that lets in whoever has it. Of Spark: all of an environment.
+    r"|(^|[._-])sas([._-]|$)|(^|\.)(executorEnv|appMasterEnv)\.",
     re.IGNORECASE,
 )
 _REFERENCE = re.compile(r"[._-](ref|file|path|mode)$", re.IGNORECASE)
@@ -35,13 +37,20 @@ _PAIR = re.compile(r"\s*(\w+)\s*=\s*('(?:\\.|[^'\\])*'|(?:\\.|[^\s'\\])*)", re.D
 _URI = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _IN_ADDRESS = re.compile(r"(?<=://)\S*@")
 _IN_PAIRS = re.compile(
-    r"([\w.-]*(?:passw|pwd|secret|token)[\w.-]*\s*=\s*)('(?:\\.|[^'\\])*'?|[^\s&]+)", re.IGNORECASE
+    r"([\w.-]*(?:passw|pwd|secret|token|signature|(?:access|account)[_-]?key|\bsig\b)[\w.-]*\s*=\s*)"
+    r"('(?:\\.|[^'\\])*'?|[^\s&]+)",
+    re.IGNORECASE,
 )
 
 
 def is_secret(name: str) -> bool:
     """Whether a key of this name holds a secret, by all that is known."""
     return _SECRET_NAME.search(name) is not None and _REFERENCE.search(name) is None
+
+
+def leads_to_secret(name: str) -> bool:
+    """Whether a key of this name holds a secret, or says where one lies: `password_ref`."""
+    return _SECRET_NAME.search(_REFERENCE.sub("", name)) is not None
 
 
 def masked_text(text: str) -> str:
@@ -63,11 +72,18 @@ def masked_connection(text: str) -> str:
 
 def password_in(text: str) -> bool:
     """Whether a connection string has a password written out."""
+    return bool(passwords_in(text))
+
+
+def passwords_in(text: str) -> list[str]:
+    """Return every password of a connection string that is not empty, as it is written."""
     if (uri := _URI.fullmatch(text.strip())) is not None:
         user, _, query = _parts_of(uri["rest"])
-        written = [value for name, value in query if unquote(name) in _PASSWORDS]
-        return any(written) or bool(user.partition(":")[2])
-    return any(name in _PASSWORDS and value not in ("", "''") for name, value in _pairs(text) or ())
+        found = [value for name, value in query if unquote(name) in _PASSWORDS]
+        found.append(user.partition(":")[2])
+    else:
+        found = [value.strip("'") for name, value in _pairs(text) or () if name in _PASSWORDS]
+    return [each for each in found if each]
 
 
 def password_of(text: str) -> str:

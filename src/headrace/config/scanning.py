@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from headrace.config.masking import is_secret
+from headrace.config.masking import leads_to_secret
 from headrace.config.tree import Place
 from headrace.errors import ConfigSyntax, ConfigText
 
@@ -192,7 +192,8 @@ def _masked(line: str) -> str:
 
 
 def _may_hold_secret(key: str) -> bool:
-    return is_secret(key) or _LEADS_IN.search(key) is not None
+    # Also where a reference belongs: who writes the line wrong may have put the password there.
+    return leads_to_secret(key) or _LEADS_IN.search(key) is not None
 
 
 def _masked_address(run: re.Match[str]) -> str:

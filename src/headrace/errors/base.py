@@ -20,7 +20,7 @@ class HeadraceError(Exception):
     code: ClassVar[str] = "internal"
     """Stable identity for clients, logs and docs; never reused for another meaning."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
     """What a command that ends with this error returns to the shell."""
 
     remedy: str = "Please report this, with the log in the data directory."

@@ -16,7 +16,10 @@ class SourceUnreachable(CaptureError):
 
     code = "capture.unreachable"
     exit_code = 4
-    remedy = "Check that the database is up and not locked; capture goes on by itself when it is."
+    remedy = (
+        "Check that the database is up and not locked. A running engine then goes on by itself;"
+        " anything else is to be started again."
+    )
 
 
 class SourceRefused(CaptureError):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Self
+
 from headrace.errors.base import HeadraceError
 
 
@@ -41,7 +44,8 @@ class BadName(ControlError):
     code = "control.bad_name"
     exit_code = 2
     remedy = (
-        "Give it with name=: lower-case letters, digits, dot, dash, underscore; 64 at most; unique."
+        "Use a name of its own, of lower-case letters, digits, dot, dash and underscore, 64 at"
+        " most, that begins with a letter or a digit."
     )
 
 
@@ -112,8 +116,15 @@ class InvalidConfiguration(ControlError):
     @classmethod
     def of(cls, errors: list[HeadraceError]) -> InvalidConfiguration:
         """Gather `errors`, in the order they were found."""
-        gathered = cls("; ".join(error.message for error in errors))
-        gathered.errors = tuple(errors)
-        return gathered
+        return cls("; ".join(error.message for error in errors)).holding(errors)
 
     errors: tuple[HeadraceError, ...] = ()
+
+    def holding(self, errors: Iterable[HeadraceError]) -> Self:
+        """Take these errors, and their exit code where they have one in common."""
+        self.errors = tuple(errors)
+        # A database that is down is no fault of the configuration, and may be up the next time.
+        codes = {error.exit_code for error in self.errors}
+        if len(codes) == 1 and HeadraceError.exit_code not in codes:
+            (self.exit_code,) = codes
+        return self

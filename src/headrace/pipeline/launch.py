@@ -14,6 +14,7 @@ import contextlib
 import os
 import shutil
 import signal
+import string
 import struct
 import subprocess
 import tempfile
@@ -25,10 +26,12 @@ from pathlib import Path
 from headrace.errors import SparkFailed
 from headrace.pipeline.defaults import JAVA_OPTIONS
 from headrace.pipeline.java import VECTOR_MODULE, Java
+from headrace.storage.private import make_private_folder, open_private
 
 START_SECONDS = 90.0
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.01
+_PLAIN = frozenset(string.ascii_letters + string.digits + "._-/,;@%+*()[]{}$<>|~^&?'\"")
 _LONGEST_FOLDER = 60
 """Spark puts sockets there with names of 42 characters, and a socket's path ends at 104."""
 
@@ -76,7 +79,7 @@ def launch(
 
     `meanwhile` is called while it starts: importing PySpark takes a while, too.
     """
-    logs.mkdir(parents=True, exist_ok=True)
+    make_private_folder(logs)
     output = logs / "spark.out"
     own = {
         **environ,
@@ -92,8 +95,11 @@ def launch(
         options = f"-Djava.io.tmpdir={folder} {settings.get(JAVA_OPTIONS, '')}"
         settings = {**settings, JAVA_OPTIONS: options}
     try:
-        command = command_line(java, _ask_launcher(java, spark_home, settings, own, output))
-        with output.open("wb") as lines:
+        written = folder / "settings.properties"
+        with open_private(written) as file:
+            file.write(properties(settings))
+        command = command_line(java, _ask_launcher(java, spark_home, written, own, output))
+        with open_private(output) as lines:
             process = subprocess.Popen(
                 command,
                 env={**own, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
@@ -105,6 +111,8 @@ def launch(
         try:
             meanwhile()
             port, secret = _await_gateway(process, told, output)
+            # Read by now, and no longer needed: the fewer places a secret lies in, the better.
+            written.unlink()
         except BaseException:
             process.kill()
             process.wait()
@@ -129,10 +137,26 @@ def command_line(java: Java, answer: bytes) -> list[str]:
     return command
 
 
+def properties(settings: Mapping[str, str]) -> bytes:
+    """Return settings as a file of Java's properties, in ASCII."""
+    return "".join(
+        f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items()
+    ).encode("ascii")
+
+
+def _escaped(text: str) -> str:
+    """Return a name or value of which nothing means anything: what is no letter, as its number."""
+    # By the units of UTF-16: beyond those 65,536, a character is written as two.
+    units = struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass"))
+    return "".join(
+        chr(unit) if unit < 128 and chr(unit) in _PLAIN else f"\\u{unit:04x}" for (unit,) in units
+    )
+
+
 def _ask_launcher(
     java: Java,
     spark_home: Path,
-    settings: Mapping[str, str],
+    settings: Path,
     environ: Mapping[str, str],
     output: Path,
 ) -> bytes:
@@ -140,10 +164,10 @@ def _ask_launcher(
     Return what Spark's launcher would run.
 
     The options come from it and never from a list of ours: they differ by Spark's version,
-    and without one of them Java 25 hangs for ever.
+    and without one of them Java 25 hangs for ever. Settings are in a file: some are secrets, and
+    everybody on the machine can read the words of a command.
     """
-    words = [word for name in settings for word in ("--conf", f"{name}={settings[name]}")]
-    with output.open("wb") as lines:
+    with open_private(output) as lines:
         done = subprocess.run(
             [
                 java.executable,
@@ -154,7 +178,9 @@ def _ask_launcher(
                 f"{spark_home / 'jars'}/*",
                 "org.apache.spark.launcher.Main",
                 "org.apache.spark.deploy.SparkSubmit",
-                *words,
+                *("--properties-file", str(settings)),
+                # Else they would be left out, because a file was given.
+                "--load-spark-defaults",
                 "pyspark-shell",
             ],
             env=dict(environ),

@@ -58,6 +58,14 @@ def check_steps(
     return errors
 
 
+def scope_after(transforms: Sequence[Transform], schema: TableSchema) -> Scope:
+    """Return the columns in sight after all of these transforms."""
+    scope = Scope.of(schema)
+    for transform in transforms:
+        scope, _ = scope.after(transform, "")
+    return scope
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The columns in sight between two transforms, and which of them are the key's."""

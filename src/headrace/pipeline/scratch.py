@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from headrace.changelog.segment import segment_bytes
 from headrace.errors import JobFailed
 from headrace.pipeline.result import Place
+from headrace.storage.private import make_private_folder
 
 _ORDINAL_BITS = 31
 
@@ -56,7 +57,7 @@ class Scratch:
         if folder is None:
             folder = self._folder = Path(tempfile.mkdtemp(prefix="headrace-scratch-"))
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         return folder / f"{next(self._numbers):012x}.parquet"
 
 

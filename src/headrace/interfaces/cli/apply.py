@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,12 @@ def apply(
 
     The running engine reads the files anew that it was started with. Pipelines that are as
     they were go on untouched; whatever is wrong is told, and then nothing has changed. With
-    --json nothing is asked: it does it with --yes only.
+    --json nothing is asked: it does it with --yes only. --config and --set say which engine is
+    meant, and change nothing of what it reads.
     """
     control = reach(config, sets, data)
     told = control.call("Apply")
+    _same_file(config, told["config"])
     if not as_json:
         _show(told)
     do_it = told["now"] and not dry_run and (yes or (not as_json and _confirmed()))
@@ -63,5 +66,20 @@ def _show(told: Mapping[str, Any]) -> None:
         click.echo(line)
 
 
+def _same_file(config: Path | None, read: str) -> None:
+    """Refuse a file that the engine does not read: it would look as if it had been applied."""
+    if config is not None and config.expanduser().absolute().resolve() != Path(read):
+        raise click.UsageError(
+            f"The engine reads {read}, and not {config}: change that file, or start an engine"
+            " with this one."
+        )
+
+
 def _confirmed() -> bool:
-    return click.confirm("Do this?", default=False)
+    try:
+        return click.confirm("Do this?", default=False)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        # At the end of its input, as in a build: nobody was asked, so nobody said no.
+        raise click.UsageError("Nobody is here to ask: say --yes, or --dry-run.") from None

@@ -13,6 +13,7 @@ from pathlib import Path
 from headrace.config.masking import masked_text
 from headrace.errors import HeadraceError
 from headrace.interfaces.cli.examining import Result
+from headrace.interfaces.cli.outputs import opened_output
 
 MOST_LOG_BYTES = 1 << 20
 """Of each log file the end: what happened last."""
@@ -24,9 +25,14 @@ def write_bundle(
     config: Path | None,
     sets: tuple[str, ...],
     data: Path | None,
+    *,
+    force: bool,
 ) -> None:
     """Write what was examined, the configuration as it may be shown, states, and logs."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
+    with (
+        opened_output(path, force=force) as stream,
+        zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as bundle,
+    ):
         _put(bundle, "doctor.json", [asdict(result) for result in results])
         _put(bundle, "machine.json", {"platform": platform.platform(), "cores": os.cpu_count()})
         folder = data
@@ -43,7 +49,6 @@ def write_bundle(
         for log in sorted((folder / "logs").glob("*.log*")):
             # Masked once more: a line of a library's may quote an address.
             bundle.writestr(f"logs/{log.name}", masked_text(_end_of(log)))
-    path.chmod(0o600)
 
 
 def _status(folder: Path) -> object:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.interfaces.cli.known import check_names
 from headrace.interfaces.cli.options import engine_options
 from headrace.interfaces.cli.reaching import data_directory
 from headrace.interfaces.cli.where import used_folder
@@ -51,11 +52,11 @@ def list_letters(
     bytes and text_bytes (base64), uuid, date, timestamp, timestamptz and time (ISO 8601),
     timetz, interval, struct.
     """
-    found = [
-        letter
-        for letter in _read(data_directory(config, sets, data), pipeline, superseded=superseded)
-        if table in (None, letter.table)
-    ]
+    folder = used_folder(data_directory(config, sets, data))
+    letters = _read(folder, pipeline, superseded=superseded)
+    found = [letter for letter in letters if table in (None, letter.table)]
+    if not found:
+        _check_names(folder, config, pipeline, table)
     if as_json:
         from headrace.interfaces.cli.letter_json import letter_line
 
@@ -91,7 +92,10 @@ def show_letter(
     have the position at which the baseline begins. With --json the positions of the letters
     behind are given as "behind".
     """
-    letters = _read(data_directory(config, sets, data), pipeline, superseded=True)
+    folder = used_folder(data_directory(config, sets, data))
+    letters = _read(folder, pipeline, superseded=True)
+    if not letters:
+        _check_names(folder, config, pipeline, None)
     found = _at(position, letters)
     if as_json:
         from headrace.interfaces.cli.letter_json import letter_line
@@ -112,14 +116,21 @@ def show_letter(
             console.print(part)
 
 
-def _read(data: Path, pipeline: str | None, *, superseded: bool) -> tuple[DeadLetter, ...]:
-    folder = used_folder(data)
+def _read(folder: Path, pipeline: str | None, *, superseded: bool) -> tuple[DeadLetter, ...]:
     # Here and not above: `--help` needs no Arrow, and is slow with it.
     from headrace.pipeline.letters import read_letters
     from headrace.storage.disk import RealDisk
     from headrace.storage.files import Files
 
     return read_letters(Files(RealDisk(), str(folder)), pipeline, superseded=superseded)
+
+
+def _check_names(
+    folder: Path, config: Path | None, pipeline: str | None, table: str | None
+) -> None:
+    """Raise where nobody knows the names: that there are no letters would be no answer."""
+    if pipeline is not None or table is not None:
+        check_names(folder, config, _read(folder, None, superseded=True), pipeline, table)
 
 
 def _at(position: str, letters: Sequence[DeadLetter]) -> list[DeadLetter]:

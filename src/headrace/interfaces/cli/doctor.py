@@ -11,6 +11,7 @@ import click
 
 from headrace.interfaces.cli import show
 from headrace.interfaces.cli.options import engine_options, json_option
+from headrace.interfaces.cli.outputs import force_option, refuse_taken
 
 if TYPE_CHECKING:
     from headrace.interfaces.cli.examining import Result
@@ -26,12 +27,14 @@ _MARKS = {"well": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "r
     metavar="FILE",
     help="Also write a zip file for whoever helps you: no rows, no passwords.",
 )
+@force_option
 @json_option
 def doctor(
     config: Path | None,
     sets: tuple[str, ...],
     data: Path | None,
     bundle: Path | None,
+    force: bool,
     as_json: bool,
 ) -> int:
     """
@@ -42,6 +45,8 @@ def doctor(
     """
     from headrace.interfaces.cli.examining import examined
 
+    if bundle is not None:
+        refuse_taken(bundle, force=force)
     found = []
     for result in examined(config, sets, data):
         found.append(result)
@@ -50,7 +55,7 @@ def doctor(
     if bundle is not None:
         from headrace.interfaces.cli.bundling import write_bundle
 
-        write_bundle(bundle, found, config, sets, data)
+        write_bundle(bundle, found, config, sets, data, force=force)
     wrong = sum(result.kind == "wrong" for result in found)
     if as_json:
         listed = [asdict(result) for result in found]

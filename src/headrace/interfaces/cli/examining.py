@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, InvalidConfiguration, NoEngine, NoJava
 from headrace.interfaces.cli.version import installed
@@ -107,6 +108,9 @@ def _data(folder: Path) -> Iterator[Result]:
     else:
         held = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
         yield Result(part, "well", f"{folder} holds {held / 1e6:,.1f} MB")
+        if folder.stat().st_mode & 0o077:
+            remedy = f"Close it: chmod 700 {shlex.quote(str(folder))}"
+            yield Result(part, "note", f"Others may look into {folder}, which holds rows", remedy)
 
 
 def _configuration(found: Configured, folder: Path) -> Iterator[Result]:
@@ -129,6 +133,7 @@ def _configuration(found: Configured, folder: Path) -> Iterator[Result]:
 
 
 def _sources(built: Built, folder: Path) -> Iterator[Result]:
+    from headrace.capture.choosing import matching
     from headrace.capture.findings import findings
     from headrace.capture.source import reader_of
     from headrace.control.taken import TakenTables
@@ -137,7 +142,9 @@ def _sources(built: Built, folder: Path) -> Iterator[Result]:
     for name, source in built.sources.items():
         part = f"source {name}"
         try:
-            found = findings(source, taken.named(name), reader_of(name, folder))
+            named = taken.named(name)
+            tables = [*named, *matching(source, named, taken.selections(name))]
+            found = findings(source, tables, reader_of(name, folder))
         except HeadraceError as error:
             yield from _wrong(part, error)
             continue
@@ -158,12 +165,22 @@ def _engine(folder: Path) -> Iterator[Result]:
     except HeadraceError as error:
         yield from _wrong(part, error)
         return
-    for each in [*told["sources"], *told["pipelines"]]:
-        if amiss := each.get("error"):
-            says = f"{each['name']}: {amiss['message']}"
-            yield Result(part, "wrong", says, amiss.get("remedy", ""), amiss.get("code", ""))
-    says = "ready" if told["ready"] else "running, and not ready"
+    from headrace.interfaces.cli.remarks import remarks
+
+    for each in remarks(told):
+        kind: Kind = "wrong" if each.wrong else "note"
+        says = f"{each.what}: {each.why}" if each.why else each.what
+        yield Result(part, kind, says, each.remedy, each.code)
+    says = "ready" if told["ready"] else f"running, and not ready{_waits(told)}"
     yield Result(part, "well" if told["ready"] else "note", says)
+
+
+def _waits(told: Mapping[str, Any]) -> str:
+    """Return whom being ready waits for."""
+    if told["phase"] != "running":
+        return f": {told['phase']}, {told['step']}" if told["step"] else f": {told['phase']}"
+    names = [each["name"] for each in told["pipelines"] if not each["ready"]]
+    return f": {', '.join(names)}" if names else ""
 
 
 def _wrong(part: str, error: HeadraceError) -> Iterator[Result]:

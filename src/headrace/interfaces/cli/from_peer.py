@@ -16,10 +16,17 @@ from dataclasses import dataclass
 
 from headrace.config.checking import below
 from headrace.config.hocon import parse
-from headrace.config.masking import password_in, without_password
+from headrace.config.masking import passwords_in, without_password
 from headrace.config.tree import Node, Scalar
 from headrace.control.names import fitted
-from headrace.interfaces.cli.writing import Lines, Substituted, entry, list_of, variables_of
+from headrace.interfaces.cli.writing import (
+    Lines,
+    Substituted,
+    entry,
+    list_of,
+    with_scheme,
+    without_variables,
+)
 
 _POSTGRES = ("postgresql", "postgres", "pg")
 _MEMORY = "indexed-memory"
@@ -66,13 +73,17 @@ class _Taken:
         return "" if node is None or isinstance(node.value, list | dict) else str(node.value)
 
     def section(self, key: str) -> _Taken:
-        """Return a section of it, empty where there is none."""
-        return _Taken(self.take(key), below(self.at, key))
+        """Return a section of it, empty where there is none; what is none stays, to be told."""
+        node = self._left.get(key)
+        fits = node is not None and isinstance(node.value, dict)
+        return _Taken(self.take(key) if fits else None, below(self.at, key))
 
     def entries(self, key: str) -> list[_Taken]:
-        """Return the sections of a list in it."""
-        node, at = self.take(key), below(self.at, key)
+        """Return the sections of a list in it; what is no list stays, to be told."""
+        node, at = self._left.get(key), below(self.at, key)
         listed = node.value if node and isinstance(node.value, list) else []
+        if node and isinstance(node.value, list):
+            self.take(key)
         return [_Taken(each, f"{at}[{number}]") for number, each in enumerate(listed)]
 
     def rest(self) -> Iterator[tuple[str, Node]]:
@@ -143,7 +154,8 @@ class _Converter:
             self.note(theirs.node, f"{theirs.at}.connection is missing, or no text", "  ")
             return
         text = node.value
-        if password_in(text) and not variables_of(text):
+        # A password that is a variable as a whole stays one; half of one may be the secret half.
+        if any(without_variables(each) for each in passwords_in(with_scheme(text))):
             variable = re.sub(r"[^A-Z0-9]", "_", id_.upper()) + "_PASSWORD"
             says = f"{theirs.at}.connection has its password written out: put it into {variable}"
             self.lines.add(f"  connection = {entry(without_password(text))}")
@@ -179,7 +191,10 @@ class _Converter:
     def table(self, theirs: _Taken) -> None:
         source, schema, table = (theirs.text(key) for key in ("source", "schema", "table"))
         name = table if schema in ("", "public") else f"{schema}.{table}"
-        for target in theirs.entries("targets"):
+        targets = theirs.entries("targets")
+        if not targets:
+            self.note(theirs.node, f"{theirs.at}: it has no target, and becomes no pipeline")
+        for target in targets:
             self.lines.blank()
             self.pipeline(source, name, target)
         self.left_out(theirs)
@@ -194,7 +209,8 @@ class _Converter:
         if kind != _MEMORY:
             self.note(theirs.node, f"{theirs.at}: there is no such type of target here")
             return
-        if None in filters or None in transforms:
+        # One that is no list stays in `theirs`, and was not understood either.
+        if None in filters or None in transforms or {"filters", "transforms"} & {*theirs.names()}:
             # Without one of them it would bring what it was told to hold back.
             self.note(theirs.node, f"{theirs.at}: a filter or transform of it has no counterpart")
             return

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 from headrace.interfaces.cli import show
 from headrace.interfaces.cli.options import json_option
+from headrace.interfaces.cli.outputs import force_option, opened_output, refuse_taken
 
 _DEFAULT = Path("headrace.conf")
 
@@ -30,7 +32,7 @@ _DEFAULT = Path("headrace.conf")
     metavar="FILE",
     help="Where to write it; headrace.conf in this folder by default.",
 )
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@force_option
 @json_option
 def init(url: str | None, other: Path | None, output: Path, force: bool, as_json: bool) -> int:
     """
@@ -44,22 +46,22 @@ def init(url: str | None, other: Path | None, output: Path, force: bool, as_json
     """
     if (url is None) == (other is None):
         raise click.UsageError("Say what to begin with: a URL, as sqlite:shop.db, or --from FILE.")
-    if output.exists() and not force:
-        raise click.UsageError(f"{output} is there already; --force replaces it.")
+    refuse_taken(output, force=force)
     if url is not None:
-        return _look(url, output, as_json=as_json)
+        return _look(url, output, force=force, as_json=as_json)
     assert other is not None
-    _convert(other, output, as_json=as_json)
+    _convert(other, output, force=force, as_json=as_json)
     return show.DONE
 
 
-def _look(url: str, output: Path, *, as_json: bool) -> int:
+def _look(url: str, output: Path, *, force: bool, as_json: bool) -> int:
     from headrace.interfaces.cli.looking import looked_at
-    from headrace.interfaces.cli.reading import read_configuration
 
-    found = looked_at(url)
-    output.write_text(found.text, encoding="utf-8")
+    found = looked_at(url, output.parent)
+    _write(output, found.text, force=force)
     if as_json:
+        if found.tables:
+            _check(output, found.variables)
         told = {"written": str(output), "source": found.source, "tables": list(found.tables)}
         left = [show.error_object(each) for each in found.left_out]
         click.echo(json.dumps({**told, "left_out": left, "set": sorted(found.variables)}))
@@ -72,22 +74,20 @@ def _look(url: str, output: Path, *, as_json: bool) -> int:
     if not found.tables:
         click.echo("  it has no table that could be captured yet: edit it, then: headrace validate")
         return show.DONE
-    # For this process alone: the password was in the address, and goes nowhere else.
-    os.environ.update(found.variables)
-    read_configuration(output, ()).check()
+    _check(output, found.variables)
     click.echo("✓ checked")
     option = "" if output == _DEFAULT else f" --config {output}"
     click.echo(f"  next: headrace run{option}")
     return show.DONE
 
 
-def _convert(other: Path, output: Path, *, as_json: bool) -> None:
+def _convert(other: Path, output: Path, *, force: bool, as_json: bool) -> None:
     # Here and not above: `--help` reads no configuration.
     from headrace.config.including import text_of
     from headrace.interfaces.cli.from_peer import converted
 
     made = converted(text_of(other), str(other))
-    output.write_text(made.text, encoding="utf-8")
+    _write(output, made.text, force=force)
     if as_json:
         counts = {"sources": made.sources, "pipelines": made.pipelines}
         click.echo(json.dumps({"written": str(output), **counts, "notes": list(made.notes)}))
@@ -97,6 +97,20 @@ def _convert(other: Path, output: Path, *, as_json: bool) -> None:
     click.echo(f"✓ {output} written: {_count(made.sources, 'source')}, ", nl=False)
     click.echo(_count(made.pipelines, "pipeline"))
     click.echo("  next: headrace validate", err=True)
+
+
+def _write(output: Path, text: str, *, force: bool) -> None:
+    # For whom the user's mask says: it holds no password, and an engine may be another user's.
+    with opened_output(output, force=force, mode=0o666) as stream:
+        stream.write(text.encode())
+
+
+def _check(output: Path, variables: Mapping[str, str]) -> None:
+    from headrace.interfaces.cli.reading import read_configuration
+
+    # For this process alone: the password was in the address, and goes nowhere else.
+    os.environ.update(variables)
+    read_configuration(output, ()).check()
 
 
 def _count(number: int, word: str) -> str:

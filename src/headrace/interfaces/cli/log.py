@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.errors import UnknownTable
+from headrace.errors import UnknownPipeline
+from headrace.interfaces.cli.known import one_of
 from headrace.interfaces.cli.log_read import read
 from headrace.interfaces.cli.options import config_options, data_option, json_option
 from headrace.interfaces.cli.reaching import data_directory
@@ -79,7 +80,9 @@ def _read(folder: Path, source: str | None) -> list[tuple[LogInventory, list[Sto
     names = sorted(each.name for each in (folder / "log").glob("*") if (each / "index").is_dir())
     if source is not None:
         if source not in names:
-            raise UnknownTable("There is no log of this source", source=source, sources=names)
+            raise UnknownPipeline(
+                "There is no log of this source", source=source, remedy=one_of(names)
+            )
         names = [source]
     files = Files(RealDisk(), str(folder))
     progress = stored_progress(folder)

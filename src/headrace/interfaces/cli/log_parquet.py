@@ -26,7 +26,9 @@ from headrace.changelog.plain import unsent
 from headrace.changelog.position import Position
 from headrace.changelog.ranges import Piece, Span, flushes
 from headrace.changelog.schema import TableSchema
-from headrace.errors import BadSchema, StorageError
+from headrace.errors import BadSchema
+from headrace.interfaces.cli.outputs import opened_output, refuse_taken
+from headrace.storage.private import not_written
 
 _META = (
     pa.field("position", pa.string()),
@@ -40,7 +42,13 @@ _OPS = [op.name.lower() for op in Op]
 
 
 def write_parquet(
-    output: Path, log: LogReader, table: str, part: Span, pieces: Iterator[Piece]
+    output: Path,
+    log: LogReader,
+    table: str,
+    part: Span,
+    pieces: Iterator[Piece],
+    *,
+    force: bool,
 ) -> int:
     """
     Write the changes and return how many there are.
@@ -53,13 +61,19 @@ def write_parquet(
     beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")
     count = 0
     try:
-        with pq.ParquetWriter(beside, schema, compression="zstd") as writer:
+        with (
+            opened_output(beside, force=True) as stream,
+            pq.ParquetWriter(stream, schema, compression="zstd") as writer,
+        ):
             for piece in pieces:
                 writer.write_table(_shaped(piece, schema))
                 count += piece.rows.num_rows
-        beside.replace(output)
-    except OSError as error:
-        raise StorageError("File cannot be written", path=str(output), why=str(error)) from error
+        # Once more: reading takes its time, and somebody may have made one meanwhile.
+        refuse_taken(output, force=force)
+        try:
+            beside.replace(output)
+        except OSError as error:
+            raise not_written(output, error) from error
     finally:
         beside.unlink(missing_ok=True)
     return count

@@ -6,16 +6,18 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from importlib import metadata
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from headrace.errors import UnknownTable
+from headrace.errors import UnknownPipeline
 from headrace.interfaces.cli import moments
+from headrace.interfaces.cli.known import one_of
 from headrace.interfaces.cli.options import config_options, data_option, json_option
+from headrace.interfaces.cli.outputs import force_option, opened_output, refuse_taken
 from headrace.interfaces.cli.reaching import data_directory
 from headrace.interfaces.cli.where import used_folder
 
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Where to write; to stdout by default. Parquet needs it.",
 )
+@force_option
 @click.option(
     "--envelope", type=click.Choice(["debezium"]), help="JSON lines in that system's form."
 )
@@ -62,6 +65,7 @@ def read(
     form: str | None,
     as_json: bool,
     output: Path | None,
+    force: bool,
     envelope: str | None,
 ) -> None:
     """
@@ -73,7 +77,13 @@ def read(
     docs/reference/log-json.md. Engines are not disturbed, and none is needed.
     """
     form = _form(form, as_json=as_json, envelope=envelope, output=output)
+    if output is not None:
+        refuse_taken(output, force=force)
     log = _opened(used_folder(data_directory(config, sets, data)), source)
+    if table not in (tables := sorted(log.tables())):
+        raise UnknownPipeline(
+            "There is no such table in the log", source=source, table=table, remedy=one_of(tables)
+        )
     from headrace.changelog.ranges import span
 
     part = span(log, [table], start, end)
@@ -82,10 +92,10 @@ def read(
         from headrace.interfaces.cli.log_parquet import write_parquet
 
         assert output is not None
-        count = write_parquet(output, log, table, part, pieces)
+        count = write_parquet(output, log, table, part, pieces, force=force)
         click.echo(f"{count:,} change{'' if count == 1 else 's'} in {output}", err=True)
         return
-    with _opened_output(output) as stream:
+    with _opened_output(output, force=force) as stream:
         if form == "table":
             _print_table(pieces, stream)
         elif envelope is None:
@@ -116,7 +126,7 @@ def _opened(folder: Path, source: str) -> LogReader:
 
     if not (folder / "log" / source / "index").is_dir():
         known = sorted(each.name for each in (folder / "log").glob("*"))
-        raise UnknownTable("There is no log of this source", source=source, sources=known)
+        raise UnknownPipeline("There is no log of this source", source=source, remedy=one_of(known))
     return LogReader.open(Files(RealDisk(), str(folder)), source)
 
 
@@ -184,10 +194,7 @@ def _print_events(log: LogReader, source: str, pieces: Iterator[Piece], stream: 
         stream.flush()
 
 
-@contextmanager
-def _opened_output(output: Path | None) -> Iterator[IO[bytes]]:
+def _opened_output(output: Path | None, *, force: bool) -> AbstractContextManager[IO[bytes]]:
     if output is None:
-        yield sys.stdout.buffer
-        return
-    with output.open("wb") as stream:
-        yield stream
+        return nullcontext(sys.stdout.buffer)
+    return opened_output(output, force=force)

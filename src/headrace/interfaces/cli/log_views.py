@@ -29,7 +29,10 @@ def overview(
     if log.first is None:
         yield Text("  has not begun")
         return
-    yield Text(f"  {log.first} to {log.end}")
+    if log.first > log.end:
+        yield Text(f"  no changes yet, up to {log.end}")
+    else:
+        yield Text(f"  {log.first} to {log.end}")
     yield Text(f"  {log.entries:,} entries, {bytes_text(size)} on disk")
     for gap in log.gaps:
         yield Text(f"  begins anew at {gap.at} ({gap.reason})", style="yellow")

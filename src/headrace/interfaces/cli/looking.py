@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.config.masking import password_in, password_of, without_password
+from headrace.config.masking import masked_text, password_in, password_of, without_password
 from headrace.control.names import fitted
 from headrace.errors import HeadraceError, SourceRefused
 from headrace.interfaces.cli.writing import Lines, entry, list_of
@@ -28,6 +28,7 @@ MOST_PIPELINES = 20
 """Beyond it, tables stand in comments: nobody means to hold a hundred of them in memory."""
 
 _POSTGRES = re.compile(r"postgres(ql)?://|(^|\s)(host|hostaddr|dbname|service)\s*=", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?!sqlite:)([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
 _MAGIC = b"SQLite format 3\0"
 
 
@@ -47,21 +48,32 @@ class Looked:
     """What has to be set in the environment: the password that stood in the address."""
 
 
-def looked_at(url: str) -> Looked:
-    """Look at a database, and return a configuration for it; raises where it is not reachable."""
+def looked_at(url: str, folder: Path | None = None) -> Looked:
+    """
+    Look at a database, and return a configuration for it; raises where it is not reachable.
+
+    `folder` is where the configuration will lie, if not here: paths in it begin there.
+    """
     if _POSTGRES.search(url):
         return _of_postgres(url)
-    return _of_sqlite(url)
+    return _of_sqlite(url, folder or Path())
 
 
-def _of_sqlite(url: str) -> Looked:
+def _of_sqlite(url: str, folder: Path) -> Looked:
     from headrace.capture.sqlite.source import sqlite
 
     given = Path(re.sub(r"^sqlite:(//)?", "", url)).expanduser()
     if not given.is_file():
+        # Of an address its scheme alone: a password may stand anywhere in the rest.
+        if (address := _ADDRESS.match(url)) is not None:
+            raise SourceRefused(
+                f"There is no source for {address[1]}",
+                remedy="Name a SQLite file, sqlite:shop.db, or a server,"
+                " postgresql://user@host/database.",
+            )
         raise SourceRefused(
             "There is no such file",
-            path=str(given),
+            path=masked_text(str(given)),
             remedy="Name a SQLite file, sqlite:shop.db, or a server,"
             " postgresql://user@host/database.",
         )
@@ -75,7 +87,8 @@ def _of_sqlite(url: str) -> Looked:
             remedy="Name a SQLite file, or a server: postgresql://user@host/database.",
         )
     source = sqlite(given)
-    lines = ["type = sqlite", f"path = {entry(str(given))}"]
+    path = given if folder.resolve() == Path.cwd() else given.absolute()
+    lines = ["type = sqlite", f"path = {entry(str(path))}"]
     return _written(source, lines, url=f"sqlite:{given}")
 
 

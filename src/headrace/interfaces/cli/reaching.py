@@ -46,9 +46,25 @@ def caution(pipeline: str, told: Mapping[str, Any]) -> None:
 
 def data_directory(config: Path | None, sets: tuple[str, ...], data: Path | None) -> Path:
     """Return the folder that was given, or that the configuration names; it need not be there."""
+    _only_data(sets)
     if data is None:
         data = _configured(config, sets)
     return data.expanduser().absolute()
+
+
+def _only_data(sets: tuple[str, ...]) -> None:
+    """Refuse settings that would be taken and not heeded: of all keys, one leads to an engine."""
+    from headrace.config.hocon import path_of
+    from headrace.config.scanning import Source
+
+    for each in sets:
+        path, _ = path_of(Source(each, "--set", located=False))
+        if path != ("data",):
+            raise click.UsageError(
+                f"--set {'.'.join(path)}=… changes nothing here: this command reads the data"
+                " directory alone from the configuration, so --set takes data=FOLDER. An engine"
+                " keeps to what it was started with."
+            )
 
 
 def _configured(config: Path | None, sets: tuple[str, ...]) -> Path:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.errors import UnknownPipeline
-from headrace.interfaces.cli import moments
+from headrace.interfaces.cli import moments, show
 from headrace.interfaces.cli.options import config_options, data_option, json_option
+from headrace.interfaces.cli.outputs import force_option, refuse_taken
 from headrace.interfaces.cli.reading import read_configuration
 from headrace.interfaces.cli.where import used_folder
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     metavar="TARGET",
     help="parquet:DIR, jsonl:FILE (- for stdout), or memory, to see what would be there.",
 )
+@force_option
 @json_option
 def replay(
     pipeline: str,
@@ -48,21 +50,23 @@ def replay(
     start: Moment | None,
     end: Moment | None,
     into: str,
+    force: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """
     Bring a part of a PIPELINE's log to another target, through its filters and transforms.
 
     Without --from it begins with the table's baseline, with it these are changes alone; without
     --to it ends where the log does now. Reads the configuration and the data directory, and
     starts a Spark of its own: an engine may run there, and none of its pipelines is touched.
+    Ends with exit code 1 where a row could not be computed, and was left out.
     """
     from headrace.control.replaying import replay_log, target_named
 
     found = read_configuration(config, sets)
     folder = used_folder(data or found.data)
     asked = chosen(found, pipeline)
-    target = target_named(into)
+    target = target_named(into, replace=_replaces(into, force=force))
     with spark_alone(found.spark.conf) as runner, _shown() as on_progress:
         done = replay_log(
             folder,
@@ -75,6 +79,17 @@ def replay(
             on_progress=on_progress,
         )
     _tell(done, into, as_json=as_json)
+    return show.FAILED if done.failed else show.DONE
+
+
+def _replaces(into: str, *, force: bool) -> bool:
+    """Refuse a file that is there, before Spark is started for it."""
+    kind, _, place = into.partition(":")
+    if kind == "jsonl" and place not in ("", "-"):
+        refuse_taken(Path(place).expanduser(), force=force)
+    elif force:
+        raise click.UsageError("--force goes with --into jsonl:FILE alone.")
+    return force
 
 
 @contextmanager

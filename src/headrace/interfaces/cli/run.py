@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.interfaces.cli.options import engine_options, json_option
+from headrace.interfaces.cli.reaching import DEFAULT_FILE
 
 if TYPE_CHECKING:
     from headrace.control.engine import Engine
@@ -39,10 +40,11 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     configured = read_configuration(config, sets, warn=not as_json)
     folder = (configured.data if data is None else data).expanduser().absolute()
     options = _repeated(config, sets, data)
+    file = (config or DEFAULT_FILE).expanduser().absolute().resolve()
     again = partial(read_configuration, config, sets, warn=False)
 
     def verbs(engine: Engine) -> Mapping[str, Verb]:
-        return {"Apply": Applying(engine, configured, again).verb}
+        return {"Apply": Applying(engine, configured, again, file).verb}
 
     with EndOnRequest(keys=False) as ending, _view(options, as_json=as_json) as view:
         return Run(configured, folder, view, ending, verbs).run()

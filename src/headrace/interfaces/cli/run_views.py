@@ -32,11 +32,30 @@ def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[
     """Return a new state of a source or pipeline, with what to do about an error."""
     error = new["error"]
     why = new["reason"] or (error or {}).get("message", "")
-    line = f"{what} {name}: {old} → {new['state']}".replace("_", " ")
+    states = f"{old} → {new['state']}".replace("_", " ")
+    line = f"{what} {name}: {states}"
     lines = [f"{line}{f': {why}' if why else ''}"]
     if error:
         lines += [f"  → {error['remedy']}", f"  {error['code']}"]
     return lines
+
+
+def failures(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the sources and pipelines that stand still on an error."""
+    return [
+        (what, each)
+        for what in ("source", "pipeline")
+        for each in told.get(f"{what}s", ())
+        if each["state"] == "failed"
+    ]
+
+
+def failure_text(what: str, failed: Mapping[str, Any]) -> list[str]:
+    """Return why a source or pipeline stands still, and what to do about it."""
+    error = failed["error"] or {}
+    why = failed["reason"] or error.get("message", "")
+    lines = [f"{what} {failed['name']}{f': {why}' if why else ''}"]
+    return [*lines, f"  → {error['remedy']}", f"  {error['code']}"] if error else lines
 
 
 class LinesView:
@@ -79,8 +98,13 @@ class LinesView:
             self._plain(f"         {line}")
 
     def stopped(self, told: Mapping[str, Any]) -> None:
-        failed = [each["name"] for each in told.get("pipelines", ()) if each["state"] == "failed"]
-        self._line(f"stopped; failed before: {', '.join(failed)}" if failed else "stopped")
+        failed = failures(told)
+        names = ", ".join(f"{what} {each['name']}" for what, each in failed)
+        self._line(f"stopped; failed before: {names}" if failed else "stopped")
+        for what, each in failed:
+            first, *rest = failure_text(what, each)
+            for line in (f"  {first}", *rest):
+                self._plain(f"         {line}")
 
     def _line(self, text: str) -> None:
         self._plain(f"{datetime.now():%H:%M:%S} {text}")
@@ -165,7 +189,11 @@ class JsonView:
         )
 
     def stopped(self, told: Mapping[str, Any]) -> None:
-        self._print("stopped")
+        failed = [
+            {"what": what, "name": each["name"], "reason": each["reason"], "error": each["error"]}
+            for what, each in failures(told)
+        ]
+        self._print("stopped", failed=failed)
 
     def _print(self, event: str, **fields: Any) -> None:
         click.echo(json.dumps({"event": event, **fields}, ensure_ascii=False))

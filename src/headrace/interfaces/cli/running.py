@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError
 from headrace.interfaces.cli import show
+from headrace.interfaces.cli.run_views import failures
 from headrace.interfaces.control.handlers import ControlService, Verb
 from headrace.interfaces.control.server import Serving
 from headrace.observe.logs import logger
@@ -101,7 +102,7 @@ class Run:
         finally:
             self._stop()
         self._view.stopped(told)
-        return show.FAILED if _failures(told) else show.DONE
+        return show.FAILED if failures(told) else show.DONE
 
     def _start(self) -> None:
         try:
@@ -149,13 +150,3 @@ class Run:
         finally:
             if self._serving is not None:
                 self._serving.close()
-
-
-def _failures(told: Mapping[str, Any]) -> list[str]:
-    """Return the pipelines and sources that stood still on an error."""
-    return [
-        each["name"]
-        for what in ("sources", "pipelines")
-        for each in told.get(what, ())
-        if each["state"] == "failed"
-    ]

@@ -49,7 +49,9 @@ def error_lines(error: HeadraceError, width: int) -> list[tuple[str, str]]:
     """Return (kind, line) of the block a person reads: what, where, what to do, the code."""
     if isinstance(error, InvalidConfiguration) and error.errors:
         count = len(error.errors)
-        lines = [("what", f"✗ {count} error{'s' if count > 1 else ''} in the configuration")]
+        # Where all of it is that a database is down, nobody has to look for a mistake.
+        where = "in the configuration" if error.exit_code == WRONG_USAGE else "before the start"
+        lines = [("what", f"✗ {count} error{'s' if count > 1 else ''} {where}")]
         for each in error.errors:
             lines += _block(each, width, mark="• ", indent="  ")
         lines += _wrapped("remedy", f"→ {error.remedy}", width, "  ")

@@ -135,7 +135,7 @@ def set_up(disable_subsec: bool, blobs: bool, as_json: bool, **where: Any) -> No
 @json_option
 def tear_down(disable_subsec: bool, blobs: bool, as_json: bool, **where: Any) -> None:
     """
-    Take out the triggers, and with the last ones the log, in one transaction.
+    Take out the triggers, and with the last reader the log, in one transaction.
 
     Other tables go on as before, and so do those that another reader of the same log has.
     """

@@ -35,7 +35,7 @@ def handler_for(output: str, form: Form, retry_seconds: float) -> Iterator[Handl
 
 
 @contextmanager
-def ending(close: Callable[[], None]) -> Iterator[list[int]]:
+def ending(close: Callable[[], object]) -> Iterator[list[int]]:
     """
     Let Ctrl-C and SIGTERM call `close`, so that a run ends after a whole batch.
 

@@ -6,20 +6,24 @@ What is shown are the fields of the verb `Status`; nothing is made greener than 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from headrace.interfaces.cli.copies import copy_bar, copy_text, time_text
+from headrace.interfaces.cli.remarks import Remark, remarks, state_text
 
 _COLUMNS = ("PIPELINE", "SOURCE", "TARGET", "STATE", "ROWS", "LAG", "RATE", "POSITION")
 _NUMBERS = ("ROWS", "LAG", "RATE")
+_FIRST_TO_GO = ("POSITION", "TARGET", "SOURCE")
+_ANY_WIDTH = 10_000
 _GREEN = ("streaming", "complete")
 _RED = ("failed", "stopped")
-_WELL = ("streaming", "watching")
 
 UNKNOWN = "-"
 
@@ -31,7 +35,7 @@ def status_view(told: Mapping[str, Any]) -> RenderableType:
         parts.append(status_table(told))
     for source in told["sources"]:
         parts += [Text(copy_text(copy), "cyan") for copy in source["copies"]]
-    parts += list(remarks(told))
+    parts += map(remark_text, remarks(told))
     parts.append(ready_line(told))
     return Group(*parts)
 
@@ -43,34 +47,56 @@ def live_view(told: Mapping[str, Any]) -> RenderableType:
         parts.append(status_table(told))
     for source in told["sources"]:
         parts += [copy_bar(copy) for copy in source["copies"]]
-    parts += list(remarks(told))
+    parts += map(remark_text, remarks(told))
     parts.append(ready_line(told))
     return Group(*parts)
 
 
-def status_table(told: Mapping[str, Any]) -> Table:
-    """Return the table of pipelines."""
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in _COLUMNS:
-        right = name in _NUMBERS
-        shown.add_column(name, justify="right" if right else "left", no_wrap=True)
-    for each in told["pipelines"]:
-        shown.add_row(
-            each["name"],
-            each["source"],
-            each["target"],
-            Text(state_text(each), _style(each)),
-            UNKNOWN if each["rows"] is None else f"{each['rows']:,}",
-            lag_text(each["lag_seconds"]),
-            rate_text(each["rate_per_s"]),
-            each["position"],
-        )
-    return shown
+def status_table(told: Mapping[str, Any]) -> RenderableType:
+    """Return the table of pipelines, with those columns that there is room for."""
+    return _Fitted(told["pipelines"])
 
 
-def state_text(pipeline: Mapping[str, Any]) -> str:
-    """Return a pipeline's state in plain words."""
-    return str(pipeline["state"]).replace("_", " ")
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A table that leaves columns out, because a figure that is cut is a wrong one."""
+
+    pipelines: Sequence[Mapping[str, Any]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for count in range(len(_FIRST_TO_GO) + 1):
+            shown = [name for name in _COLUMNS if name not in _FIRST_TO_GO[:count]]
+            table = self._table(shown)
+            wide = Measurement.get(console, options.update(max_width=_ANY_WIDTH), table)
+            if wide.maximum <= options.max_width:
+                break
+        else:
+            # No room for the figures either, unless a long name goes on in the next line.
+            table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+        yield table
+
+    def _table(self, columns: Sequence[str]) -> Table:
+        shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for name in columns:
+            right = name in _NUMBERS
+            shown.add_column(name, justify="right" if right else "left", no_wrap=True)
+        for each in self.pipelines:
+            cells = _cells(each)
+            shown.add_row(*(cells[name] for name in columns))
+        return shown
+
+
+def _cells(pipeline: Mapping[str, Any]) -> dict[str, RenderableType]:
+    return {
+        "PIPELINE": pipeline["name"],
+        "SOURCE": pipeline["source"],
+        "TARGET": pipeline["target"],
+        "STATE": Text(state_text(pipeline), _style(pipeline)),
+        "ROWS": UNKNOWN if pipeline["rows"] is None else f"{pipeline['rows']:,}",
+        "LAG": lag_text(pipeline["lag_seconds"]),
+        "RATE": rate_text(pipeline["rate_per_s"]),
+        "POSITION": pipeline["position"],
+    }
 
 
 def lag_text(seconds: float | None) -> str:
@@ -89,31 +115,12 @@ def rate_text(rate: float | None) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 or rate == int(rate) else f"{rate:.1f}/s"
 
 
-def remarks(told: Mapping[str, Any]) -> Iterator[Text]:
-    """Yield what the table has no column for: whatever is wrong or waits, with the remedy."""
-    for source in told["sources"]:
-        if source["state"] not in _WELL or source["error"]:
-            why = source["reason"] or (source["error"] or {}).get("message", "")
-            yield _remark(f"source {source['name']} is {source['state']}", why, source["error"])
-        yield from _left_out(f"source {source['name']}", source["left_out"])
-    for each in told["pipelines"]:
-        name = f"pipeline {each['name']}"
-        if each["error"]:
-            yield _remark(f"{name} is {state_text(each)}", each["error"]["message"], each["error"])
-        elif each["reason"] and not each["reason"].startswith("source "):
-            yield _remark(f"{name} is {state_text(each)}", each["reason"], None)
-        if each["state"] == "paused":
-            yield Text(f"• {name} is paused → headrace resume {each['name']}", "yellow")
-        if each["set_aside"] and not each["error"]:
-            yield _remark(name, each["set_aside"]["message"], each["set_aside"])
-        if count := each["dead_letters"]:
-            plural = "" if count == 1 else "s"
-            yield Text(
-                f"• {name} has {count:,} dead letter{plural} →"
-                f" headrace dead-letters list {each['name']}",
-                "yellow",
-            )
-        yield from _left_out(name, each["left_out"])
+def remark_text(remark: Remark) -> Text:
+    """Return what the table has no column for, with what to do about it."""
+    line = f"• {remark.what}{f': {remark.why}' if remark.why else ''}"
+    if remark.wrong:
+        return Text(f"{line}\n  → {remark.remedy}\n  {remark.code}", "red")
+    return Text(f"{line} → {remark.remedy}" if remark.remedy else line, "yellow")
 
 
 def ready_line(told: Mapping[str, Any]) -> Text:
@@ -127,18 +134,6 @@ def ready_line(told: Mapping[str, Any]) -> Text:
     waits = [each["name"] for each in told["pipelines"] if not each["ready"]]
     names = f": {', '.join(waits)}" if waits else ""
     return Text(f"✗ not ready{names} ({since})", "bold red")
-
-
-def _remark(what: str, why: str, error: Mapping[str, Any] | None) -> Text:
-    line = f"• {what}{f': {why}' if why else ''}"
-    if error is not None:
-        line += f"\n  → {error['remedy']}\n  {error['code']}"
-    return Text(line, "red" if error is not None else "yellow")
-
-
-def _left_out(of: str, errors: Mapping[str, Mapping[str, Any]]) -> Iterator[Text]:
-    for table, error in errors.items():
-        yield _remark(f"{of} leaves out {table}", error["message"], error)
 
 
 def _style(pipeline: Mapping[str, Any]) -> str:

@@ -25,8 +25,9 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
     Check the configuration, and that its databases can be captured as it says.
 
     Tells every error at once, with file, line, column and what to do, and ends with exit
-    code 2. Changes nothing: databases are looked at as a start does before it begins, and
-    Spark is not started. Expressions in Spark SQL are checked by a start, or by `try`.
+    code 2; or 4, where all that is wrong is that a database cannot be reached. Changes
+    nothing: databases are looked at as a start does before it begins, and Spark is not
+    started. Expressions in Spark SQL are checked by a start, or by `try`.
     """
     found = read_configuration(config, sets, warn=not as_json)
     if offline:

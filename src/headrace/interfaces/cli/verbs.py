@@ -60,11 +60,18 @@ def resume(
     every: bool,
     as_json: bool,
 ) -> int:
-    """Let a PIPELINE go on that was paused, or that stopped on an error."""
+    """
+    Let a PIPELINE go on that was paused, or that stopped on an error.
+
+    With --source or --all a source that stopped for good is read again, too: mend first what
+    it stopped on. Ends with exit code 3 where something is failed all the same.
+    """
     chosen = _chosen(pipeline, source, every=every)
     told = reach(config, sets, data).call("Resume", **chosen)
     _told(told["pipelines"], as_json=as_json)
-    return show.DONE
+    _told_of_sources(told["sources"], as_json=as_json)
+    failed = any(each["state"] == "failed" for each in (*told["pipelines"], *told["sources"]))
+    return NOT_READY if failed else show.DONE
 
 
 @click.command(short_help="Copy tables anew.")
@@ -126,3 +133,15 @@ def _told(pipelines: list[dict[str, Any]], *, as_json: bool) -> None:
             click.echo(f"{each['name']} is {str(each['state']).replace('_', ' ')}")
             if each["reason"]:
                 click.echo(f"  {each['reason']}", err=True)
+
+
+def _told_of_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Say what became of sources that had stopped, or have."""
+    for each in sources:
+        if as_json:
+            click.echo(json.dumps({"source": each["name"], **each}, ensure_ascii=False))
+            continue
+        click.echo(f"source {each['name']} is {each['state']}")
+        if each["state"] == "failed":
+            why = each["reason"] or (each["error"] or {}).get("message", "")
+            click.echo(f"  {why}\n  → headrace resume --source {each['name']}", err=True)

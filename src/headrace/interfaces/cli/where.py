@@ -17,6 +17,7 @@ def used_folder(data: Path) -> Path:
         raise BadDataDirectory(
             "No engine has used this data directory",
             data=str(folder),
-            remedy="Give the folder that the engine was given: Engine(…, data=) or --data.",
+            remedy="Give the engine's own with --data, or as data in the configuration; an engine"
+            " makes it when it starts: headrace run.",
         )
     return folder

@@ -68,6 +68,16 @@ def variables_of(text: str) -> list[str]:
     return _VARIABLE.findall(text)
 
 
+def without_variables(text: str) -> str:
+    """Return what of a text of `Substituted` is written out."""
+    return _VARIABLE.sub("", text)
+
+
+def with_scheme(text: str) -> str:
+    """Return an address whose scheme is a variable with one that can be read."""
+    return re.sub(f"^{_VARIABLE.pattern}(?=://)", "x", text)
+
+
 def entry(value: object) -> str:
     """Return a key or a value as it is written; variables as substitutions."""
     if not isinstance(value, str):

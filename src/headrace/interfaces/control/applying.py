@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InvalidConfiguration, Outdated
@@ -30,11 +31,14 @@ class Apply(Request, frozen=True):
 class Applying:
     """The verb `Apply` of one engine. Safe to call from several threads."""
 
-    def __init__(self, engine: Engine, started: Configured, read: Callable[[], Configured]) -> None:
-        """`read` returns the configuration as its files are now."""
+    def __init__(
+        self, engine: Engine, started: Configured, read: Callable[[], Configured], file: Path
+    ) -> None:
+        """`read` returns the configuration as its files are now, of which `file` is the first."""
         self._engine = engine
         self._started = self._applied = started
         self._read = read
+        self._file = str(file)
         self._turn = threading.Lock()
 
     @property
@@ -52,7 +56,7 @@ class Applying:
             plan = planned(self._applied, after, self._started, at_work)
             if asked.plan is None:
                 after.check()
-                return _told(plan, done=False)
+                return self._told(plan, done=False)
             if asked.plan != _fingerprint(plan):
                 raise Outdated("The configuration is another one than the one that was shown")
             try:
@@ -64,16 +68,20 @@ class Applying:
                 self._applied = after
                 raise
             self._applied = after
-            return _told(plan, done=True)
+            return self._told(plan, done=True)
 
-
-def _told(plan: Plan, *, done: bool) -> dict[str, Any]:
-    steps = [
-        {"kind": step.kind, "what": step.what, "keys": list(step.why), "brings": step.brings}
-        for step in plan.steps
-    ]
-    now = bool(plan.add or plan.drop or plan.sources)
-    return {"plan": _fingerprint(plan), "steps": steps, "now": now, "done": done}
+    def _told(self, plan: Plan, *, done: bool) -> dict[str, Any]:
+        steps = [
+            {"kind": step.kind, "what": step.what, "keys": list(step.why), "brings": step.brings}
+            for step in plan.steps
+        ]
+        return {
+            "plan": _fingerprint(plan),
+            "config": self._file,
+            "steps": steps,
+            "now": bool(plan.add or plan.drop or plan.sources),
+            "done": done,
+        }
 
 
 def _fingerprint(plan: Plan) -> str:

@@ -155,7 +155,7 @@ def _made(shown: Mapping[str, Any]) -> HeadraceError:
     made = kind(str(shown["message"]), remedy=str(shown.get("remedy", "")) or None)
     made.facts = dict(shown.get("facts", {}))
     if isinstance(made, InvalidConfiguration):
-        made.errors = tuple(_made(each) for each in shown.get("errors", ()))
+        made.holding(_made(each) for each in shown.get("errors", ()))
     return made
 
 

@@ -133,8 +133,8 @@ class ControlService:
         self.unary: dict[str, Verb] = {
             "Status": Verb(Nothing, self._status),
             "Query": Verb(Query, self._query),
-            "Pause": Verb(OfPipelines, partial(self._rest, "pause")),
-            "Resume": Verb(OfPipelines, partial(self._rest, "resume")),
+            "Pause": Verb(OfPipelines, self._pause),
+            "Resume": Verb(OfPipelines, self._resume),
             "Reload": Verb(Reload, self._reload),
             "Explain": Verb(OfPipeline, self._explain),
         }
@@ -199,28 +199,57 @@ class ControlService:
         _, table = reading.table_of(info.name, self._engine.target(info.name), asked.table)
         return _Begun(self._truth(info), reading.ChangeStream(table, rows=asked.rows))
 
-    def _rest(self, what: str, asked: OfPipelines) -> dict[str, Any]:
-        if asked.pipeline is not None:
-            self._pipeline(asked.pipeline)
-        chosen = [
-            info.name
-            for info in self._running()
-            if asked.pipeline in (None, info.name) and asked.source in (None, info.source)
-        ]
-        if not chosen:
+    def _pause(self, asked: OfPipelines) -> dict[str, Any]:
+        self._running()
+        if not (chosen := self._chosen(asked)):
             raise UnknownPipeline(
                 f"No pipeline takes from a source {asked.source}",
                 sources=sorted({info.source for info in self._pipelines()}),
             )
         # One after the other: two that cross would leave some paused and some not.
         with self._turn:
-            call = self._engine.pause if what == "pause" else self._engine.resume
-            call(asked.pipeline, source=asked.source)
+            self._engine.pause(asked.pipeline, source=asked.source)
+        return self._as_they_are(chosen)
+
+    def _resume(self, asked: OfPipelines) -> dict[str, Any]:
+        if self.phase == "starting":
+            self._running()
+        chosen = self._chosen(asked)
+        with self._turn:
+            failed = {each.name for each in self._engine.sources() if each.state == "failed"}
+            self._engine.resume(asked.pipeline, source=asked.source)
+        # A source too: what it does not record none of its pipelines gets.
+        concerned = {info.source for info in self._pipelines() if info.name in chosen}
+        concerned |= {each.name for each in self._engine.sources() if asked.pipeline is None}
+        concerned &= {asked.source} if asked.source is not None else concerned
+        return self._as_they_are(chosen) | {
+            "sources": [
+                {name: told[name] for name in ("name", "state", "reason", "error")}
+                for told in map(source_fields, self._engine.sources())
+                if told["name"] in concerned
+                and (told["name"] in failed or told["state"] == "failed")
+            ]
+        }
+
+    def _chosen(self, asked: OfPipelines) -> list[str]:
+        """Return the pipelines that are meant; raises where a name is none of ours."""
+        if asked.pipeline is not None:
+            self._pipeline(asked.pipeline)
+        sources = [info.name for info in self._engine.sources()]
+        if asked.source is not None and asked.source not in sources:
+            raise UnknownPipeline(f"There is no source {asked.source}", sources=sorted(sources))
+        return [
+            info.name
+            for info in self._pipelines()
+            if asked.pipeline in (None, info.name) and asked.source in (None, info.source)
+        ]
+
+    def _as_they_are(self, pipelines: list[str]) -> dict[str, Any]:
         return {
             "pipelines": [
                 {"name": info.name, **self._truth(info)}
                 for info in self._pipelines()
-                if info.name in chosen
+                if info.name in pipelines
             ]
         }
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from headrace.errors import BadRequest, TableError, UnknownPipeline
+from headrace.errors import BadRequest, TableError, UnknownIndex, UnknownPipeline
 from headrace.interfaces.control.values import Rows, columns_shown, readings
 
 if TYPE_CHECKING:
@@ -87,14 +87,29 @@ def found(
     if key is not None:
         rows = _first(table.get(*each) for each in _meanings(table, table.key, key))
     elif lookup is not None:
-        columns = table.columns_of(None)
+        columns = _columns_of(table, None)
         rows = _first(table.lookup(*each) for each in _meanings(table, columns, lookup))
     elif index is not None:
-        columns = table.columns_of(index)
+        columns = _columns_of(table, index)
         for each in _meanings(table, columns, values):
             rows += table.lookup_all(index, *each)
     shown = Rows(table.schema).shown
     return [shown(row) for row in rows[:limit]]
+
+
+def _columns_of(table: ReadableTable, index: str | None) -> tuple[str, ...]:
+    """Return the columns of an index, or of the lookup: what is missing, as a file declares it."""
+    try:
+        return table.columns_of(index)
+    except UnknownIndex as error:
+        if index is None:
+            remedy = "Declare it at the pipeline's target: lookup_fields = [COLUMN]."
+        else:
+            declared = f"indexes.{index} {{ fields = [COLUMN] }}"
+            remedy = f"Declare it at the pipeline's target: {declared}."
+            if isinstance(known := error.facts.pop("indexes", None), list) and known:
+                remedy = f"Use one of {', '.join(known)}; or d{remedy[1:]}"
+        raise UnknownIndex(error.message, remedy=remedy, **error.facts) from None
 
 
 class RowStream:

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from bench import cluster, config, demo, harness, memory, postgres, spine, sqlite
+from bench import cli, cluster, config, demo, harness, log, memory, postgres, spine, sqlite
 
 
 def _quiet(run: Callable[..., list[harness.Result]]) -> Area:
@@ -17,6 +17,8 @@ def _quiet(run: Callable[..., list[harness.Result]]) -> Area:
 Area = Callable[..., tuple[list[harness.Result], bool]]
 AREAS: dict[str, Area] = {
     "config": _quiet(config.run),
+    "cli": _quiet(cli.run),
+    "log": _quiet(log.run),
     "memory": _quiet(memory.run),
     "spine": spine.run,
     "pg": postgres.run,

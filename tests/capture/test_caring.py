@@ -189,11 +189,11 @@ def test_a_full_log_is_not_read_into_until_there_is_room(world: World) -> None:
 
 def copying(world: World) -> None:
     """Begin to copy a table, then fill the log behind its F."""
-    for key in range(1, 10):
+    for key in range(1, 200):
         world.source.add_row(TABLE, {"id": key, "name": "x"})
-    fill(world, 3, first=100)
+    fill(world, 1, first=1_000)
     world.step(TakeBaseline(TABLE))
-    fill(world, 2, first=200)
+    fill(world, 30, first=2_000)
     assert world.reader().usable_baseline(TABLE) is None
 
 
@@ -207,10 +207,10 @@ def filled(world: World, **more: object) -> Tend:
 @pytest.mark.meets("R28")
 def test_a_log_that_is_full_because_of_a_copy_is_read_to_its_end(world: World) -> None:
     copying(world)
-    world.insert(300, 301)  # before it is over, and not read yet
+    world.insert(3_000, 3_001)  # before it is over, and not read yet
     reports = world.step(filled(world))
     assert "full" in states(reports)
-    for _ in range(30):
+    for _ in range(100):
         reports += world.step(after=0.2)
         if world.reader().usable_baseline(TABLE) is not None:
             break
@@ -224,11 +224,11 @@ def test_a_log_that_is_full_because_of_a_copy_is_read_to_its_end(world: World) -
 @pytest.mark.meets("R28")
 def test_nothing_is_read_for_a_copy_while_somebody_else_needs_the_log(world: World) -> None:
     copying(world)
-    world.insert(300, 301)
+    world.insert(3_000, 3_001)
     held = filled(world)
     end = world.reader().end
     world.step(msgspec.structs.replace(held, prune=at(0), needed=at(0)))
-    for _ in range(30):
+    for _ in range(100):
         world.step(after=0.2)
     assert world.reader().end == end
     # What has to be copied is copied, and only its end is waited for.
@@ -284,10 +284,10 @@ def test_a_copy_that_waits_to_begin_keeps_no_full_log(
 @pytest.mark.meets("R27")
 def test_an_order_that_a_copy_cut_short_is_obeyed_once_that_is_finished(world: World) -> None:
     copying(world)
-    told = order(world, world.reader().end.commit, heard=1_000)
+    told = order(world, world.reader().end.commit, heard=1_000, compact=False)
     world.step(told)
     assert world.reader().floor < Position.parse(told.prune)
-    for _ in range(20):
+    for _ in range(100):
         world.step(after=0.2)
     # All but the newest step, which says where the source is read on.
     assert world.reader().floor >= Position(1, Position.parse(told.prune).commit - 1)
@@ -301,7 +301,7 @@ def test_a_copy_of_which_changes_were_pruned_is_taken_again(
     end = world.reader().end.commit
     monkeypatch.setattr(Copies, "firsts", [])
     reports = world.step(order(world, end, heard=1_000))
-    for _ in range(30):
+    for _ in range(250):
         reports += world.step()
     assert [r.problem.code for r in reports if isinstance(r, Warned)] == ["changelog.expired"]
     usable = world.reader().usable_baseline(TABLE)

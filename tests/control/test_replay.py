@@ -21,6 +21,7 @@ from headrace.control.engine import Engine
 from headrace.control.replaying import ReplayProgress, replay_log, target_named
 from headrace.control.store_reading import stored_progress
 from headrace.errors import (
+    AlreadyStored,
     BadTransform,
     ChangesMissing,
     CorruptSegment,
@@ -29,6 +30,7 @@ from headrace.errors import (
     StorageError,
     TargetError,
     TooManyFailed,
+    UnknownPart,
 )
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.foreach import foreach_batch
@@ -226,7 +228,7 @@ def test_what_cannot_be_replayed_into_is_refused(market: Market) -> None:
             engine.replay("orders", live)
         with pytest.raises(BadTransform, match="no frames"):
             engine.replay("orders", foreach_batch(lambda frame, batch: None))
-        with pytest.raises(BadTransform, match="No such target"):
+        with pytest.raises(UnknownPart, match="No such target"):
             engine.replay("orders", "parquet:")
         with pytest.raises(NotRunning, match="No such pipeline"):
             engine.replay("others", memory())
@@ -443,6 +445,8 @@ def test_a_target_can_be_given_by_name(tmp_path: Path) -> None:
     lines.open({}, {})
     lines.close()
     assert (tmp_path / "out.jsonl").read_bytes() == b""
+    with pytest.raises(AlreadyStored):
+        lines.open({}, {})
     with pytest.raises(StorageError):
         target_named(f"jsonl:{tmp_path}").open({}, {})
     assert isinstance(target_named("parquet:out"), ParquetFolder)

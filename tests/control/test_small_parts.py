@@ -28,6 +28,7 @@ def test_a_pipeline_is_called_after_its_table_unless_that_is_taken() -> None:
 def test_two_pipelines_of_one_name_are_an_error() -> None:
     _, errors = pipeline_names([("a", "s", "t", "x"), ("a", "s", "u", "x")])
     assert [error.code for error in errors] == ["control.bad_name"]
+    assert "name=" not in errors[0].remedy, "whoever writes a file has no such argument"
 
 
 def test_only_what_time_can_mend_is_tried_again() -> None:

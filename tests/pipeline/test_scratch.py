@@ -36,6 +36,7 @@ def test_only_segments_that_hold_such_rows_are_copied(tmp_path: Path) -> None:
         assert pq.ParquetFile(copy).schema.equals(pq.ParquetFile(first).schema)
         assert not Path(copy).name.startswith(("_", "."))
         assert Path(copy).stat().st_mode & 0o777 == 0o600
+        assert Path(copy).parent.stat().st_mode & 0o777 == 0o700
         [one] = copies.only([first, second], {(3, 1), (2, 1)})
         assert places_in([one]) == [(3, 1)]
         assert copies.only([first, second], {(9, 9)}) == []

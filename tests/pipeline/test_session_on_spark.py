@@ -73,7 +73,13 @@ from headrace.pipeline import jvm
 from headrace.pipeline.session import start_session
 from tests.pipeline.test_session_on_spark import LOOPBACK, listening
 data = Path(sys.argv[1])
-spark = start_session(data, ui=True, events=True)
+given = {"spark.hadoop.x.secret.key": "hunter2", "spark.hadoop.x": 'a=b: #\\\\u0041 "ü"'}
+spark = start_session(data, ui=True, events=True, conf=given)
+machine = jvm.running.machine
+assert {name: spark.session.conf.get(name) for name in given} == given
+# Everybody on the machine can read it.
+assert b"hunter2" not in Path("/proc", str(machine.process.pid), "cmdline").read_bytes()
+assert not [file for file in machine.folder.rglob("*.properties")]
 with spark.tagged("t"):
     assert spark.small.range(5).toArrow().num_rows == 5
 address = spark.info().ui
@@ -131,6 +137,8 @@ def test_starting_stopping_and_starting_again_prints_nothing_and_leaves_nothing(
     assert list(stand.iterdir()) == []
     assert not Path("/proc", (data / "pid").read_text()).exists(), "the JVM outlived Python"
     assert {path.name for path in (data / "logs").iterdir()} == {"spark.log", "spark.out"}
+    assert {path.stat().st_mode & 0o777 for path in (data / "logs").iterdir()} == {0o600}
+    assert (data / "logs").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_jvm_ends_silently_when_python_is_killed(tmp_path: Path) -> None:

@@ -270,3 +270,9 @@ def test_what_a_commit_wrote_before_its_truncate_is_gone_and_what_it_wrote_after
     assert store.newest("orders", b"\x00a") == Version(11, row("after"))
     assert store.newest("orders", b"\x00b") is None
     store.close()
+
+
+def test_the_folders_it_makes_are_their_owners_alone(tmp_path: Path) -> None:
+    begun(tmp_path / "scratch" / "toast" / "shop.db")
+    for folder in ("scratch", "scratch/toast"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700

@@ -151,7 +151,8 @@ class Session:
     def recall(
         self, notes: Mapping[TableName, str], schemas: Mapping[TableName, TableSchema]
     ) -> None:
-        self._noted = {table: int(text) for table, text in notes.items() if table}
+        # Beside those of its tables the log has notes of its own.
+        self._noted = {table: int(notes[table]) for table in TABLES if table in notes}
 
     def synced(self, upto: str) -> None:
         """Take no part in what is synced: the acknowledgement tells."""

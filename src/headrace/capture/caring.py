@@ -47,7 +47,7 @@ REFUSED_SECONDS = 60.0
 """After a piece of work failed on the disk: a flush may fit where a larger file does not."""
 
 DELETE_SECONDS = 1.0
-"""Between two looks at what can be deleted."""
+"""Between two looks at what can be deleted, or pruned now that a copy is finished."""
 
 
 class Caring:
@@ -61,6 +61,10 @@ class Caring:
         self._pruned: Tend | None = None
         """The order that was obeyed last as far as pruning goes: each is obeyed once."""
 
+        self._cut_short: Tend | None = None
+        """One that could be obeyed in part, because of a copy: it is tried again."""
+
+        self._prune_at = 0.0
         self._deleting: tuple[LogWriter, Deleting] | None = None
         self._delete_at = 0.0
         self._working_on: LogWriter | None = None
@@ -91,8 +95,17 @@ class Caring:
         self.holding = cap is not None and log.pending_complete and log.size >= share * cap
         return self.holding
 
+    def kept_for_copies(self, log: LogWriter, firsts: Sequence[int]) -> bool:
+        """
+        Return whether copies keep the log, and nobody else but the baselines of before.
+
+        Until the log has come to their end there is no room, so it is read up to there.
+        """
+        needed = self._order.needed if self._order is not None else ""
+        return bool(needed and firsts) and Position.parse(needed) >= _after(log, min(firsts))
+
     def advance(self, log: LogWriter, firsts: Sequence[int]) -> None:
-        """Do the next piece of work, if one is due; `firsts` are F of the copies under way."""
+        """Do the next piece of work, if one is due; `firsts` are F of copies that are needed."""
         order = self._order
         if order is None or not log.epoch:
             return
@@ -100,9 +113,11 @@ class Caring:
             self._meant_for = log
         if self._meant_for is not log:
             return  # opened anew, perhaps made anew: what was decided speaks of the one before
-        if self._pruned is not order and log.pending_complete:
-            self._pruned = order
-            self._prune(log, order, firsts)
+        again = self._cut_short is order and self._clock() < self._prune_at
+        if self._pruned is not order and log.pending_complete and not again:
+            whole = self._prune(log, order, firsts)
+            self._pruned, self._cut_short = (order, None) if whole else (None, order)
+            self._prune_at = self._clock() + DELETE_SECONDS
         self._delete(log, order)
         # While a commit is read in parts the next entry must be its flush.
         if self._clock() >= self._work_at and log.pending_complete:
@@ -175,11 +190,13 @@ class Caring:
             self._tell(Flushed(baseline.entry))
         return True
 
-    def _prune(self, log: LogWriter, order: Tend, firsts: Sequence[int]) -> None:
-        pins = [Position(log.epoch, first, MAX_ORDINAL) for first in firsts]
-        upto = min([Position.parse(order.prune), log.end, *pins])
+    def _prune(self, log: LogWriter, order: Tend, firsts: Sequence[int]) -> bool:
+        """Prune as told, as far as copies allow; return whether that was all."""
+        asked = min(Position.parse(order.prune), log.end)
+        upto = min([asked, *(_after(log, first) for first in firsts)])
         if (pruned := prune(log, upto, order.drop, order.heard)) is not None:
             self._tell(Flushed(pruned.entry))
+        return upto == asked
 
     def _delete(self, log: LogWriter, order: Tend) -> None:
         if self._clock() < self._delete_at:
@@ -191,3 +208,8 @@ class Caring:
 
     def _warn(self, error: ChangeLogError) -> None:
         self._tell(Warned(Failed.of(error, stops=False)))
+
+
+def _after(log: LogWriter, first: int) -> Position:
+    """Return the place that a copy with this F needs all after."""
+    return Position(log.epoch, first, MAX_ORDINAL)

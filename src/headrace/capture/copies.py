@@ -9,14 +9,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container
+from functools import partial
 from typing import cast
 
 from headrace.capture.copying import Copying
 from headrace.capture.pacing import Pacing
 from headrace.capture.sharing import Shared, Sharing
-from headrace.capture.source import NotYet, Recordable, Shares
-from headrace.capture.wire import BaselineProgress, CopyDone, CopyFailed, Flushed, Report
-from headrace.changelog.log import LogWriter
+from headrace.capture.source import KeepsSnapshot, NotYet, Recordable, Shares
+from headrace.capture.wire import (
+    BaselineProgress,
+    CopyDone,
+    CopyFailed,
+    Failed,
+    Flushed,
+    Report,
+    Warned,
+)
+from headrace.changelog.log import BaselineWriter, LogWriter
+from headrace.errors import PositionExpired
 from headrace.storage import points
 
 TRY_AGAIN_SECONDS = 0.1
@@ -49,6 +59,8 @@ class Copies:
         """When those that could not begin are tried again."""
 
         self._pacing = Pacing(source.traits.copy_rows_per_s)
+        self.held = False
+        """Whether none is begun now, because the log is full; those under way go on (R28)."""
 
     @property
     def pressing(self) -> bool:
@@ -62,9 +74,14 @@ class Copies:
 
     @property
     def firsts(self) -> list[int]:
-        """F of those under way, which the log must keep; 0 where one is not known yet."""
-        here = [] if self._copying is None else [self._copying.copy.first]
-        return [*here, *(shared.planned.first for shared in self._sharing.copies.values())]
+        """F of those under way, and of those to come; 0 where one is not known yet."""
+        firsts = [shared.planned.first for shared in self._sharing.copies.values()]
+        if self._copying is not None:
+            firsts.append(self._copying.copy.first)
+        if self._source.traits.keeps_snapshot:
+            kept = cast(KeepsSnapshot, self._source).kept_first()
+            firsts += [] if kept is None else [kept]
+        return firsts
 
     @property
     def _not_before(self) -> float:
@@ -72,7 +89,8 @@ class Copies:
 
     @property
     def _at_work(self) -> bool:
-        return bool(self._wanted or self._copying is not None) and not self._waits
+        begins = bool(self._wanted) and not self.held
+        return (begins or self._copying is not None) and not self._waits
 
     @property
     def _resting(self) -> bool:
@@ -114,9 +132,12 @@ class Copies:
         for done in self._sharing.done():
             if self._passed(log, flush, done.planned.last):
                 points.reach(points.BASELINE_COPIED)
-                self._finished(done.table, self._sharing.finish(done), done.writer.rows)
+                self._finish(done.table, partial(self._sharing.finish, done), done.writer)
+        if self.held and self._copying is not None and not self._copying.copy.first:
+            # It waits for others, and nothing could be pruned until it begins.
+            self._stop_here()
         if self._copying is None:
-            if not self._wanted or self._clock() < self._try_again:
+            if not self._wanted or self.held or self._clock() < self._try_again:
                 return
             table = self._wanted.popleft()
             if self._share(log, table):
@@ -144,9 +165,9 @@ class Copies:
         if self._waits:
             return
         points.reach(points.BASELINE_COPIED)
-        entry = copying.finish()
-        self._copying = None
-        self._finished(copying.table, entry, copying.rows)
+        self._finish(copying.table, copying.finish, copying)
+        if self._copying is copying:
+            self._copying = None
 
     def give_up(self, table: str) -> None:
         """Begin anew with a table of which nothing copied so far is of use."""
@@ -205,7 +226,16 @@ class Copies:
         self._tell(shared.report())
         return True
 
-    def _finished(self, table: str, entry: int, rows: int) -> None:
+    def _finish(
+        self, table: str, finish: Callable[[], int], copied: Copying | BaselineWriter
+    ) -> None:
+        try:
+            entry = finish()
+        except PositionExpired as error:
+            # Of no use to anybody: what it lacks was pruned meanwhile. It is copied again.
+            self._tell(Warned(Failed.of(error, stops=False)))
+            self.give_up(table)
+            return
         points.reach(points.BASELINE_FINISHED)
         self._tell(Flushed(entry))
-        self._tell(BaselineProgress(table, rows, done=True))
+        self._tell(BaselineProgress(table, copied.rows, done=True))

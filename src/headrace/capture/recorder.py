@@ -257,39 +257,35 @@ class Recorder:
             self._reports.clear()
 
     def _stream(self, log: LogWriter, wait: float) -> None:
-        if self._hold(log):
-            return
-        changes = self._source.read(READ_ROWS, self._patience(wait))
-        # Only now is it a success: a source may open and then not read.
-        self._pause = FIRST_PAUSE_SECONDS
-        # Before what was read: whoever reads the log learns it first.
-        self._hear(log)
-        if changes is not None:
-            points.reach(points.CHANGES_READ)
-            self._take(log, changes)
-        if self._flush_due(log):
-            self._flush(log)
+        if reads := not self._hold(log):
+            changes = self._source.read(READ_ROWS, self._patience(wait))
+            # Only now is it a success: a source may open and then not read.
+            self._pause = FIRST_PAUSE_SECONDS
+            # Before what was read: whoever reads the log learns it first.
+            self._hear(log)
+            if changes is not None:
+                points.reach(points.CHANGES_READ)
+                self._take(log, changes)
+            if self._flush_due(log):
+                self._flush(log)
         self._copies.advance(log, lambda: self._flush(log))
         self._beat(log)
         self._caring.advance(log, self._copies.firsts)
-        if self._choice.due and log.pending_complete:
+        if reads and self._choice.due and log.pending_complete:
             self._look(log)
         if self._clock() - self._last_lag >= LAG_SECONDS:
             self._tell_lag()
 
     def _hold(self, log: LogWriter) -> bool:
         """Read nothing while the log is full (R28); the source hears that we are still there."""
-        if not self._caring.full(log):
-            if self._state == "full":
-                self._move("streaming")
-            return False
-        if self._state != "full":
+        full = self._copies.held = self._caring.full(log)
+        if full and self._state != "full":
             self._flush(log)
             self._move("full", f"The log has {log.size} bytes, and may have little more")
-        self._caring.advance(log, self._copies.firsts)
-        if self._clock() - self._last_lag >= LAG_SECONDS:
-            self._tell_lag()
-        return True
+        elif not full and self._state == "full":
+            self._move("streaming")
+        copied = self._copies.owed_end > log.end.commit
+        return full and not (copied and self._caring.kept_for_copies(log, self._copies.firsts))
 
     def _look(self, log: LogWriter) -> None:
         """Take in tables that came since, and that a pattern stands for (H2)."""

@@ -23,6 +23,7 @@ from headrace.errors import HeadraceError
 __all__ = [
     "Baselines",
     "Copy",
+    "KeepsSnapshot",
     "Lag",
     "Lists",
     "News",
@@ -72,6 +73,9 @@ class SourceTraits:
 
     waits: bool = False
     """Whether it `Waits` for others in `open`, for hours perhaps."""
+
+    keeps_snapshot: bool = False
+    """Whether it `KeepsSnapshot`, so that a copy can begin in the past."""
 
     lists: bool = False
     """Whether it `Lists` its tables, so that a pattern can stand for them."""
@@ -310,6 +314,13 @@ class Waits(Protocol):
 
     It raises where the recorder has something to obey: then `open` is to end with that.
     """
+
+
+class KeepsSnapshot(Protocol):
+    """A source whose copies may be read under a snapshot that was taken before they began."""
+
+    kept_first: Callable[[], int | None]
+    """Returns the lowest F that a copy which begins now could get; None: it gets a new one."""
 
 
 class NotYet(Exception):

@@ -43,6 +43,7 @@ from headrace.capture.wire import (
     Stop,
 )
 from headrace.errors import RecorderFailed
+from headrace.storage.private import make_private_folder, open_private
 
 OnReport: TypeAlias = Callable[[Report], object]
 """Called on the recorder's own thread, one report at a time; must not wait."""
@@ -150,8 +151,8 @@ class RecorderProcess:
         # and nobody else gets ours. Else the line would not end with this process (R31).
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
-            self._log_file.parent.mkdir(parents=True, exist_ok=True)
-            with self._log_file.open("ab") as log:
+            make_private_folder(self._log_file.parent)
+            with open_private(self._log_file, append=True) as log:
                 child = subprocess.Popen(
                     # -P: a file of the user's, in the folder he stands in, must not
                     # take the place of a module.

@@ -95,6 +95,9 @@ class Tend(msgspec.Struct, frozen=True, tag="tend"):
     cap: int | None = None
     """The most bytes that the log may have; None: any."""
 
+    needed: str = ""
+    """Whatever is needed besides baselines lies after it; empty: nobody knows."""
+
 
 class Reset(msgspec.Struct, frozen=True, tag="reset"):
     """Remove what is ours at the source and begin anew there: every table is copied again."""

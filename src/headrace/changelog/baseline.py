@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from headrace.changelog.change import Op
 from headrace.changelog.entry import Baseline, File
+from headrace.changelog.position import MAX_ORDINAL, Position
 from headrace.changelog.schema import TableSchema
-from headrace.errors import ChangeLogError
+from headrace.errors import ChangeLogError, PositionExpired
 
 if TYPE_CHECKING:
     from headrace.changelog.writer import LogWriter
@@ -79,7 +80,16 @@ class BaselineWriter:
 
         `first` is the source's last commit before the first row was read, `last` the last one
         when the last row was (R43). `snapshot` tells which commits in between the rows hold.
+        `PositionExpired` where changes after `first` were pruned: nobody could use it (R19).
         """
+        needed = Position(self._log.epoch, first, MAX_ORDINAL)
+        if str(needed) < self._log.history.floor:
+            raise PositionExpired(
+                "Changes since a baseline was begun were pruned",
+                table=self._schema.table,
+                asked=needed,
+                kept_after=self._log.history.floor,
+            )
         if self._waiting:
             self._store()
         return self._log.finish(

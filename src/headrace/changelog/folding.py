@@ -75,7 +75,7 @@ def plan_fold(
     `least` is how many bytes of the log have to be kept for it; `anyhow`: a single one will do.
 
     The table with the oldest baseline has its turn: it is the one that the log is kept for.
-    `CannotFold` where that one cannot be brought further.
+    The first flush is taken whole, however large: whether it can be folded is found then.
     """
     history = log.history
     usable = [known.baseline for known in history.tables.values() if known.baseline is not None]
@@ -181,6 +181,10 @@ class Folding:
             keys.add(tuple((schema.column(n).field, schema.column(n).type) for n in schema.key))
             if file.unsent:
                 raise CannotFold("a value was not sent by the source")
+        changes = [file for files in self._plan.pieces for file in files]
+        rows, size = sum(file.rows for file in changes), sum(file.bytes for file in changes)
+        if rows > MOST_ROWS or size > MOST_BYTES:
+            raise CannotFold("a single flush has more changes than a fold may hold in memory")
         if len(keys) > 1:
             raise CannotFold("the key is of other columns than it was")
         for key in keys:

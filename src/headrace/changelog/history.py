@@ -177,7 +177,9 @@ class History:
             case Baseline():
                 known = self.known(entry.table)
                 before = self._names_of_baselines(known)
-                known.baseline = known.baselines[entry.baseline] = entry
+                known.baselines[entry.baseline] = entry
+                if entry.first >= self.floor:  # else changes after its F are gone (R19)
+                    known.baseline = entry
                 self.size += sum(f.bytes for f in entry.files if f.name not in before)
                 if (window := Window.of(entry)) is not None:
                     known.windows[entry.baseline] = window

@@ -73,16 +73,26 @@ class Index:
         """
         names = self._listed()
         history = History()
+        unknown: UnknownFormat | None = None
         for number in sorted(_numbers(_STATE, names), reverse=True):
-            if (state := self._state(number)) is not None:
+            try:
+                state = self._state(number)
+            except UnknownFormat as error:
+                # Damaged, or of a later version: the entries since an older one tell the same,
+                # and those are looked at one by one.
+                state, unknown = None, unknown or error
+            if state is not None:
                 history, self.last = history_of(state), number
                 break
         found = sorted(_numbers(_STATE, names))
         self.states = [number for number in found if number <= self.last]
         self._spoilt = [number for number in found if number > self.last]
         self._oldest = min(_numbers(_ENTRY, names), default=1)
-        for entry in self._load(names, upto):
-            history.take(entry)
+        try:
+            for entry in self._load(names, upto):
+                history.take(entry)
+        except CorruptIndex as error:
+            raise unknown or error from None
         return history
 
     def load(self) -> Iterator[AnyEntry]:
@@ -121,7 +131,7 @@ class Index:
             try:
                 data = self._files.read(_entry_name(self.last + 1))
             except FileNotFoundError:
-                self._not_expired()
+                self._not_expired(known=upto is not None)
                 if upto is not None:
                     raise self._missing(self.last + 1) from None
                 return
@@ -131,6 +141,7 @@ class Index:
         """Create the next entry, durably: `LostLog` where another writer has taken its number."""
         data = encode(entry)
         name = _entry_name(entry.entry)
+        self._not_far_behind(entry)
         try:
             self._files.create(name, data, point=ENTRY_LINKED)
         except AlreadyStored as error:
@@ -140,20 +151,27 @@ class Index:
                 writer=entry.writer,
                 term=entry.term,
             ) from error
-        if self.last:
-            try:
-                self._files.size(_entry_name(self.last))
-            except FileNotFoundError:
-                # Entries go the oldest first, long after they were written: the number was
-                # free because it was taken, and is history.
-                raise LostLog(
-                    "Other writers are far ahead",
-                    file=self._files.path(name),
-                    writer=entry.writer,
-                    term=entry.term,
-                ) from None
+        try:
+            self._not_far_behind(entry)
+        except LostLog:
+            self._remove([name])  # or who reads the entries of then would take it for the next
+            raise
         reach(ENTRY_SYNCED)
         self._note(entry.entry, data)
+
+    def _not_far_behind(self, entry: AnyEntry) -> None:
+        """Raise `LostLog` where the next number is free because it was taken, and is history."""
+        try:
+            # Entries go the oldest first, long after they were written.
+            if self.last:
+                self._files.size(_entry_name(self.last))
+        except FileNotFoundError:
+            raise LostLog(
+                "Other writers are far ahead",
+                file=self._files.path(_entry_name(entry.entry)),
+                writer=entry.writer,
+                term=entry.term,
+            ) from None
 
     def checkpoint(self, history: History | None = None) -> None:
         """Write the checkpoint, or the state of `history`, that is due at the newest entry."""
@@ -232,17 +250,23 @@ class Index:
         except FileNotFoundError:
             raise self._missing(number) from None
 
-    def _not_expired(self) -> None:
-        """Raise `PositionExpired` where the next entry is missing because it is long gone."""
+    def _not_expired(self, *, known: bool) -> None:
+        """
+        Raise `PositionExpired` where the next entry is missing because it is long gone.
+
+        `known` says that it was there: only then is it worth a listing.
+        """
         try:
             # Entries go the oldest first: with the next one the last one would be gone.
-            if self.last:
+            there = bool(self.last)
+            if there:
                 self._files.size(_entry_name(self.last))
-                return
         except FileNotFoundError:
             pass
         else:
-            if not _numbers(_STATE, self._files.list("")):
+            # The last one may have been written late, by a writer who did not know.
+            look = known or not there
+            if not look or max(_numbers(_STATE, self._files.list("")), default=0) <= self.last:
                 return
         raise PositionExpired(
             "The index does not reach back so far",

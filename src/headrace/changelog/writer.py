@@ -313,8 +313,9 @@ class LogWriter:
             source=str(upto),
             begun=pending.begun or time,
             time=time,
-            # R37: commit times are not monotonic; this one is.
-            high_time=max(time, self.history.high_time),
+            # R37: commit times are not monotonic; this one is, and one from the future counts
+            # as of now: everything after it would seem as young, and be kept until then.
+            high_time=min(max(time, self.history.high_time), self.stamp),
             files=tuple(pending.spilled),
             markers=tuple(pending.markers),
         )

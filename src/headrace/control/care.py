@@ -13,10 +13,11 @@ from functools import partial
 import msgspec
 
 from headrace.capture.wire import Tend
+from headrace.changelog.position import Position
 from headrace.changelog.readers import leases
 from headrace.control.info import LogInfo
 from headrace.control.keeping import LogOptions
-from headrace.control.pins import Pin, baseline_pin, lowest, pipeline_pins
+from headrace.control.pins import Pin, absent, absent_pins, baseline_pin, lowest, pipeline_pins
 from headrace.control.recording import Recording
 from headrace.control.run import PipelineRun
 from headrace.control.store import Store
@@ -60,6 +61,7 @@ class Care:
         self._sent: Tend | None = None
         self._superseded: set[int] = set()
         self._warned = False
+        self._told_absent: set[str] = set()
 
     def look(self) -> None:
         """Decide anew, if it is time to; never raises."""
@@ -69,11 +71,16 @@ class Care:
         try:
             order = self.decide()
             self._warn()
+            self._warn_of_absent(Position.parse(order.prune))
         except HeadraceError as error:
             # Nothing is let go of then; the next look tries again.
             _log.warning("log not cared for", source=self._recording.name, code=error.code)
             return
-        if self._sent is None or msgspec.structs.replace(self._sent, heard=order.heard) != order:
+        sent = self._sent
+        if sent is not None and Position.parse(order.prune) <= self._recording.log.floor:
+            # All is done: that more was heard since makes no difference.
+            sent = msgspec.structs.replace(sent, heard=order.heard)
+        if sent != order:
             self._sent = order
             self._recording.send(order)
 
@@ -85,11 +92,15 @@ class Care:
         """Return everything that keeps the log, the lowest first."""
         log, options, wall = self._recording.log, self._options, self._wall()
         found = self._recording.found is not None
+        runs = self._runs()
         pins = [
             pin
-            for run in self._runs()
+            for run in runs
             for pin in pipeline_pins(run, self._store, log, options, found=found)
         ]
+        # After those that run: one that ends meanwhile has stored where it is.
+        needs = self._store.needs_of(self._recording.name)
+        pins += absent_pins(needs, {run.name for run in runs}, log)
         # Without it, what is only recorded would be copied again and again.
         pins += [pin for table in self._recorded() for pin in baseline_pin(log, table)]
         for lease in leases(self._files, self._recording.name, wall):
@@ -125,6 +136,7 @@ class Care:
             compact=options.compact,
             lease=options.lease,
             cap=options.cap,
+            needed=str(lowest(pins, end, but=("baseline",))),
         )
 
     def info(self) -> LogInfo:
@@ -162,6 +174,22 @@ class Care:
                 position=str(pin.position),
             )
         self._warned = tight
+
+    def _warn_of_absent(self, prune: Position) -> None:
+        """Say once what becomes of a durable pipeline that is stored, and does not run here."""
+        source, log = self._recording.name, self._recording.log
+        running = {run.name for run in self._runs()}
+        for each in absent(self._store.needs_of(source), running, log):
+            if each.pipeline in self._told_absent or not (each.changes or each.position < prune):
+                continue
+            self._told_absent.add(each.pipeline)
+            told = (
+                "log is kept for a pipeline that does not run: start it, or drop it"
+                if each.changes
+                else "log is pruned beyond a pipeline that does not run: it will be loaded anew"
+            )
+            at = str(each.position)
+            _log.warning(told, source=source, pipeline=each.pipeline, position=at)
 
 
 def care_for(

@@ -103,7 +103,8 @@ class Changes:
         """
         Take pipelines in, and let others go; those that are in neither list go on untouched.
 
-        One that is to be another is in both, under its name. Each of `sources`, and the source
+        One that is to be another is in both, under its name; one that does not run, and is
+        only stored, can be let go of as well. Each of `sources`, and the source
         of an added pipeline, takes the place of the one of its name; its other pipelines go
         on. Raises `InvalidConfiguration` with everything that is wrong, and has then changed
         nothing. What fails later, a target that cannot be opened, is raised at the end: that
@@ -114,11 +115,14 @@ class Changes:
             if not self._running or drivers is None or home is None:
                 raise NotRunning("The engine has not started, or has no pipeline")
             going = [run for run in self._runs if run.name in drop]
-            if unknown := set(drop) - {run.name for run in going}:
-                raise NotRunning("No such pipeline", pipeline=sorted(unknown)[0])
+            absent = set(drop) - {run.name for run in going}
+            if unknown := [name for name in sorted(absent) if not home.store.knows(name)]:
+                raise NotRunning("No such pipeline", pipeline=unknown[0])
             self._holding = True
             try:
                 _Change(self, drivers, home).carry_out(list(add), going, list(sources))
+                for name in absent - {run.name for run in self._runs}:
+                    home.store.forget(name)  # nothing is kept for it any more (R27)
             finally:
                 self._holding = False
                 if self._running:

@@ -11,6 +11,7 @@ from headrace.config.checking import Values, located
 from headrace.config.parts import Chosen
 from headrace.config.tree import Node, Place
 from headrace.control.checks import looked_at
+from headrace.control.configured_targets import wrong_columns
 from headrace.control.gathering import gathered
 from headrace.control.taken import TakenTables
 from headrace.errors import HeadraceError
@@ -41,12 +42,14 @@ def _wrong_steps(
 ) -> list[HeadraceError]:
     assert pipeline.name is not None
     values = configured.pipelines[pipeline.name]
-    return [
-        located(error, _place_of_step(error, values))
-        for table in pipeline.tables
-        if (schema := schemas.get(f"{pipeline.source.name}/{table}")) is not None
-        for error in pipeline.check(schema)
-    ]
+    wrong: list[HeadraceError] = []
+    for table in pipeline.tables:
+        if (schema := schemas.get(f"{pipeline.source.name}/{table}")) is None:
+            continue
+        steps = [located(each, _place_of_step(each, values)) for each in pipeline.check(schema)]
+        # Which columns the target gets is not known before the steps are right.
+        wrong += steps or wrong_columns(values["target"], pipeline.transforms, schema)
+    return wrong
 
 
 def _place_of_step(error: HeadraceError, values: Values) -> Place:

@@ -301,11 +301,21 @@ class Engine(Knows, Changes, Replays):
         self._heard()
 
     def resume(self, pipeline: str | None = None, *, source: str | None = None) -> None:
-        """Let pipelines go on that were paused, or that stopped on an error."""
-        drivers = self._at_work()
-        for run in self._chosen(pipeline, source):
+        """
+        Let pipelines go on that were paused, or that stopped on an error.
+
+        Of a source, or of all, recorders that stopped for good are started again, too: after
+        what they stopped on was mended, or they stop again.
+        """
+        runs = self._chosen(pipeline, source)
+        if not self._running:
+            raise NotRunning("The engine has not started")
+        for name, recording in list(self._recordings.items()):
+            if pipeline is None and source in (None, name):
+                recording.resume()
+        for run in runs:
             run.resume()
-            drivers.wake(run)
+            self._wake(run)
         self._heard()
 
     def reload(self, source: str, table: str, *, timeout: float | None = 0) -> bool:

@@ -100,10 +100,14 @@ class Loads:
     def _begin_without_baseline(self, member: Member) -> None:
         """Begin with the changes that come from here on; or, rebuilt, that came since then."""
         log = self._around.log
+        # Held before the place is chosen: who decided without knowing of it let go of no more
+        # than there was then (R27).
+        member.loads_from = log.end
         at = self._around.store.origin(self._name, member.table, log.end)
         # It began in another log, or this one has a gap since: then it cannot be rebuilt (R1).
         elsewhere = member.lineage not in (None, log.lineage) or not log.floor <= at <= log.end
         if elsewhere or log.gap_after(at) is not None or log.lacks(member.table, at):
+            member.loads_from = None
             raise self.missing(member)
         self.move(member, TableState.LOADING, 0)
         if self._delivery.takes_frames:

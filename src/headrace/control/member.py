@@ -12,7 +12,7 @@ from headrace.changelog.log import LogReader
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.control.acknowledge import Watermark
-from headrace.control.states import FOLLOWING, SHOWN, TableState
+from headrace.control.states import FOLLOWING, SHOWN, WANTING, TableState
 from headrace.pipeline.result import result_schema
 from headrace.targets.target import Loading
 
@@ -84,12 +84,7 @@ class Member:
     @property
     def wants_load(self) -> bool:
         """Whether a baseline is to be brought to the target before anything else."""
-        return self.load is None and self.state in (
-            TableState.WAITING,
-            TableState.LOADING,
-            TableState.CATCHING_UP,
-            TableState.RELOADING,
-        )
+        return self.load is None and self.state in WANTING
 
     @property
     def nothing(self) -> pa.Table:

@@ -24,7 +24,7 @@ from headrace.changelog.log import LogReader
 from headrace.changelog.ranges import Moment
 from headrace.control.replay_plan import Replayed, ReplayProgress
 from headrace.control.replay_run import Replay
-from headrace.errors import BadTransform, NotRunning
+from headrace.errors import BadTransform, NotRunning, UnknownPart
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import TakesFrames
 from headrace.storage.disk import RealDisk
@@ -153,8 +153,12 @@ def replay_log(
     return _replayed(name, twin, target, log, runner, start, end, on_progress)
 
 
-def target_named(text: str) -> Target:
-    """Return the target that a text stands for: `memory`, `parquet:DIR`, `jsonl:FILE`."""
+def target_named(text: str, *, replace: bool = False) -> Target:
+    """
+    Return the target that a text stands for: `memory`, `parquet:DIR`, `jsonl:FILE`.
+
+    A file that is there is kept, and the replay refused, unless `replace` says otherwise.
+    """
     from headrace.targets.memory import memory
     from headrace.targets.replayed import JsonLines, ParquetFolder
 
@@ -164,11 +168,13 @@ def target_named(text: str) -> Target:
     if kind == "parquet" and place:
         return ParquetFolder(Path(place).expanduser())
     if kind == "jsonl" and place:
-        return JsonLines(sys.stdout.buffer if place == "-" else Path(place).expanduser())
-    raise BadTransform(
+        stream = sys.stdout.buffer if place == "-" else Path(place).expanduser()
+        return JsonLines(stream, replace=replace)
+    raise UnknownPart(
         "No such target of a replay",
         remedy="Give memory, parquet:DIR, or jsonl:FILE with - for stdout.",
-        target=text,
+        # Not all of it: somebody may have given an address, with its password.
+        target=kind,
     )
 
 

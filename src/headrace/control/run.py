@@ -98,7 +98,9 @@ class PipelineRun:
     def open(self) -> None:
         """Open the target where its stored progress says; volatile ones begin anew."""
         assert self.members or self.pipeline.patterns, "prepare comes first"
-        self.paused = self._around.store.paused(self.name)
+        store, changes = self._around.store, self.pipeline.mode == "changes"
+        store.note_pipeline(self.name, self.source, durable=self._durable, changes=changes)
+        self.paused = store.paused(self.name)
         self.yielding.open()
         for member in self.members:
             self._recall(member)

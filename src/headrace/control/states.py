@@ -69,6 +69,11 @@ MOVES: dict[TableState, frozenset[TableState]] = {
 FOLLOWING = frozenset({TableState.LIVE, TableState.RELOADING})
 """The table takes part in the pipeline's batches."""
 
+WANTING = frozenset(
+    {TableState.WAITING, TableState.LOADING, TableState.CATCHING_UP, TableState.RELOADING}
+)
+"""The table is loaded from a baseline, unless that stands in the target already."""
+
 SHOWN = FOLLOWING | {TableState.COMPLETE}
 """Readers see the table, and it is exact."""
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,6 +43,10 @@ create table if not exists columns (
   primary key (pipeline, "table")
 ) without rowid;
 create table if not exists intents (pipeline text primary key, intent text not null) without rowid;
+create table if not exists pipelines (
+  pipeline text primary key, source text not null, durable integer not null,
+  changes integer not null
+) without rowid;
 create table if not exists paused (pipeline text primary key) without rowid;
 create table if not exists highest (
   one integer primary key check (one = 1), baseline integer not null
@@ -51,7 +56,7 @@ create table if not exists set_aside (
 ) without rowid;
 """
 
-_OF_PIPELINES = ("progress", "states", "origins", "columns", "intents", "set_aside")
+_OF_PIPELINES = ("progress", "states", "origins", "columns", "intents", "set_aside", "pipelines")
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -66,6 +71,17 @@ class Intent(msgspec.Struct, frozen=True):
 
     time: float
     """When it was first about to happen, in seconds since 1970 (S3)."""
+
+
+class Needs(NamedTuple):
+    """What a durable pipeline needs of its source's log."""
+
+    pipeline: str
+    changes: bool
+    """Whether it takes changes alone, so that no baseline makes up for what it lacks."""
+
+    position: Position
+    """All after it."""
 
 
 class Store:
@@ -196,6 +212,46 @@ class Store:
                 ' union select epoch, "commit", ordinal from origins'
             ).fetchall()
         return {Position(*row) for row in rows}
+
+    def note_pipeline(self, pipeline: str, source: str, *, durable: bool, changes: bool) -> None:
+        """Store what a pipeline is, so that it is known when it does not run (R27)."""
+        told = (pipeline, source, durable, changes)
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute("insert or replace into pipelines values (?, ?, ?, ?)", told)
+
+    def knows(self, pipeline: str) -> bool:
+        """Return whether a pipeline of this name ever ran here, and was not forgotten."""
+        with self._guarded():
+            row = self._connection.execute(
+                "select 1 from pipelines where pipeline = ?", (pipeline,)
+            ).fetchone()
+        return row is not None
+
+    def needs_of(self, source: str) -> list[Needs]:
+        """Return what the durable pipelines of a source need, whether they run or not."""
+        with self._guarded():
+            rows = self._connection.execute(
+                "select pipeline, changes from pipelines where source = ? and durable", (source,)
+            ).fetchall()
+            found = [(name, changes, self._places_of(name)) for name, changes in rows]
+        needs = []
+        for name, changes, places in found:
+            if (intent := self.intent(name)) is not None:
+                places.append(Position.parse(intent.after))
+            if places:
+                needs.append(Needs(name, bool(changes), min(places)))
+        return needs
+
+    def _places_of(self, pipeline: str) -> list[Position]:
+        # Where it began counts for tables only that have not come further.
+        rows = self._connection.execute(
+            'select epoch, "commit", ordinal from progress where pipeline = ? union'
+            ' select epoch, "commit", ordinal from origins where pipeline = ? and "table" not in'
+            ' (select "table" from progress where pipeline = ?)',
+            (pipeline, pipeline, pipeline),
+        ).fetchall()
+        return [Position(*row) for row in rows]
 
     def columns(self, pipeline: str, table: str) -> int | None:
         """Return the log's number of the schema that a target has a table in, as far as noted."""

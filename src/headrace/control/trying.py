@@ -29,7 +29,7 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.changelog.segment import segment_bytes
 from headrace.control.gathering import gathered
-from headrace.errors import HeadraceError, UnknownTable
+from headrace.errors import HeadraceError, UnknownPipeline
 from headrace.pipeline.batch import BatchFacts, Part, Runner
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.result import POSITIONS, Result
@@ -93,7 +93,7 @@ def take_samples(pipeline: Pipeline, most: int, table: TableName | None = None) 
     Return a few rows of each of a pipeline's tables, or of one of them, without Spark.
 
     Raises what keeps a named table from being read, `InvalidConfiguration` with all that is
-    wrong with the pipeline's steps as far as that can be told without Spark, and `UnknownTable`.
+    wrong with the pipeline's steps as far as that can be told without Spark, and `UnknownPipeline`.
     """
     matched = matching(pipeline.source, pipeline.tables, [p] if (p := pipeline.patterns) else [])
     found: list[Sample] = []
@@ -143,11 +143,11 @@ def _wanted(tables: Sequence[TableName], asked: TableName | None) -> Sequence[Ta
         if asked is not None and (name == asked or place_of(name) == place_of(asked)):
             return [name]
     if asked is None:
-        raise UnknownTable(
+        raise UnknownPipeline(
             "No table matches the patterns of this pipeline",
             remedy="Correct the patterns; headrace validate looks at the database, too.",
         )
-    raise UnknownTable(
+    raise UnknownPipeline(
         "This pipeline has no such table",
         remedy=f"Its tables: {', '.join(tables) or 'none'}.",
         table=asked,

@@ -23,6 +23,12 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadTransform, StorageError, TargetError
+from headrace.storage.private import (
+    create_output,
+    make_private_folder,
+    not_written,
+    open_private,
+)
 from headrace.targets.target import BaselineId, Batch, TargetTraits
 
 _INSTANT = ValueType("timestamptz")
@@ -107,10 +113,11 @@ class JsonLines(_Written):
 
     type = "json-lines"
 
-    def __init__(self, stream: IO[bytes] | Path) -> None:
-        """A file is opened, and emptied, when the replay begins."""
+    def __init__(self, stream: IO[bytes] | Path, *, replace: bool = False) -> None:
+        """A file is made when the replay begins; one that is there stays, without `replace`."""
         super().__init__()
         self._place = stream
+        self._replace = replace
         self._stream: IO[bytes] | None = None
 
     def open(
@@ -120,12 +127,7 @@ class JsonLines(_Written):
         if not isinstance(self._place, Path):
             self._stream = self._place
             return
-        try:
-            self._stream = self._place.open("wb")
-        except OSError as error:
-            raise StorageError(
-                "File cannot be written", path=str(self._place), why=str(error)
-            ) from error
+        self._stream = create_output(self._place, replace=self._replace)
 
     def close(self) -> None:
         if isinstance(self._place, Path) and self._stream is not None:
@@ -263,11 +265,12 @@ class ParquetFolder(_Written):
         path = folder / f"{stem}.parquet"
         beside = path.with_suffix(".tmp")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            pq.write_table(made, beside, compression="zstd")
+            make_private_folder(folder)
+            with open_private(beside) as stream:
+                pq.write_table(made, stream, compression="zstd")
             beside.replace(path)
         except OSError as error:
-            raise StorageError("File cannot be written", path=str(path), why=str(error)) from error
+            raise not_written(path, error) from error
 
 
 _TAIL: Final = (

@@ -60,6 +60,11 @@ class Snapshots:
         self._until = time.monotonic() + FIRST_COPY_SECONDS
         return self._first
 
+    def kept_first(self) -> int | None:
+        """Return F of copies under the slot's snapshot, for as long as they may begin (R27)."""
+        self.tidy()  # also while nothing is read, because the log is full
+        return self._first.first if self._first is not None else None
+
     def another(
         self, first: int, committed: Committed, unsure: float, beat: Callable[[], None]
     ) -> Holder:

@@ -85,6 +85,7 @@ class PostgresSource:
             waits=True,
             copy_rows_per_s=self.options.copy_rows_per_s,
             lists=True,
+            keeps_snapshot=True,
         )
         self._tables: dict[TableName, CatalogTable] = {}
         self._schemas: dict[TableName, TableSchema] = {}
@@ -97,6 +98,7 @@ class PostgresSource:
         self._at = Place("0", 0, 0, 0, 0)
         self._given = 0
         self._snapshots = Snapshots(self.options)
+        self.kept_first = self._snapshots.kept_first
         self._parts = PartReader(self.options)
         self._publishing = Publishing(self.options)
         self._toast = Toast(self.options, self._reader)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headrace.errors import SourceUnreachable, StorageError, StorageFull
+from headrace.storage.private import make_private_folder
 
 FORMAT: Final = 1
 BUSY_SECONDS: Final = 5.0
@@ -150,7 +151,7 @@ def discard(path: Path) -> None:
 
 def _opened(path: Path) -> sqlite3.Connection:
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         # It holds values of rows, so only its owner may read it, from its first byte on.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:

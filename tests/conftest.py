@@ -8,6 +8,7 @@ markers, and what a run left out is said at its end.
 from __future__ import annotations
 
 import importlib.util
+import signal
 from collections import Counter
 from collections.abc import Sequence
 
@@ -25,6 +26,9 @@ _COSTS = {
     "cluster": "they start a Spark cluster: make test-cluster",
 }
 _left_out: Counter[str] = Counter()
+
+# A shell's background jobs have it ignored, and so would have every child that is interrupted here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A deadline measures the machine, not the code: two busy cores would make tests fail. So does
 # the complaint that making an example took long.

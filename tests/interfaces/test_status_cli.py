@@ -377,3 +377,20 @@ def test_nothing_that_a_view_needs_is_missing_in_what_the_engine_tells(here: AtW
     assert "streaming" in drawn(status_view(asked))
     assert show.DONE == 0
     assert await_seen(lambda: here.serving.service.rates.look()["orders"] is not None)
+
+
+@pytest.mark.meets("R27")
+def test_a_running_engine_tells_what_its_log_is_kept_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with at_work(tmp_path) as work:
+        assert main.exit_code(["log", "--data", work.data]) == 0
+        shown = capsys.readouterr().out
+        assert "kept for" in shown
+        assert "orders" in shown
+        assert main.exit_code(["log", "--data", work.data, "--json"]) == 0
+        kept = json.loads(capsys.readouterr().out)["kept"]
+        assert kept["pins"]
+        assert {"kind", "whose", "position"} == set(kept["pins"][0])
+    assert main.exit_code(["log", "--data", work.data, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kept"] is None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from headrace.errors import UnknownPipeline
+from headrace.errors import HeadraceError, UnknownPipeline
 from headrace.interfaces.cli.known import one_of
 from headrace.interfaces.cli.log_read import read
 from headrace.interfaces.cli.options import config_options, data_option, json_option
@@ -40,7 +40,8 @@ def log(
     Show what the change log holds: segments, sizes, positions and times, table by table.
 
     Reads the data directory; an engine may run there, and is not disturbed. `reached` is how
-    far a pipeline's progress is stored. With --json each line is the log of one source.
+    far a pipeline's progress is stored; a running engine also tells what the log is kept for.
+    With --json each line is the log of one source.
     """
     if context.invoked_subcommand is not None:
         return
@@ -50,6 +51,7 @@ def log(
         for info, progress in found:
             told = {**_plain(info), "progress": _plain(progress)}
             told["bytes_on_disk"] = _size(folder, info.source)
+            told["kept"] = _kept(folder, info.source)
             click.echo(json.dumps(told, ensure_ascii=False))
         return
     if not found:
@@ -63,6 +65,8 @@ def log(
         if number:
             out.print()
         for part in views.overview(info, progress, _size(folder, info.source), out.width):
+            out.print(part)
+        for part in views.kept_view(_kept(folder, info.source)):
             out.print(part)
 
 
@@ -93,6 +97,16 @@ def _read(folder: Path, source: str | None) -> list[tuple[LogInventory, list[Sto
         mine = [each for each in progress if each.lineage == info.lineage]
         found.append((info, mine))
     return found
+
+
+def _kept(folder: Path, source: str) -> dict[str, Any] | None:
+    """Return what a running engine keeps the log for; None where none runs, or it knows not."""
+    from headrace.interfaces.control.client import Control
+
+    try:
+        return Control.connect(folder).call("Log", source=source)
+    except HeadraceError:
+        return None
 
 
 def _size(folder: Path, source: str) -> int:

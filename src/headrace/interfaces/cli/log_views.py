@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -43,6 +43,18 @@ def overview(
         yield from _lines(log)
     if progress:
         yield _progress(progress)
+
+
+def kept_view(kept: Mapping[str, Any] | None) -> Iterator[Text | Table]:
+    """Yield what a running engine keeps a log for; nothing where none runs."""
+    if kept is None:
+        return
+    if kept["cap"]:
+        yield Text(f"  {kept['percent']:.0f} % of its cap of {bytes_text(kept['cap'])}")
+    made = _table("kept for", "whose", "after")
+    for pin in kept["pins"]:
+        made.add_row(Text(pin["kind"]), Text(shown(pin["whose"])), Text(pin["position"]))
+    yield made if kept["pins"] else Text("  kept for nobody")
 
 
 def _tables(log: LogInventory) -> Table:

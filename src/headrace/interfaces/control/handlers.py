@@ -61,6 +61,12 @@ class OfPipeline(Request, frozen=True):
     pipeline: str
 
 
+class OfSource(Request, frozen=True):
+    """Which source."""
+
+    source: str
+
+
 class Reload(OfPipeline, frozen=True):
     """Which tables to copy anew: one, or all of the pipeline; how long to wait for it."""
 
@@ -137,6 +143,7 @@ class ControlService:
             "Resume": Verb(OfPipelines, self._resume),
             "Reload": Verb(Reload, self._reload),
             "Explain": Verb(OfPipeline, self._explain),
+            "Log": Verb(OfSource, self._log),
         }
         self.streams: dict[str, Verb] = {
             "Rows": Verb(AllRows, self._rows),
@@ -287,6 +294,20 @@ class ControlService:
             "rows_out": told.rows_out,
             "bytes_in": told.bytes_in,
             "text": str(told),
+        }
+
+    def _log(self, asked: OfSource) -> dict[str, Any]:
+        info = self._engine.log_info(asked.source)
+        pins = [
+            {"kind": pin.kind, "whose": pin.whose, "position": str(pin.position)}
+            for pin in info.pins
+        ]
+        return {
+            "source": info.source,
+            "floor": str(info.floor),
+            "cap": info.cap,
+            "percent": None if info.percent is None else round(info.percent, 1),
+            "pins": pins,
         }
 
     def _truth(self, info: PipelineInfo) -> dict[str, Any]:

@@ -132,8 +132,9 @@ def _image(row: Mapping[str, object] | None) -> Image | None:
 
 def _strays(place: Place, log: LogReader) -> list[str]:
     named = {file.name for _, file in _files(log, place.plan.tables)}
-    # Dropped, and deleted a lease later.
-    named |= {name for _, names in log._history.retired for name in names}
+    # Dropped, and deleted a lease later: a reader does not remember these.
+    dropped = Index(place.files.within("log/shop/index")).history().retired
+    named |= {name for _, names in dropped for name in names}
     there = place.files.list("log/shop/segments")
     return [name for name in there if name not in named and "-b" not in name]
 

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,21 +37,26 @@ class Broken(Exception):
 
 
 class Theirs:
-    """Reads texts as the original does."""
+    """
+    Reads texts as the original does.
 
-    def __init__(self, gateway: Any) -> None:
-        self._config = gateway.jvm.com.typesafe.config
-        self._concise = self._config.ConfigRenderOptions.concise()
+    In a process of its own: where a Spark session was, PySpark takes every Java exception of
+    the process for one of Spark's.
+    """
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self._child = child
 
     def plain(self, text: str) -> Any:
         """Return what a text says; raise `Refused` where it is none, or `Broken`."""
-        try:
-            read = self._config.ConfigFactory.parseString(text).resolve()
-            return json.loads(read.root().render(self._concise))
-        except Py4JJavaError as error:
-            name = error.java_exception.getClass().getSimpleName()
-            kind = Broken if name == "BugOrBroken" else Refused
-            raise kind(str(error.java_exception.getMessage())) from None
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(json.dumps(text) + "\n")
+        self._child.stdin.flush()
+        kind, answer = json.loads(self._child.stdout.readline())
+        if kind == "plain":
+            return answer
+        raise (Broken if kind == "broken" else Refused)(answer)
 
 
 def jar() -> Path | None:
@@ -82,22 +88,50 @@ def jar() -> Path | None:
 @contextmanager
 def original(theirs: Path) -> Iterator[Theirs]:
     """Start a JVM with their reader in it, and end it."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.config.oracle", str(theirs)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        cwd=Path(__file__).parent.parent.parent,
+    )
+    with child:
+        yield Theirs(child)
+        assert child.stdin is not None
+        child.stdin.close()
+
+
+def answered(config: Any, text: str) -> tuple[str, Any]:
+    """Return what they say of a text."""
+    try:
+        read = config.ConfigFactory.parseString(text).resolve()
+        concise = config.ConfigRenderOptions.concise()
+        return "plain", json.loads(read.root().render(concise))
+    except Py4JJavaError as error:
+        name = error.java_exception.getClass().getSimpleName()
+        kind = "broken" if name == "BugOrBroken" else "refused"
+        return kind, str(error.java_exception.getMessage())
+
+
+def main() -> None:
+    """Answer a text a line, until there is none."""
     [bridge] = (Path(pyspark.__file__).parent / "jars").glob("py4j-*.jar")
-    port, token, process = launch_gateway(
+    port, token = launch_gateway(
         jarpath=str(bridge),
-        classpath=str(theirs),
+        classpath=sys.argv[1],
         java_path=find_java(os.environ).executable,
         die_on_exit=True,
         enable_auth=True,
-        return_proc=True,
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
     try:
-        yield Theirs(gateway)
+        for line in sys.stdin:
+            print(json.dumps(answered(gateway.jvm.com.typesafe.config, json.loads(line))))
+            sys.stdout.flush()
     finally:
         gateway.shutdown()
-        process.stdin.close()
-        process.wait(timeout=30)
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -120,8 +120,8 @@ OF_LOG = (
     Mutation(
         "a number that was freed is taken again",
         "changelog/index.py",
-        "        if self.last:\n            try:\n                self._files.size",
-        "        if False:\n            try:\n                self._files.size",
+        "            if self.last:\n                self._files.size",
+        "            if False:\n                self._files.size",
         test="tests/changelog/test_log_pruning.py",
     ),
     Mutation(

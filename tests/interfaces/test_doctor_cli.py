@@ -211,3 +211,12 @@ def test_a_bundle_has_no_secret_and_no_row(
             assert SECRET not in text
             assert "a private note" not in text
     assert (folder / "help.zip").stat().st_mode & 0o077 == 0
+
+
+def test_another_configuration_may_be_examined(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "headrace.conf").rename(folder / "other.conf")
+    changed = ["--set", "pipelines.orders.tables=[customers]"]
+    assert exit_code(["doctor", "--json", "--config", "other.conf", *changed]) == 0
+    assert all(each["kind"] != "wrong" for each in results(capsys)["configuration"])

@@ -160,6 +160,23 @@ def test_the_form_of_json_is_chosen_by_flags(path: Path, app: sqlite3.Connection
     done("teardown", "--db", path, "--blobs", "--disable-subsec")
 
 
+def test_the_form_of_json_and_the_log_are_chosen_for_streams_and_copies_alike(
+    path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
+) -> None:
+    own = ("--db", path, "--log-table", "mine", "--reader", "me")
+    done("setup", *own, "--table", "orders")
+    copied = done("bootstrap", *own, "--table", "orders", "--output", "json").splitlines()
+    assert [json.loads(line)["operation"] for line in copied] == ["BOOTSTRAP", "INSERT"]
+    forms = ("--blobs", "--disable-subsec", "--positions")
+    stream = streams(*own, "--table", "orders", "--output", "json", *forms)
+    app.execute("update orders set v = 2")
+    found = json.loads(stream.line())
+    assert found["after"]["b"] == "00FF"
+    assert "." not in found["timestamp"]
+    assert "/" in found["position"]
+    assert stream.end()[0] == 0
+
+
 def test_another_log_and_another_reader_have_their_own_changes(
     path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
 ) -> None:

@@ -270,3 +270,9 @@ def test_a_password_written_out_is_warned_about_or_refused(
     assert "! headrace.conf:11:59: sources.main.connection has a password written out" in told
     assert exit_code(["validate", "--offline", "--set", "secrets.inline=refuse"]) == 2
     assert "config.inline_secret" in capsys.readouterr().err
+
+
+def test_another_file_may_be_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "headrace.conf").rename(folder / "other.conf")
+    assert exit_code(["config", "--config", "other.conf", "--given"]) == 0
+    assert "other.conf:" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.capture.sqlite import Batch, Capture, Record
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class Heard:
@@ -18,17 +18,15 @@ class Heard:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
+        self.records: list[Record] = []
         self._changed = threading.Condition()
         self._given_up = False
 
     def __call__(self, batch: Batch) -> None:
         with self._changed:
             self.batches.append(batch)
+            self.records += batch
             self._changed.notify_all()
-
-    @property
-    def records(self) -> list[Record]:
-        return [record for batch in self.batches for record in batch]
 
     def until(self, done: Callable[[list[Record]], object]) -> list[Record]:
         """Wait until `done` says so of all records; return them."""

@@ -50,6 +50,11 @@ class ArrowRunner:
         self._replaces[id(pipeline)] = traits.inserts_replace
         return _output(pipeline, schema)
 
+    def needs(self, pipeline: Pipeline, schema: TableSchema) -> frozenset[int]:
+        kept = {column.field for column in _output(pipeline, schema).columns}
+        asked = (each.field for each in pipeline.filters if isinstance(each, Equals))
+        return frozenset(kept | {schema.column(name).field for name in asked})
+
     def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
         self.batches += 1
         changes = sorted(

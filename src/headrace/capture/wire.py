@@ -233,11 +233,14 @@ class FoundTable(msgspec.Struct, frozen=True):
     columns: tuple[SchemaColumn, ...]
     key: tuple[str, ...]
     whole_before: bool
+    unsent: tuple[int, ...] = ()
+    """Ids of the columns that a change may come without (R21)."""
 
     @classmethod
     def of(cls, schema: TableSchema) -> FoundTable:
         """Return the table as a report has it."""
-        return cls(schema.table, as_columns(schema), schema.key, schema.whole_before)
+        unsent = tuple(column.field for column in schema.columns if column.may_be_unsent)
+        return cls(schema.table, as_columns(schema), schema.key, schema.whole_before, unsent)
 
     @property
     def schema(self) -> TableSchema:
@@ -250,6 +253,7 @@ class FoundTable(msgspec.Struct, frozen=True):
                 each.nullable,
                 each.declared,
                 each.missing,
+                may_be_unsent=each.field in self.unsent,
             )
             for each in self.columns
         )

@@ -42,6 +42,13 @@ class Column:
     rewritten: bool = dataclasses.field(default=False, compare=False)
     """Whether such rows may have anything in it: they were rewritten when it was added."""
 
+    may_be_unsent: bool = dataclasses.field(default=False, compare=False)
+    """
+    Whether a change may come without its value, which nothing here keeps (R21).
+
+    As the source is set up now: no log holds it, so a schema of a log's never says so.
+    """
+
 
 @dataclass(frozen=True)
 class TableSchema:

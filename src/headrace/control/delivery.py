@@ -28,7 +28,8 @@ from headrace.control.hops import Hops, Sample
 from headrace.control.member import Load, Member
 from headrace.control.states import TableState
 from headrace.control.store import Intent, Store
-from headrace.errors import BadTransform, UnknownValue
+from headrace.control.unknown import refuse_unknown
+from headrace.errors import BadTransform
 from headrace.pipeline.batch import BatchFacts, GivesFrames, Part, Runner
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import TakesFrames
@@ -352,11 +353,7 @@ class Delivery:
         log = self._around.log
         by_schema: dict[int, list[File]] = {}
         for file in files:
-            if file.unsent:
-                # Taken as it is, the value would become null at the target (R21).
-                raise UnknownValue(
-                    "A value that did not change was not sent by the source", table=file.table
-                )
+            refuse_unknown(log, file, self._around.runner, self._pipeline, member.input)
             # Spark would read a damaged file as far as it goes; the index knows better.
             log.verify(file)
             by_schema.setdefault(file.schema, []).append(file)

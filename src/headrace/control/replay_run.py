@@ -37,11 +37,11 @@ from headrace.changelog.window import Window
 from headrace.control.aside import Aside, Segments, baseline_letters, set_aside_in
 from headrace.control.giving import within_baseline
 from headrace.control.replay_plan import Replayed, ReplayProgress, ReplayTable, planned
+from headrace.control.unknown import refuse_unknown
 from headrace.errors import (
     CorruptSegment,
     HeadraceError,
     TooManyFailed,
-    UnknownValue,
 )
 from headrace.pipeline.batch import BatchFacts, Part, Runner
 from headrace.pipeline.definition import DeadLetters, Pipeline
@@ -306,15 +306,12 @@ class Replay:
         """Return the files by schema version, each looked at before it is computed from."""
         by_schema: dict[int, list[File]] = {}
         for file in files:
-            if file.unsent:
-                raise UnknownValue(
-                    "A value that did not change was not sent by the source", table=file.table
-                )
             try:
                 self._log.verify(file)
             except CorruptSegment as error:
                 error.facts = {**error.facts, "table": file.table, "position": str(at)}
                 raise
+            refuse_unknown(self._log, file, self._runner, self._pipeline, table.schema)
             by_schema.setdefault(file.schema, []).append(file)
         return [
             Part(

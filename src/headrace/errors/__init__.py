@@ -31,6 +31,7 @@ Everything this package raises on purpose.
     - NoKey, NullKey, UnknownIndex, NotUnique, UnknownTable, FellBehind
   + PipelineError            a batch on Spark
     - UnknownColumn, BadExpression, BadTransform
+    - UnsentColumn             a step reads what a change may come without
     - BadFunction, BadFrame    the user's own code gives what it may not
     - ColumnsChanged           a table has other columns, and the pipeline stops then
     - RowFailed                a row that cannot be computed
@@ -140,6 +141,7 @@ from headrace.errors.pipeline import (
     UnknownIndex,
     UnknownTable,
     UnknownValue,
+    UnsentColumn,
 )
 from headrace.errors.settings import (
     BadPart,
@@ -251,6 +253,7 @@ __all__ = [
     "UnknownPipeline",
     "UnknownTable",
     "UnknownValue",
+    "UnsentColumn",
     "Unused",
     "WrongType",
     "WrongValue",

@@ -72,6 +72,18 @@ class UnknownColumn(PipelineError):
     remedy = "Use one of the table's columns; they are listed in the message."
 
 
+class UnsentColumn(PipelineError):
+    """A filter or transform reads a column whose value a change may come without."""
+
+    code = "pipeline.unsent_column"
+    exit_code = 2
+    remedy = (
+        "Run ALTER TABLE … REPLICA IDENTITY FULL for the table, or leave the source's toast_store"
+        " on; or keep the column from the step: leave it out of the table's published columns,"
+        " drop it before, or name the columns that are read, by a function's reads or in SQL text."
+    )
+
+
 class BadExpression(PipelineError):
     """Spark refuses an expression."""
 
@@ -206,5 +218,6 @@ class UnknownValue(TargetError):
     code = "targets.unknown_value"
     remedy = (
         "Run ALTER TABLE … REPLICA IDENTITY FULL for the table, and reload it: then the server"
-        " sends values that did not change, too."
+        " sends values that did not change, too. Or leave toast_store on, and large enough; or"
+        " drop the column."
     )

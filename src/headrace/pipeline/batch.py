@@ -108,9 +108,13 @@ class Runner(Protocol):
         """
         Analyse the pipeline over such a table, and return what its rows will look like.
 
-        Called once for each table of a pipeline before anything else. Raises
-        `UnknownColumn`, `BadExpression`, `BadTransform`, `BadFunction`, `BadFrame`.
+        Called once for each table of a pipeline before anything else. Raises `UnknownColumn`,
+        `UnsentColumn`, `BadExpression`, `BadTransform`, `BadFunction`, `BadFrame`.
         """
+        ...
+
+    def needs(self, pipeline: Pipeline, schema: TableSchema) -> frozenset[int]:
+        """Return the ids of the table's columns without which a change cannot be computed."""
         ...
 
     def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:

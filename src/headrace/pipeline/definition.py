@@ -18,6 +18,7 @@ from headrace.changelog.schema import TableSchema
 from headrace.errors import BadTransform, HeadraceError
 from headrace.pipeline.scope import check_steps
 from headrace.pipeline.steps import Filter, Transform
+from headrace.pipeline.unsent import check_unsent
 
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
@@ -135,4 +136,5 @@ class Pipeline:
 
     def check(self, schema: TableSchema) -> list[HeadraceError]:
         """Return everything that is wrong with this pipeline over such a table, without Spark."""
-        return check_steps(self.filters, self.transforms, schema)
+        steps = self.filters, self.transforms, schema
+        return [*check_steps(*steps), *check_unsent(*steps)]

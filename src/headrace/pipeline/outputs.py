@@ -41,6 +41,7 @@ from headrace.pipeline.steps import (
     Transform,
     Where,
 )
+from headrace.pipeline.unsent import unsent_column
 
 
 def conditions(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> Iterator[Condition]:
@@ -63,6 +64,15 @@ def conditions(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> Iterato
                 yield each
 
 
+def must_be_sent(filters: Iterable[Condition], schema: TableSchema) -> None:
+    """Raise `UnsentColumn` for a filter that may read what a change may come without (R21)."""
+    unsent = {column.name for column in schema.columns if column.may_be_unsent}
+    for number, each in enumerate(filters, 1):
+        names = reads([each])
+        if hit := unsent if names is None else unsent & names:
+            raise unsent_column(f"Filter {number}", hit, schema.table, surely=names is not None)
+
+
 @dataclass
 class Transformed:
     """The columns in sight, followed through the transforms."""
@@ -71,6 +81,9 @@ class Transformed:
     schema: TableSchema
     outputs: list[Output] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
+    read: set[str] = field(default_factory=set)
+    """The source's columns that some step looks at, whatever becomes of what it makes."""
+
     _field: int = 0
 
     def __post_init__(self) -> None:
@@ -117,6 +130,7 @@ class Transformed:
         made = []
         for name, expression in columns:
             found = analyse(self.spark, frame, expression, f"{place}, {name}")
+            self._look_at(found.names, f"{place}, {name}")
             column = self._new(name, found.type, f"{place}, {name}")
             over = None if found.names is None else self._sources(found.names)
             made.append(replace(column, derived=found, over=over))
@@ -125,6 +139,7 @@ class Transformed:
 
     def _call(self, function: Function, place: str) -> None:
         found = called(self.spark, function, place, self._in_sight())
+        self._look_at(found.given.names, place)
         over = self._sources(found.given.names)
         self._place(
             [
@@ -135,6 +150,7 @@ class Transformed:
         self.steps.append(found)
 
     def _frame(self, make: FrameFunction, place: str) -> None:
+        self._look_at(None, place)
         key = {each.column.name: each.type for each in self._keys()}
         made = columns_made(self.spark, make, self._in_sight(), key, place)
         before = {each.column.name: each for each in self.outputs}
@@ -150,6 +166,18 @@ class Transformed:
                 outputs.append(self._new(field_.name, field_.dataType, f"{place}, {field_.name}"))
         self.steps.append(Framed(make, place, tuple(self.outputs), tuple(made.names)))
         self.outputs = outputs
+
+    def _look_at(self, names: Iterable[str] | None, place: str) -> None:
+        """Note what a step reads, None for all in sight; raise where that may be unsent (R21)."""
+        wanted = None if names is None else set(names)
+        seen = {
+            each.column.name: self.schema.column(each.source)
+            for each in self.outputs
+            if each.source is not None and (wanted is None or each.column.name in wanted)
+        }
+        if unsent := [name for name, column in seen.items() if column.may_be_unsent]:
+            raise unsent_column(place, unsent, self.schema.table, surely=wanted is not None)
+        self.read.update(column.name for column in seen.values())
 
     def _keys(self) -> list[Output]:
         """Return the key's columns, in the key's order."""

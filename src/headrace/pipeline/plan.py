@@ -28,7 +28,7 @@ from headrace.pipeline.failures import analysing, running
 from headrace.pipeline.framing import compared, made_by
 from headrace.pipeline.functions import must_load
 from headrace.pipeline.lifting import lifted, same_columns
-from headrace.pipeline.outputs import conditions, reads, transformed
+from headrace.pipeline.outputs import conditions, must_be_sent, reads, transformed
 from headrace.pipeline.scan import Framed, Output, Scan, Shape
 from headrace.pipeline.session import Prepared, Spark
 from headrace.pipeline.shapes import segment_schema
@@ -69,7 +69,9 @@ class Plan:
         self._schema = schema
         self._older = None if written is None or same_columns(written, schema) else written
         filters = tuple(conditions(spark, pipeline, schema))
+        must_be_sent(filters, schema)
         made = transformed(spark, pipeline, schema)
+        self._read = frozenset(made.read)
         self._scan = Scan(
             schema, filters, tuple(made.steps), tuple(made.outputs), traits.inserts_replace
         )
@@ -101,6 +103,13 @@ class Plan:
     def fields(self) -> frozenset[int]:
         """The ids of the source's columns that the result depends on."""
         names = self._row_columns() | self._filter_columns()
+        return frozenset(self._schema.column(name).field for name in names)
+
+    @property
+    def needs(self) -> frozenset[int]:
+        """The ids of the source's columns that it looks at or hands on: all but those dropped."""
+        names = {each.source for each in self._scan.outputs if each.source is not None}
+        names |= self._read | self._filter_columns() | set(self._schema.key)
         return frozenset(self._schema.column(name).field for name in names)
 
     def frame(self, session: SparkSession, paths: Sequence[str], shape: Shape) -> DataFrame:

@@ -110,6 +110,10 @@ class SparkRunner:
             self._plans.know(pipeline, traits)
             return self._plans.of(spark, pipeline, schema).output
 
+    def needs(self, pipeline: Pipeline, schema: TableSchema) -> frozenset[int]:
+        with self._plans.alive(pipeline) as spark:
+            return self._plans.of(spark, pipeline, schema).needs
+
     def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
         with self._batch(pipeline, parts, facts) as work:
             tables = work.isolation.settle(work.collect, facts.without)

@@ -124,6 +124,8 @@ class Leaf(_Identified):
     persistence: str
     identity: str
     indexes: tuple[Index, ...]
+    toasted: bool = dataclasses.field(default=True, compare=False)
+    """Whether it can keep values elsewhere at all: its rows may be too long for a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +345,7 @@ def _table(
                 persistence=row.persistence,
                 identity=row.identity,
                 indexes=tuple(indexes[row.oid]),
+                toasted=row.toasted,
             )
             # Tables that inherit without being partitions are published under their own names.
             for row in (family if root.kind == "p" else [root])

@@ -21,12 +21,12 @@ select t.place::int, min(t.level) as level, c.oid::int8, n.nspname as namespace,
        c.relname as table, c.relkind::text as kind, c.relpersistence::text as persistence,
        c.relreplident::text as identity, c.relispartition as partition,
        nullif(pg_catalog.pg_relation_filenode(c.oid), 0)::int8 as filenode,
-       greatest(c.relpages, 0) as pages
+       greatest(c.relpages, 0) as pages, c.reltoastrelid <> 0 as toasted
 from tree t
 join pg_catalog.pg_class c on c.oid = t.oid
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 group by t.place, c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
-         c.relispartition, c.relpages
+         c.relispartition, c.relpages, c.reltoastrelid
 order by c.oid
 """
 

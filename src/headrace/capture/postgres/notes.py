@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from headrace.capture.postgres.catalog import CatalogTable
 from headrace.capture.postgres.facts import Server
 from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.unsent import unsent_columns
 
 SHORT_SENDER_TIMEOUT_MS = 10_000
 """Below this a busy second of ours can already cost the connection (R7)."""
@@ -35,8 +36,7 @@ def notes_on(
     server: Server, options: Options, tables: Sequence[CatalogTable] = ()
 ) -> Iterator[Note]:
     """Yield what somebody who runs this source should have read once."""
-    if not options.toast_store:
-        yield from _unsent(tables)
+    yield from _unsent(tables, options)
     yield from _keeping(server)
     yield from _ending(server)
     if server.old_publication_cache:
@@ -60,17 +60,15 @@ def notes_on(
         yield from _failover(server)
 
 
-def _unsent(tables: Sequence[CatalogTable]) -> Iterator[Note]:
+def _unsent(tables: Sequence[CatalogTable], options: Options) -> Iterator[Note]:
     """Which tables may have updates without some of their values, and nobody keeps these (R21)."""
     for table in tables:
-        identities = {each.identity for each in (table, *table.leaves)}
-        columns = [column.name for column in table.columns if column.toastable]
-        if columns and identities != {"f"}:
+        if columns := unsent_columns(table, options):
             yield Note(
                 "toast_store",
                 "off",
                 f"An update of {table.name} that leaves a long value alone comes without it, and"
-                f" stops its pipelines: {', '.join(columns)}",
+                f" stops pipelines that do not drop it: {', '.join(columns)}",
                 "Leave the store on, or run ALTER TABLE … REPLICA IDENTITY FULL.",
             )
 

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from headrace.capture.postgres.catalog import CatalogTable, look_up, schema_of
+from headrace.capture.postgres.catalog import CatalogTable, look_up
 from headrace.capture.postgres.connection import as_bytes, connect, speaking
 from headrace.capture.postgres.names import quoted
 from headrace.capture.postgres.options import TableOptions
 from headrace.capture.postgres.ranges import Selected
 from headrace.capture.postgres.rows import TRAILER, batch_of, empty, header_size
 from headrace.capture.postgres.types import sends_binary
+from headrace.capture.postgres.unsent import described
 from headrace.capture.postgres.wires import Messages
 from headrace.capture.sampling import Sample
 from headrace.changelog.schema import TableSchema
@@ -30,7 +31,7 @@ def sample(source: PostgresSource, table: str, most: int) -> Sample:
         connection.read_only = True
         with connection.transaction():
             found = look_up(connection, [table])[table]
-            schema = schema_of(found, asked.columns or None)
+            schema = described(found, options)
             columns = _selected(found, schema)
             rows = _copied(connection, _query(found, columns, asked, most))
     if not rows:

@@ -23,7 +23,7 @@ import psycopg
 import pyarrow as pa
 
 from headrace.capture.postgres import checks, finding, slots
-from headrace.capture.postgres.catalog import CatalogTable, look_up, schema_of
+from headrace.capture.postgres.catalog import CatalogTable, look_up
 from headrace.capture.postgres.connection import connect, speaking
 from headrace.capture.postgres.copying import PostgresCopy
 from headrace.capture.postgres.holder import Holder, record_end
@@ -44,6 +44,7 @@ from headrace.capture.postgres.stream import Stream
 from headrace.capture.postgres.toast import Toast
 from headrace.capture.postgres.transactions import Transactions
 from headrace.capture.postgres.trees import Trees
+from headrace.capture.postgres.unsent import described
 from headrace.capture.postgres.watch import Watch, altered_table
 from headrace.capture.postgres.witness import Witness
 from headrace.capture.source import (
@@ -367,7 +368,7 @@ class PostgresSource:
         return self._claimed or self.options.slot == default_slot(self.name, self._reader)
 
     def _schema(self, table: CatalogTable) -> TableSchema:
-        return schema_of(table, self.options.asked_of(table.name).columns or None)
+        return described(table, self.options)
 
     def _start(self, wanted: Place | None) -> Place:
         self._trees.begin(self._tables)

@@ -28,7 +28,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bench import memory as rows_of
-from bench import own_code, pipelines
+from bench import own_code, pipelines, restart
 from bench.harness import (
     NOISY_FLOOR_MS,
     Result,
@@ -81,7 +81,7 @@ def run(*, quick: bool) -> tuple[list[Result], bool]:
         floor.warm(QUICK_WARM_JOBS if quick else WARM_JOBS)
         results = [_bulk(spark, folder, quick=quick)]
         results += _latency(spark, folder, floor, quick=quick)
-        results.append(_restart(spark, folder, quick=quick))
+        results += restart.run(spark, folder / "restart", quick=quick)
         results += pipelines.run(spark, folder / "ten", floor.one, quick=quick)
         results += _own_code(spark, folder, quick=quick)
         one_job = statistics.median(floor.seen)
@@ -348,57 +348,3 @@ def _idle_cpu(seconds: float) -> float:
     before = cpu_seconds(ours)
     threading.Event().wait(seconds)
     return 100 * (cpu_seconds(ours) - before) / seconds
-
-
-def _restart(spark: Spark, folder: Path, *, quick: bool) -> Result:
-    flushes = 500 if quick else 2_000
-    rounds = Rounds()
-    source = MemorySource("bench")
-    source.set_supports_resume(True)
-    source.set_schema("orders", {"id": "int64", "status": "text", "qty": "int64"}, ["id"])
-    data = folder / "restart"
-    _recorded(source, data, flushes)
-    for _ in range(1 if quick else 3):
-        target = memory()
-        engine = Engine(
-            Pipeline(source, "orders", target), data=data, spark=spark.session, recorder="thread"
-        )
-        began = time.perf_counter()
-        with engine:
-            assert engine.await_ready(120)
-            rounds.ours.append(time.perf_counter() - began)
-            assert target.count() == flushes * 10
-    found = rounds.result("spine.restart_s", "s", None, "")
-    note = f"Spark up already; {flushes:,} flushes of 10 rows since the baseline"
-    return replace(found, note=note)
-
-
-def _recorded(source: MemorySource, data: Path, flushes: int) -> None:
-    """Make a log of many small flushes, as an engine that was paced would."""
-    from headrace.capture.recorder import Recorder
-    from headrace.capture.wire import FlushNow, Stop, TakeBaseline
-
-    def open_log() -> LogWriter:
-        return LogWriter.open(
-            Files(RealDisk(), str(data)),
-            source=source.name,
-            origin=source.origin,
-            writer="bench",
-            term=1,
-            clock=time.time,
-        )
-
-    data.mkdir()
-    recorder = Recorder(source, open_log, ["orders"], time.monotonic)
-    recorder.step([], 0)
-    recorder.step([TakeBaseline("orders")], 0)
-    for _ in range(5):
-        recorder.step([], 0)
-    for number in range(flushes):
-        with source.transaction():
-            for row in range(10):
-                at = number * 10 + row
-                source.emit_insert("orders", {"id": at, "status": "paid", "qty": at % 9})
-        recorder.step([], 0)
-        recorder.step([FlushNow()], 0)
-    recorder.step([Stop()], 0)

@@ -13,6 +13,7 @@ from headrace.capture.sqlite.place import Place
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.errors import BadPosition, SourceUnreachable, TableRefused
 from headrace.testing.contracts import read_all
+from tests.support.shop import await_seen
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +41,16 @@ def seqs(source: SQLiteSource) -> list[int]:
         for table in changes.tables
         for seq in table.rows["_commit"].to_pylist()
     ]
+
+
+def newest(app: sqlite3.Connection) -> int:
+    """Return the time of the newest captured change, in milliseconds."""
+    return int(app.execute("select max(ts) from __headrace_log").fetchone()[0])
+
+
+def await_later(app: sqlite3.Connection, last: int) -> None:
+    """Wait until changes get another time: by that a row is known again, and a new one told."""
+    assert await_seen(lambda: bool(app.execute(f"select {setup.NOW} > ?", (last,)).fetchone()[0]))
 
 
 def test_setting_up_twice_changes_nothing(path: Path, app: sqlite3.Connection) -> None:
@@ -102,11 +113,9 @@ def test_an_emptied_log_begins_a_new_lineage(path: Path, app: sqlite3.Connection
     source = opened(path)
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(5)])
     (changes,) = read_all(source)[-1:]
-    (last,) = app.execute("select max(ts) from __headrace_log").fetchone()
+    last = newest(app)
     app.execute("delete from __headrace_log")
-    # A row is known again by its time, in milliseconds: they must not all be in one.
-    while app.execute(f"select {setup.NOW} <= ?", (last,)).fetchone()[0]:
-        pass
+    await_later(app, last)
     # More rows than before: numbers alone would look as if nothing had happened.
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(10, 30)])
     with pytest.raises(SourceUnreachable):
@@ -128,13 +137,14 @@ def test_a_restored_database_begins_a_new_lineage(
     shutil.copy(path, copy)
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(10, 20)])
     (changes,) = read_all(source)[-1:]
+    last = newest(app)
     source.close()
     app.close()
     copy.replace(path)
     for extra in ("-wal", "-shm"):
         Path(f"{path}{extra}").unlink(missing_ok=True)
     again = sqlite3.connect(path, isolation_level=None)
-    time.sleep(0.002)  # restored rows are written at another time
+    await_later(again, last)
     again.executemany("insert into t values (?, 2)", [(number,) for number in range(50, 80)])
     at = place(source, after=changes.upto)
     assert at.lineage != changes.upto.lineage

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,28 +15,6 @@ from headrace.targets.memory import IndexedMemory, memory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileTarget
 from tests.support.shop import PATIENCE, Shop, await_seen
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    made.app.execute("create table customers (id integer primary key, name text)")
-    made.app.execute("insert into customers values (1, 'a'), (2, 'b')")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def orders() -> IndexedMemory:
-    return memory()
-
-
-@pytest.fixture
-def engine(shop: Shop, orders: IndexedMemory) -> Iterator[Engine]:
-    pipeline = Pipeline(shop.source(), "orders", orders, name="orders")
-    with Engine(pipeline, data=shop.data, runner=ArrowRunner()) as engine:
-        assert engine.await_ready(PATIENCE)
-        yield engine
 
 
 def test_a_pipeline_of_a_table_that_is_recorded_joins_without_another_copy(
@@ -59,6 +36,7 @@ def test_a_pipeline_of_a_table_that_is_recorded_joins_without_another_copy(
 def test_a_table_that_was_not_recorded_is_copied_and_followed_while_others_are_read(
     engine: Engine, shop: Shop, orders: IndexedMemory
 ) -> None:
+    shop.app.execute("insert into customers values (1, 'a'), (2, 'b')")
     customers = memory()
     engine.change([Pipeline(shop.source(), "customers", customers, name="customers")])
     assert orders.count() == 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,28 +17,6 @@ from headrace.targets.memory import IndexedMemory, memory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileTarget
 from tests.support.shop import PATIENCE, Shop, await_seen
-
-
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(tmp_path)
-    made.app.execute("create table customers (id integer primary key, name text)")
-    made.app.execute("create table carts (id integer primary key)")
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def orders() -> IndexedMemory:
-    return memory()
-
-
-@pytest.fixture
-def engine(shop: Shop, orders: IndexedMemory) -> Iterator[Engine]:
-    pipeline = Pipeline(shop.source(), "orders", orders, name="orders")
-    with Engine(pipeline, data=shop.data, runner=ArrowRunner()) as engine:
-        assert engine.await_ready(PATIENCE)
-        yield engine
 
 
 class Locked(FileTarget):

@@ -24,7 +24,7 @@ from headrace.errors import (
     all_errors,
 )
 from headrace.interfaces.cli import main, show
-from headrace.interfaces.control.connect import error_fields, error_from
+from headrace.interfaces.control.connect import error_fields, error_from, error_object
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -109,7 +109,7 @@ def test_a_configuration_lists_all_its_errors() -> None:
         "nothing was started",
     ):
         assert said in text
-    told = show.error_object(error)
+    told = error_object(error)
     assert [each["code"] for each in told["errors"]] == [
         "control.bad_name",
         "pipeline.unknown_column",

@@ -84,7 +84,7 @@ def test_the_demo_prints_no_foreign_line(plain: Done) -> None:
     known = re.compile(
         r"$| *\d+\.\d s  |(written|captured|applied|latency|p50 each|lookup|last job|plan|letter) "
         r"|target = source|  \(1 row is held| +\([\d,]+ more came with|try next|  # "
-        r"|  \S*python\S* -[cm] |  \S*headrace (demo|dead-letters) "
+        r"|  \S*python\S* -[cm] |  \S*headrace (demo|dead-letters|log) "
     )
     strange = [line for line in plain.out.splitlines() if not known.match(line)]
     assert strange == []
@@ -129,10 +129,10 @@ def test_the_log_file_is_json_without_card_numbers(plain: Done) -> None:
 def test_the_commands_work_when_pasted(plain: Done) -> None:
     lines = plain.out.splitlines()
     commands = [after.strip() for line, after in pairwise(lines) if "  # " in line]
-    assert len(commands) == 4
-    letter, with_spark, again, ask = commands
-    shown = {}
-    for command in (letter, with_spark, f"{again} --for 2s", ask):
+    assert len(commands) == 5
+    letter, write, with_spark, again, ask = commands
+    shown, told = {}, {}
+    for command in (letter, write, with_spark, f"{again} --for 2s", ask):
         done = subprocess.run(
             ["/bin/sh", "-c", command],
             capture_output=True,
@@ -143,11 +143,12 @@ def test_the_commands_work_when_pasted(plain: Done) -> None:
             env=environment(),
         )
         assert done.returncode == 0, (command, done.stdout, done.stderr)
-        shown[command] = done.stdout
-        assert done.stderr == ""
+        shown[command], told[command] = done.stdout, done.stderr
+    assert re.fullmatch(r"[\d,]+ changes in headrace-demo/changes\.parquet\n", told.pop(write))
+    assert set(told.values()) == {""}
     assert "ARITHMETIC_OVERFLOW" in shown[letter]
     assert str(BARCODE) in shown[letter]
-    assert re.search(r"\|\s+0\|\s+\d+\|", shown[with_spark])
+    assert re.search(r"\|insert\|\s*\d+\|", shown[with_spark])
     assert "target = source: yes" in shown[f"{again} --for 2s"]
     assert "'paid'" in shown[ask]
 

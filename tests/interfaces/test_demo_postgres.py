@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.interfaces.terminal import Terminal
-from tests.interfaces.test_demo_end_to_end import SECONDS, Done, demo, processes_in
+from tests.interfaces.test_demo_end_to_end import SECONDS, Done, demo, environment, processes_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -54,6 +55,21 @@ def test_everything_that_was_written_was_captured(plain: Done) -> None:
 def test_the_server_is_stopped_and_everything_stays_in_the_folder(plain: Done) -> None:
     assert [path.name for path in plain.folder.iterdir()] == ["headrace-demo-postgres"]
     assert processes_in(plain.folder) == []
+
+
+def test_the_command_that_writes_the_log_works_when_pasted(plain: Done) -> None:
+    (line,) = re.findall(r"^  (\S*headrace log read .*)$", plain.out, re.MULTILINE)
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=plain.folder,
+        timeout=SECONDS,
+        env=environment(),
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert re.fullmatch(r"[\d,]+ changes in headrace-demo-postgres/changes.parquet\n", done.stderr)
 
 
 def test_on_a_terminal_it_goes_on_and_a_killed_recorder_comes_back(plain: Done) -> None:

@@ -121,9 +121,10 @@ def test_a_run_ends_right_and_goes_on_and_leaves_no_server(
         assert ("3,000 orders" in case.view.steps[1].text) != again
         assert {shown.kind for shown in case.view.snapshots[-3:]} == {"postgres"}
         assert not (folder / "postgres" / "data" / "postmaster.pid").exists()
-    look, read_log, go_on, ask = next_steps(case.shop, "shop", summary.last.letters)
+    look, write, read, go_on, ask = next_steps(case.shop, "shop", "orders", summary.last.letters)
     assert "dead-letters show" in look.line
-    assert "read.parquet" in read_log.line
+    assert " log read shop orders --data " in write.line
+    assert "read.parquet" in read.line
     assert " demo --source postgres --data " in go_on.line
     done = subprocess.run(
         ["/bin/sh", "-c", ask.line], capture_output=True, text=True, check=False, cwd=open_folder

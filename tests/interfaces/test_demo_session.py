@@ -13,16 +13,21 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+import pyarrow.parquet as pq
 import pytest
 
+from headrace.changelog.compaction import Compaction
 from headrace.errors import BadDataDirectory, HeadraceError, Locked, StorageFull
 from headrace.interfaces.cli.demo import goods
-from headrace.interfaces.cli.demo.next_steps import flushes_of, next_steps
+from headrace.interfaces.cli.demo.next_steps import next_steps
 from headrace.interfaces.cli.demo.parts import Build
 from headrace.interfaces.cli.demo.session import Session, Settings
 from headrace.interfaces.cli.demo.shop import Shop
 from headrace.interfaces.cli.demo.snapshot import Difference, Snapshot, Step, Summary
 from headrace.interfaces.cli.demo.sqlite_shop import SqliteShop, make
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
+from tests.changelog.log_making import ORDERS, SOURCE, begun, commits
 from tests.interfaces.fake_engine import FakeEngine, FakeOrders, Row
 
 ROOT = Path(__file__).parent.parent.parent
@@ -128,7 +133,7 @@ def test_a_run_ends_right_with_everything_told(tmp_path: Path) -> None:
     assert texts.index("recording shop") < texts.index("spark is up")
     assert sum(step.name == "visible" for step in case.view.steps) == 1
     assert case.engines[0].stops == 1
-    assert len(summary.commands) == 4
+    assert len(summary.commands) == 5
 
 
 @pytest.mark.meets("R30")
@@ -324,18 +329,6 @@ def test_a_shop_of_others_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["shop.db"]
 
 
-def test_the_pattern_for_the_log_leaves_baselines_out(tmp_path: Path) -> None:
-    for name in (
-        "000000000003-1-1.parquet",
-        "000000000004-1-1.parquet",
-        "000000000005-1-2.parquet",
-        "000000000002-1-1-b1-1-1.parquet",
-    ):
-        (tmp_path / name).touch()
-    matched = sorted(path.name for path in tmp_path.glob(flushes_of(tmp_path)))
-    assert matched == ["000000000003-1-1.parquet", "000000000004-1-1.parquet"]
-
-
 def test_commands_can_be_pasted_where_the_demo_was_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,16 +336,42 @@ def test_commands_can_be_pasted_where_the_demo_was_called(
     data = tmp_path / "it's a demo"
     data.mkdir()
     make(data / "shop.db", orders=50)
-    read_log, again, ask = next_steps(SqliteShop(data), "shop")
+    write, read, again, ask = next_steps(SqliteShop(data), "shop", "orders")
     assert str(tmp_path) not in ask.line
-    done = subprocess.run(
-        ["/bin/sh", "-c", ask.line], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = pasted(ask.line, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "'paid'" in done.stdout
-    checked = subprocess.run(["/bin/sh", "-nc", f"{read_log.line}; {again.line}"], check=False)
+    lines = f"{write.line}; {read.line}; {again.line}"
+    checked = subprocess.run(["/bin/sh", "-nc", lines], check=False)
     assert checked.returncode == 0
-    assert "read.parquet" in read_log.line
+    assert "read.parquet" in read.line
+
+
+def pasted(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["/bin/sh", "-c", line], capture_output=True, text=True, check=False, cwd=folder
+    )
+
+
+def test_the_log_that_is_written_has_each_change_once_after_flushes_were_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = tmp_path / "it's a demo"
+    data.mkdir()
+    log = begun(Files(RealDisk(), str(data)))
+    for number in range(1, 41):
+        log.append(commits(number))
+        log.flush()
+    # The files of before are still there: only the index tells them from those that count.
+    assert Compaction(log).advance(log.end, ()) is not None
+    write, read, *_ = next_steps(SqliteShop(data), SOURCE, ORDERS.table)
+    for _ in range(2):
+        done = pasted(write.line, tmp_path)
+        assert done.returncode == 0, done.stderr
+    (found,) = data.glob("*.parquet")
+    assert str(found.relative_to(tmp_path)) in read.line.replace("'\"'\"'", "'")
+    assert pq.read_table(found)["op"].to_pylist() == ["insert"] * 40
 
 
 # -- the command, as a child ----------------------------------------------------------------

@@ -45,6 +45,10 @@ class Replays:
 
     _pipelines: list[Pipeline]
 
+    if TYPE_CHECKING:
+
+        def _find(self, name: str) -> PipelineRun: ...
+
     def replay(
         self,
         pipeline: str,
@@ -81,9 +85,6 @@ class Replays:
     @cached_property
     def _twins(self) -> Twins:
         return Twins()
-
-    def _find(self, name: str) -> PipelineRun:
-        raise NotImplementedError
 
 
 class Twins:

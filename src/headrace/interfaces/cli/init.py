@@ -12,6 +12,7 @@ import click
 from headrace.interfaces.cli import show
 from headrace.interfaces.cli.options import json_option
 from headrace.interfaces.cli.outputs import force_option, opened_output, refuse_taken
+from headrace.interfaces.control.connect import error_object
 
 _DEFAULT = Path("headrace.conf")
 
@@ -63,7 +64,7 @@ def _look(url: str, output: Path, *, force: bool, as_json: bool) -> int:
         if found.tables:
             _check(output, found.variables)
         told = {"written": str(output), "source": found.source, "tables": list(found.tables)}
-        left = [show.error_object(each) for each in found.left_out]
+        left = [error_object(each) for each in found.left_out]
         click.echo(json.dumps({**told, "left_out": left, "set": sorted(found.variables)}))
         return show.DONE
     click.echo(f"✓ {output} written: source {found.source}, {_count(len(found.tables), 'table')}")

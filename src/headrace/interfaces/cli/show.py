@@ -20,6 +20,7 @@ from typing import IO, Any
 import click
 
 from headrace.errors import ConfigText, HeadraceError, InvalidConfiguration
+from headrace.interfaces.control.connect import error_object
 from headrace.observe import logs
 
 DONE = 0
@@ -30,19 +31,6 @@ INTERRUPTED = 130
 
 USAGE_CODE = "cli.usage"
 INTERNAL_CODE = "internal"
-
-
-def error_object(error: HeadraceError) -> dict[str, Any]:
-    """Return the error as `--json` prints it; of a configuration, with all its errors."""
-    shown: dict[str, Any] = {
-        "code": error.code,
-        "message": error.message,
-        "facts": {name: _plain(value) for name, value in error.facts.items()},
-        "remedy": error.remedy,
-    }
-    if isinstance(error, InvalidConfiguration) and error.errors:
-        shown["errors"] = [error_object(each) for each in error.errors]
-    return shown
 
 
 def error_lines(error: HeadraceError, width: int) -> list[tuple[str, str]]:
@@ -153,14 +141,6 @@ def _print(line: str, kind: str) -> None:
 
 def _json_line(value: Mapping[str, Any]) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, default=str))
-
-
-def _plain(value: object) -> object:
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
-    return str(value)
 
 
 def _text(value: object) -> str:

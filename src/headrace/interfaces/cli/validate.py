@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.interfaces.cli import show
 from headrace.interfaces.cli.options import config_options, json_option
 from headrace.interfaces.cli.reading import read_configuration
+from headrace.interfaces.control.connect import error_object
 
 if TYPE_CHECKING:
     from headrace.control.configured import Configured
@@ -36,7 +36,7 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
         found.check()
     counts = {"sources": len(found.sources), "pipelines": len(found.pipelines)}
     if as_json:
-        warnings = [show.error_object(each) for each in found.warnings]
+        warnings = [error_object(each) for each in found.warnings]
         click.echo(json.dumps({"valid": True, **counts, "offline": offline, "warnings": warnings}))
         return
     click.echo(f"✓ {_summary(found)}{', databases not looked at' if offline else ''}")

@@ -131,7 +131,7 @@ def error_from(fields: Mapping[str, Any]) -> HeadraceError:
 
 
 def error_object(error: HeadraceError) -> dict[str, Any]:
-    """Return an error as plain values; of a configuration, with all its errors."""
+    """Return an error as plain values, as `--json` prints it; of a configuration, all of them."""
     shown: dict[str, Any] = {
         "code": error.code,
         "message": error.message,
@@ -168,7 +168,7 @@ def _code(error: HeadraceError) -> str:
 
 
 def _plain(value: object) -> object:
-    if value is None or isinstance(value, str | bool | int | float):
+    if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, list | tuple | set | frozenset):
         return [_plain(each) for each in value]

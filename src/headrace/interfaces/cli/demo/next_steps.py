@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.interfaces.cli.demo.shop import DEFAULT, Shop
 from headrace.interfaces.cli.demo.snapshot import Command, HeldRow
 
-_FLUSHED = re.compile(r"[0-9a-f]{12}-(?P<kind>[^-]+-[^-]+)\.parquet")
 
-
-def next_steps(shop: Shop, source: str, letters: Iterable[HeldRow] = ()) -> tuple[Command, ...]:
-    """Return the commands: see a dead letter, read the log, go on, ask the shop."""
+def next_steps(
+    shop: Shop, source: str, table: str, letters: Iterable[HeldRow] = ()
+) -> tuple[Command, ...]:
+    """Return the commands: see a dead letter, write and read changes, go on, ask the shop."""
     python = as_typed(Path(sys.executable))
     folder = as_typed(shop.folder)
-    segments = Path("log", source, "segments")
-    changes = f"{folder}/{segments}/{flushes_of(shop.folder / segments)}"
-    read_log = (
+    # Not the log's own files: which of them count is known to its index alone, for flushes are
+    # merged, and the files of before stay for a while.
+    changes = f"{folder}/changes.parquet"
+    write = ("log", "read", source, table, "--data", folder, "--format", "parquet")
+    read = (
         "import headrace as hr; "
         f"changes = hr.spark().read.parquet({_literal(changes)}); "
-        'changes.groupBy("_op").count().show()'
+        'changes.groupBy("op").count().show()'
     )
     ask_shop = shop.asking(folder, "select status, count(*) from orders group by status")
     kind = () if shop.kind == DEFAULT else ("--source", shop.kind)
     return (
         *(Command("look at the dead letter", each.commands[0]) for each in list(letters)[:1]),
-        Command("read the change log with PySpark", _line(python, "-c", read_log)),
+        Command(
+            "write the change log to a Parquet file",
+            # Pasted a second time, it writes the file anew.
+            _line(*program(), *write, "--output", changes, "--force"),
+        ),
+        Command("read that file with PySpark", _line(python, "-c", read)),
         Command(
             "go on where this one stopped",
             _line(*program(), "demo", *kind, "--data", folder),
@@ -58,15 +63,6 @@ def program() -> tuple[str, ...]:
     found = shutil.which("headrace")
     same = found is not None and Path(found).absolute() == script.absolute()
     return ("headrace",) if same else (as_typed(script),)
-
-
-def flushes_of(segments: Path) -> str:
-    """Return the pattern for flushed changes of the table and schema that has most of them."""
-    names = (path.name for path in segments.glob("*.parquet")) if segments.is_dir() else ()
-    kinds = Counter(match["kind"] for name in names if (match := _FLUSHED.fullmatch(name)))
-    kind = kinds.most_common(1)[0][0] if kinds else "*"
-    # As long as an entry's number, not `*`: baselines have other columns and longer names.
-    return f"{'?' * 12}-{kind}.parquet"
 
 
 def as_typed(path: Path) -> str:

@@ -95,7 +95,7 @@ class Session:
             self._last,
             written,
             comparison,
-            next_steps(self._shop, SOURCE, self._last.letters),
+            next_steps(self._shop, SOURCE, TABLE, self._last.letters),
             last_batch,
             tuple(self._kills.healed),
         )

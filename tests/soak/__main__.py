@@ -2,8 +2,9 @@
 `python -m tests.soak --minutes 15`: an engine under a steady load, watched from outside.
 
 Three pipelines on one source (a filter and a sum with a few rows that fail, a Python
-function, a `foreach_batch`), pauses and reloads at random. Every few seconds memory, open
-files and threads of recorder, driver and JVM are written down. At the end a figure whose
+function, a `foreach_batch`), pauses and reloads at random. The log is kept for a minute, and
+merged and folded meanwhile. Every few seconds memory, open files and threads of recorder,
+driver and JVM are written down, and what the data folder holds. At the end a figure whose
 slope over the last two thirds is surely above its limit fails the run; so does a table that
 is not equal to its source.
 """
@@ -41,6 +42,9 @@ LEAST_JOBS = 200
 LOOK_SECONDS = 5.0
 PATIENCE_SECONDS = 180.0
 """For the last changes to arrive: a machine that does other things as well may take long."""
+
+KEEP, LEASE = "1m", "30s"
+"""So short that many rounds of the log's care fit into a run, and its folder has settled early."""
 
 MEGABYTE = 1 << 20
 LIMITS = {"MB": 1.0, "files": 1.0, "threads": 1.0}
@@ -102,6 +106,7 @@ class Soak:
             ),
             hr.Pipeline(shop, "orders", hr.foreach_batch(self._take), name="given"),
             data=folder / "data",
+            log=hr.log(keep=KEEP, lease=LEASE),
         )
 
     def _take(self, frame: DataFrame, batch: object) -> None:
@@ -168,8 +173,9 @@ class Soak:
             found[f"{name} MB"] = rss_bytes(pid) / MEGABYTE
             found[f"{name} files"] = _entries(f"/proc/{pid}/fd")
             found[f"{name} threads"] = _entries(f"/proc/{pid}/task")
-        data = (self._folder / "data").rglob("*")
-        found["data MB (not judged)"] = sum(_size(path) for path in data) / MEGABYTE
+        data = list((self._folder / "data").rglob("*"))
+        found["data MB"] = sum(_size(path) for path in data) / MEGABYTE
+        found["data files"] = len(data)
         return found
 
     def _compare(self, console: Console) -> bool:

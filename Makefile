@@ -15,11 +15,12 @@ JOBS ?= 1
 ROUNDS ?=
 MINUTES ?= 10
 VERSIONS ?= 14 15 16 17 18
+VERSION ?= 4.1 4.3
 QUICK ?=
 ONLY ?=
 
 .PHONY: help setup demo test check lint types format fresh bench simulate test-crash \
-	test-cluster test-postgres soak mutate lock reference clean
+	test-cluster test-postgres test-spark soak mutate lock reference clean
 
 help: ## this list
 	@echo "Headrace: every committed change of a database, on Spark, to whoever needs it."
@@ -74,11 +75,14 @@ simulate: setup ## run the spine on a simulated disk and clock (SEEDS=2000, JOBS
 test-crash: setup ## kill real processes at named points (MINUTES=10, ROUNDS=, SEED=)
 	@$(PYTHON_HERE) -m tests.crash --minutes $(MINUTES) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
-test-cluster: setup ## a Spark master, two workers, pipelines on them, and a kill
+test-cluster: setup ## a Spark master, two workers, pipelines on them, and what can be lost
 	@$(PYTEST) -m cluster $(or $(ARGS),tests/cluster)
 
 test-postgres: setup ## the tests of PostgreSQL on every major (VERSIONS="14 18")
 	@$(PYTHON_HERE) -m tools.test_postgres --versions "$(VERSIONS)" $(if $(ARGS),-- $(ARGS))
+
+test-spark: setup ## the tests that need Spark on another release of it (VERSION=4.3, ARGS=tests/pipeline)
+	@$(PYTHON_HERE) -m tools.test_spark --versions "$(VERSION)" $(if $(ARGS),-- $(ARGS))
 
 soak: setup ## a steady load for MINUTES, and whether anything grows (MINUTES=15)
 	@$(PYTHON_HERE) -m tests.soak --minutes $(MINUTES)
@@ -95,5 +99,5 @@ lock: setup ## choose the versions in requirements.lock anew
 		--custom-compile-command "make lock" -o requirements.lock
 
 clean: ## remove .venv and the tools' caches; your data stays
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

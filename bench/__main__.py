@@ -17,8 +17,10 @@ from bench import (
     memory,
     postgres,
     restart,
+    spark_source,
     spine,
     sqlite,
+    table,
 )
 
 
@@ -35,6 +37,8 @@ AREAS: dict[str, Area] = {
     "spine": spine.run,
     "pg": postgres.run,
     "sqlite": _quiet(sqlite.run),
+    "spark_source": _quiet(spark_source.run),
+    "table": _quiet(table.run),
     "demo": _quiet(demo.run),
     "cluster": _quiet(cluster.run),
     "restart": _quiet(restart.alone),

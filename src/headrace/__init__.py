@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.pipeline.definition import DeadLetters, Pipeline
     from headrace.pipeline.foreach import FrameBatch, foreach_batch
+    from headrace.pipeline.lake.target import table
     from headrace.pipeline.letter import DeadLetter
     from headrace.pipeline.session import spark
     from headrace.pipeline.steps import (
@@ -91,6 +92,7 @@ __all__ = [
     "rename",
     "spark",
     "sqlite",
+    "table",
     "timestamp",
     "where",
 ]
@@ -128,6 +130,7 @@ _HOMES = {
     "rename": "headrace.pipeline.steps",
     "spark": "headrace.pipeline.session",
     "sqlite": "headrace.capture.sqlite.source",
+    "table": "headrace.pipeline.lake.target",
     "timestamp": "headrace.pipeline.steps",
     "where": "headrace.pipeline.steps",
 }

@@ -2,8 +2,8 @@
 A standalone Spark cluster of the installed PySpark, on loopback.
 
 The package has no scripts that start a master or a worker; `spark-class` with their classes
-does (S16). Every process has an environment of its own making, and executors run a Python
-that has every package of ours but Headrace itself, so that only what we ship can run (S12).
+does (S16). Every process has an environment and a working directory of its own making, and no
+Python but the bare interpreter: only what an application ships can run (S12).
 
 Each JVM runs under a shell that reads a pipe of ours: when the pipe ends, because we stop
 or because we were killed, the shell kills the group, and executors are in it.
@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,11 +25,12 @@ import sysconfig
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.pipeline.cluster.packing import settings
 from headrace.pipeline.java import VECTOR_MODULE, find_java
 
 WORKERS = 2
@@ -42,6 +44,13 @@ exec 3<&0
 kill -KILL 0
 """
 """Lives as long as both the command and our end of the pipe; then ends the whole group."""
+
+_KEEPING = ("sh", "cat")
+_HIDING = (
+    *("unshare", "--mount", "/bin/sh", "-c"),
+    'mount -t tmpfs none "$0" && exec "$@"',
+)
+"""Before a folder and a command: runs the command where the folder is empty."""
 
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _PAGES = re.compile(r"Bound MasterWebUI to \S+, and started at (http://\S+)")
@@ -69,6 +78,20 @@ class Member:
         if self.process.stdin is not None:
             self.process.stdin.close()
 
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Stop it and its executors for a while, as a machine that swaps or is moved does."""
+        # Not the shell that would end them all with us.
+        stopped = [pid for pid, name in beneath(self.process.pid) if name not in _KEEPING]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in reversed(stopped):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
 
 class Cluster:
     """A master and its workers; each worker has one core and takes one small executor."""
@@ -77,8 +100,9 @@ class Cluster:
         self._folder = folder
         self._java = _java_home(folder / "java")
         self.python = bare_python(folder / "python")
-        """The executors' Python: it has no Headrace."""
+        """A Python for executors that has every package of ours but Headrace."""
 
+        self.spark_home = _spark_home()
         self.workers: list[Member] = []
         self.url = ""
         self._master: Member | None = None
@@ -104,14 +128,37 @@ class Cluster:
             "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData",
             "spark.pyspark.python": str(self.python),
+            # Jobs begin when both executors are there; and one that is silent is given up soon.
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.executor.heartbeatInterval": "2s",
+            "spark.network.timeout": "20s",
+            "spark.network.timeoutInterval": "2s",
         }
 
-    def start_worker(self) -> Member:
-        """Start one worker more; `await_workers` tells when the master has it."""
+    def conf_with(self, archive: Path) -> dict[str, str]:
+        """Return the same for executors that have nothing but what is in an archive of ours."""
+        return self.conf | settings(archive)
+
+    def submitting(self) -> dict[str, str]:
+        """Return the environment of `spark-submit`."""
+        return {
+            "JAVA_HOME": str(self._java),
+            "SPARK_HOME": str(self.spark_home),
+            "SPARK_LOCAL_IP": HERE,
+        }
+
+    def start_worker(self, *, blind_to: Path | None = None) -> Member:
+        """
+        Start one worker more; `await_workers` tells when the master has it.
+
+        `blind_to` is a folder that it and its executors find empty, as on a machine that does
+        not have it; it needs a right to mount, `may_hide` tells.
+        """
         self._started += 1
         words = ["--cores", "1", "--memory", "1g", self.url]
         name = f"worker-{self._started}"
-        worker = self._run(name, "org.apache.spark.deploy.worker.Worker", *words)
+        before = [] if blind_to is None else [*_HIDING, str(blind_to)]
+        worker = self._run(name, "org.apache.spark.deploy.worker.Worker", *words, before=before)
         self.workers.append(worker)
         return worker
 
@@ -125,6 +172,14 @@ class Cluster:
             if any(worker.folder.glob(f"app-*/{executor}")):
                 return worker
         raise LookupError(executor)
+
+    def kill_executor(self, executor: str) -> None:
+        """Kill an executor alone; its worker is left to find out."""
+        for pid, _ in beneath(self.worker_of(executor).process.pid):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"--executor-id" in words:
+                assert words[words.index(b"--executor-id") + 1] == executor.encode()
+                os.kill(pid, signal.SIGKILL)
 
     def kill(self, worker: Member) -> None:
         """Kill a worker with its executors; the master is left to find out."""
@@ -168,10 +223,10 @@ class Cluster:
                 raise TimeoutError(f"{what} did not come within {START_SECONDS:.0f} s")
             pause.wait(0.05)
 
-    def _run(self, name: str, kind: str, *words: str) -> Member:
+    def _run(self, name: str, kind: str, *words: str, before: Sequence[str] = ()) -> Member:
         folder, log = self._folder / name, self._folder / f"{name}.log"
         folder.mkdir()
-        home = _spark_home()
+        home = self.spark_home
         environ = {
             "PATH": "/usr/bin:/bin",
             "LANG": "C.UTF-8",
@@ -190,7 +245,7 @@ class Cluster:
             "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false -XX:-UsePerfData"
             " -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         }
-        command = [str(home / "bin" / "spark-class"), kind, "--host", HERE]
+        command = [*before, str(home / "bin" / "spark-class"), kind, "--host", HERE]
         command += ["--port", "0", "--webui-port", "0", *words]
         with log.open("wb") as lines:
             process = kept(command, cwd=folder, env=environ, stdout=lines, stderr=lines)
@@ -216,6 +271,30 @@ def kept(command: list[str], **how: Any) -> subprocess.Popen[bytes]:
         start_new_session=True,
         **how,
     )
+
+
+def beneath(pid: int) -> Iterator[tuple[int, str]]:
+    """Yield the processes that this one started, and those they started, with their names."""
+    parents: dict[int, list[tuple[int, str]]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # pid (name) state parent; a name may hold anything.
+                start, _, rest = (entry / "stat").read_text().rpartition(")")
+                name = start.partition("(")[2]
+                parents.setdefault(int(rest.split()[1]), []).append((int(entry.name), name))
+    waiting = [pid]
+    while waiting:
+        for child in parents.get(waiting.pop(), ()):
+            yield child
+            waiting.append(child[0])
+
+
+def may_hide() -> bool:
+    """Whether a folder can be hidden from a process here."""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*_HIDING, "/mnt", "true"], capture_output=True).returncode == 0
 
 
 def bare_python(folder: Path) -> Path:

@@ -1,13 +1,18 @@
-"""One cluster for all tests here, and one Spark of ours that has it as its master."""
+"""One cluster for all tests here, an archive for its executors, and a Spark of ours on it."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from headrace.pipeline.session import Spark, start_session
 from tests.cluster.cluster import Cluster, running_cluster
+
+RULES = Path(__file__).with_name("shop_rules.py")
 
 
 @pytest.fixture(scope="session")
@@ -17,9 +22,25 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def remote(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
-    """The Spark that every engine of this process shares; held, so that it starts once."""
-    started = start_session(tmp_path_factory.mktemp("spark"), conf=cluster.conf)
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What executors are given: this environment, and a module of the project."""
+    path = tmp_path_factory.mktemp("archive") / "headrace-env.tar.gz"
+    words = ["cluster", "pack", "--lean", "--with", str(RULES), "--output", str(path)]
+    subprocess.run([sys.executable, "-m", "headrace", *words], check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture(scope="module")
+def remote(
+    cluster: Cluster, archive: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Spark]:
+    """
+    The Spark that every engine of a module shares; held, so that it starts once.
+
+    Not for longer: it has all cores of the cluster.
+    """
+    conf = cluster.conf_with(archive)
+    started = start_session(tmp_path_factory.mktemp("spark"), conf=conf)
     assert started.info().master == cluster.url, "another Spark runs in this process"
     yield started
     started.stop()

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +19,10 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from headrace.embedded.fetch import cache_folder
 from headrace.pipeline.java import find_java
+from tests.support import maven
 
 ARTIFACT = "com.typesafe:config:1.4.5"
-_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 
 
 class Refused(Exception):
@@ -61,28 +58,7 @@ class Theirs:
 
 def jar() -> Path | None:
     """Return their jar, from the cache or fetched now; None where it cannot be had."""
-    kept = cache_folder(os.environ).parent / "typesafe" / f"{ARTIFACT.replace(':', '-')}.jar"
-    mvn = shutil.which("mvn")
-    if kept.exists() or mvn is None:
-        return kept if kept.exists() else None
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
-        done = subprocess.run(
-            [
-                *(mvn, "--batch-mode", "--quiet", "--strict-checksums", _COPY),
-                *(f"-Dartifact={ARTIFACT}", f"-DoutputDirectory={scratch}"),
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            cwd=scratch,  # a pom.xml where we are would be taken for the project
-            timeout=200,
-            check=False,
-        )
-        jars = list(Path(scratch).glob("*.jar"))
-        if done.returncode != 0 or len(jars) != 1:
-            return None
-        jars[0].rename(kept)
-    return kept
+    return maven.jar(ARTIFACT, "typesafe")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from headrace.changelog.position import MAX_ORDINAL, Position
 from headrace.changelog.schema import TableSchema
 from headrace.control.aside import Segments, set_aside_in
 from headrace.pipeline.keys import packed_keys
+from headrace.pipeline.result import Failure
 from headrace.testing.things import TABLE, THINGS
 
 BAD = {"id": 6, "name": "bad"}
@@ -21,8 +22,9 @@ BAD = {"id": 6, "name": "bad"}
 class Given(Segments):
     """Changes that stand in no file."""
 
-    def __init__(self, changes: Iterable[Change]) -> None:
+    def __init__(self, changes: Iterable[Change], *, every_change: bool = False) -> None:
         self.epoch = 1
+        self.every_change = every_change
         self.files = (File("f", TABLE, 1, 3, 0, "", truncates=1),)
         self._given = as_segment(THINGS, changes)
 
@@ -45,3 +47,19 @@ def test_a_row_of_a_baseline_stays_held_after_a_truncate_before_it() -> None:
     assert set_aside_in(changes, held, (), "test/1").places == {(7, 0)}
     earlier = {key: Position(1, 5, MAX_ORDINAL)}
     assert set_aside_in(changes, earlier, (), "test/1").places == set()
+
+
+@pytest.mark.meets("R23d", "R30")
+@pytest.mark.parametrize("every_change", [False, True])
+def test_what_fails_before_a_truncate_has_a_letter_where_it_is_kept(every_change: bool) -> None:
+    changes = [
+        Change(Op.INSERT, 5, 0, 0, after=BAD),
+        Change(Op.UPDATE, 5, 1, 0, before=BAD, after=BAD),
+        Change(Op.TRUNCATE, 6, 0, 0),
+        Change(Op.INSERT, 7, 0, 0, after=BAD),
+    ]
+    segments = Given(changes, every_change=every_change)
+    aside = set_aside_in(segments, {}, [Failure((5, 0), "X")], "test/1")
+    # Behind the truncate nothing is held: it is another row.
+    assert aside.places == ({(5, 0), (5, 1)} if every_change else set())
+    assert [letter.kind for letter in aside.letters] == ["failed", "behind"][: 2 * every_change]

@@ -22,6 +22,7 @@ from headrace.pipeline import definition as pipeline_definition
 from headrace.pipeline import settings as pipeline_settings
 from headrace.pipeline import steps
 from headrace.pipeline.definition import DeadLetters, Pipeline
+from headrace.pipeline.lake import target as lake_target
 from headrace.targets.memory import IndexedMemory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Shop, await_that
@@ -199,12 +200,27 @@ def test_no_type_is_left_out_of_these_tests() -> None:
     assert configured_types == set(FILTERS.types())
     configured_types = {str(p["type"]) for p, _ in TRANSFORM_STEPS if isinstance(p, dict)}
     assert configured_types == set(TRANSFORMS.types())
-    assert set(TARGETS.types()) == {"indexed-memory", "foreach-batch"}
+    assert set(TARGETS.types()) == {"indexed-memory", "foreach-batch", "table"}
 
 
 def test_a_function_is_a_target(tmp_path: Path) -> None:
     made = pipeline_with(tmp_path, target={"type": "foreach-batch", "call": f"{__name__}:as_it_is"})
     assert made.target.traits.type == hr.foreach_batch(as_it_is).traits.type
+
+
+def test_a_table_of_a_lake_is_a_target(tmp_path: Path) -> None:
+    plain: Plain = {"type": "table", "name": "lake.orders", "mode": "history", "adopt": True}
+    made = pipeline_with(tmp_path, target=plain).target
+    assert isinstance(made, lake_target.TableTarget)
+    assert made.traits.type == "table"
+    kept = (lake_target.COMPACT_EVERY, lake_target.STAGED_FROM)
+    assert kept == (pipeline_settings.COMPACT_EVERY, pipeline_settings.STAGED_FROM)
+    wrong: Any = shop_plain(tmp_path)
+    wrong["pipelines"]["paid"]["target"] = {"type": "table", "path": "/l", "format": "parquet"}
+    with pytest.raises(InvalidConfiguration) as caught:
+        of(wrong).build()
+    assert [each.code for each in caught.value.errors] == ["pipeline.bad_table"]
+    assert "headrace.conf" in str(caught.value.errors[0])
 
 
 @pytest.mark.parametrize(

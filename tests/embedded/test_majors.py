@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools import test_postgres as majors
+from tools.runs import Run, counted
 
 REPORT = """<?xml version="1.0"?><testsuites>
 <testsuite name="pytest" tests="7" failures="1" errors="1" skipped="2"></testsuite>
@@ -15,15 +16,15 @@ REPORT = """<?xml version="1.0"?><testsuites>
 
 def test_a_report_is_counted(tmp_path: Path) -> None:
     (tmp_path / "report.xml").write_text(REPORT)
-    run = majors.counted(14, tmp_path / "report.xml", 1.5)
+    run = counted(14, tmp_path / "report.xml", 1.5)
     assert (run.passed, run.failed, run.skipped, run.good) == (3, 2, 2, False)
 
 
 def test_the_table_has_a_line_for_every_major() -> None:
     runs = [
-        majors.Run(14, passed=10, seconds=3.21),
-        majors.Run(15, passed=9, failed=1, skipped=2, seconds=4),
-        majors.Run(16, problem="no server"),
+        Run(14, passed=10, seconds=3.21),
+        Run(15, passed=9, failed=1, skipped=2, seconds=4),
+        Run(16, problem="no server"),
     ]
     assert majors.table(runs).splitlines() == [
         "PostgreSQL    passed  failed  skipped  seconds",
@@ -39,5 +40,5 @@ def test_a_major_that_cannot_be_had_fails_the_run(capsys: pytest.CaptureFixture[
 
 
 def test_no_test_at_all_is_no_success() -> None:
-    assert not majors.Run(14).good
+    assert not Run(14).good
     assert majors.main(["--versions", ""]) == 1

@@ -149,4 +149,4 @@ def test_the_plan_that_ran_is_told(spark: Spark) -> None:
     spark.collect(frame)
     told = spark.explain(frame)
     assert "isFinalPlan=true" in told
-    assert "HashAggregate" in told
+    assert "Aggregate" in told  # by hash, or since 4.3 by order

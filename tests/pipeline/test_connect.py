@@ -169,7 +169,7 @@ def test_a_pipeline_runs_on_spark_connect_and_leaves_the_session_as_it_was(tmp_p
 def test_nothing_of_classic_spark_is_inherited() -> None:
     ours = {name for name, _ in inspect.getmembers(ConnectSpark) if not name.startswith("_")}
     inherited = {name for name in ours if name not in vars(ConnectSpark)}
-    assert inherited == {"bring", "fit_for"}
+    assert inherited == {"bring", "fit_for", "setting"}
     assert {name for name in vars(Spark) if not name.startswith("_")} <= ours
 
 

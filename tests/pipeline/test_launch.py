@@ -124,6 +124,16 @@ def test_a_jvm_that_ends_at_its_start_is_told_with_the_log(tmp_path: Path) -> No
     assert (tmp_path / "logs" / "spark.out").read_text() == "no memory\n"
 
 
+@pytest.mark.meets("S16")
+def test_jars_that_cannot_be_fetched_are_told_by_name(tmp_path: Path) -> None:
+    java = script(tmp_path, r"printf '\0\n/bin/sh\0-c\0echo unresolved dependency; exit 1\0'")
+    packages = {"spark.jars.packages": "a:b:1"}
+    with pytest.raises(SparkFailed, match="could not be fetched") as caught:
+        launch(java, spark_home(tmp_path), packages, {}, tmp_path / "logs")
+    assert caught.value.facts["packages"] == "a:b:1"
+    assert "network" in caught.value.remedy
+
+
 def test_a_jvm_that_does_not_end_by_itself_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

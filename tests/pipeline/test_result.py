@@ -99,3 +99,23 @@ def test_a_delete_holds_its_key_and_nothing_else() -> None:
 def test_a_batch_of_which_nothing_passes_has_the_columns_of_the_result() -> None:
     found, truncate = arranged([made([])], PAIRS)
     assert (found.num_rows, found.schema, truncate) == (0, result_schema(PAIRS), None)
+
+
+@pytest.mark.meets("R23d")
+def test_for_who_keeps_every_change_truncates_are_rows_in_their_place() -> None:
+    raw = [
+        (INSERT, 1, 0, 1, "a"),
+        (TRUNCATE, 2, 0, 7, "a step gave it a value"),
+        (DELETE, 3, 0, 1, "b"),
+        (TRUNCATE, 3, 1, None, None),
+        (INSERT, 4, 0, 2, "c"),
+    ]
+    found, truncate = arranged([made(raw)], PAIRS, every_change=True)
+    assert truncate == (3, 1)
+    assert listed(found) == [
+        (INSERT, 1, 0, 1, "a"),
+        (TRUNCATE, 2, 0, None, None),
+        (DELETE, 3, 0, 1, None),
+        (TRUNCATE, 3, 1, None, None),
+        (INSERT, 4, 0, 2, "c"),
+    ]

@@ -26,6 +26,7 @@ from headrace.pipeline.steps import Drop, Equals, Rename
 from headrace.storage.disk import Disk, RealDisk
 
 Row = dict[str, Any]
+META_NAMES = ("_op", "_commit", "_ordinal", "_time")
 
 
 class ArrowRunner:
@@ -71,7 +72,10 @@ class ArrowRunner:
                 continue
             if change["_op"] == Op.TRUNCATE:
                 truncate = place
-                found.clear()
+                if facts.every_change:
+                    found.append({name: change[name] for name in META_NAMES})
+                else:
+                    found.clear()
             elif code := self._failing(pipeline, change["after"]):
                 failures.append(Failure(place, code))
             else:

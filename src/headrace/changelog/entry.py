@@ -249,6 +249,7 @@ class KnownSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     columns: tuple[SchemaColumn, ...]
     key: tuple[str, ...] = ()
     whole_before: bool = True
+    late: bool = False
 
 
 class KnownTable(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -67,6 +67,9 @@ class Known:
     current: int = 0
     """The newest that is not one from before, read late."""
 
+    late: set[int] = field(default_factory=set)
+    """Those that are from before."""
+
     missing: Owed | None = None
     """The newest entry that says that changes are missing."""
 
@@ -79,6 +82,9 @@ class Known:
     owed: Owed | None = None
     """The newest entry that says that rows changed without a change."""
 
+    owes: list[Owed] = field(default_factory=list)
+    """All of those that are among the steps, in order."""
+
     baselines: dict[int, Baseline] = field(default_factory=dict)
     """Those that were not dropped, usable or not, by number."""
 
@@ -89,6 +95,17 @@ class Known:
     def files(self) -> list[tuple[File, ...]]:
         """The files of its changes, one tuple a flush."""
         return [piece.files for piece in self.pieces]
+
+    def rank(self, schema_id: int) -> int:
+        """Return the id by which a schema is earlier or later than others, late or not."""
+        if schema_id not in self.late:
+            return schema_id
+        same = (
+            number
+            for number, schema in self.schemas.items()
+            if number < schema_id and number not in self.late and schema == self.schemas[schema_id]
+        )
+        return max(same, default=schema_id)
 
 
 class Counts(NamedTuple):
@@ -168,6 +185,7 @@ class History:
                 self.stand_at(entry.at, entry.source)
                 known = self.known(entry.table)
                 known.baseline, known.owed = None, entry
+                known.owes.append(entry)
                 if entry.missing:
                     known.missing = entry
                 # Numbers that were given to copies which came to nothing stay given.
@@ -188,7 +206,9 @@ class History:
                 known = self.tables.setdefault(entry.table, Known(entry.table_id))
                 known.schemas[entry.schema_id] = as_schema(entry)
                 known.latest = entry.schema_id
-                if not entry.late:
+                if entry.late:
+                    known.late.add(entry.schema_id)
+                else:
                     known.current = entry.schema_id
             case Pruned():
                 self._prune(entry)
@@ -285,6 +305,7 @@ class History:
         self.gaps = [gap for gap in self.gaps if gap.at > upto]
         for known in self.tables.values():
             del known.pieces[: bisect_right(known.pieces, upto, key=_last)]
+            known.owes = [owed for owed in known.owes if owed.at > upto]
             dropped = [known.baselines.pop(n) for n in entry.baselines if n in known.baselines]
             kept = self._names_of_baselines(known)
             gone += {
@@ -352,6 +373,17 @@ def _tail(known: Known, after: str) -> Iterator[Piece]:
     while at < len(known.pieces):
         yield known.pieces[at]
         at += 1
+
+
+def begins(step: Step) -> str:
+    """Return the position that a step begins at."""
+    match step:
+        case Flush():
+            return step.first
+        case Heartbeat():
+            return step.last
+        case Gap() | Owed():
+            return step.at
 
 
 def pieces_of(flush: Flush) -> Iterator[tuple[str, Piece]]:

@@ -178,9 +178,23 @@ def missing(log: LogReader, table: str, part: Span) -> bool:
 
 def places_outside(rows: pa.Table, epoch: int, part: Span) -> list[tuple[int, int]]:
     """Return commit and ordinal of the changes that are not in a part."""
-    outside = rows.select(["_commit", "_ordinal"]).filter(pa.array(~_inside(rows, epoch, part)))
+    outside = rows.select(["_commit", "_ordinal"]).filter(pa.array(~inside(rows, epoch, part)))
     columns = (outside.column(at).to_pylist() for at in (0, 1))
     return list(zip(*columns, strict=True))
+
+
+def inside(rows: pa.Table, epoch: int, part: Span) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which of these changes lie in a part."""
+    commits = rows.column("_commit").to_numpy()
+    ordinals = rows.column("_ordinal").to_numpy()
+    kept = np.ones(rows.num_rows, np.bool_)
+    for end, sign in ((part.first, 1), (part.last, -1)):
+        if end.epoch != epoch:
+            kept &= sign * (epoch - end.epoch) > 0
+            continue
+        beyond = sign * (commits - end.commit)
+        kept &= (beyond > 0) | ((beyond == 0) & (sign * (ordinals - end.ordinal) >= 0))
+    return kept
 
 
 # --- inside --------------------------------------------------------------------------------
@@ -207,21 +221,8 @@ def _rows(log: LogReader, file: File, position: Position) -> pa.Table:
 
 
 def _within(rows: pa.Table, epoch: int, part: Span) -> pa.Table:
-    inside = _inside(rows, epoch, part)
-    return rows if inside.all() else rows.filter(pa.array(inside))
-
-
-def _inside(rows: pa.Table, epoch: int, part: Span) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    commits = rows.column("_commit").to_numpy()
-    ordinals = rows.column("_ordinal").to_numpy()
-    kept = np.ones(rows.num_rows, np.bool_)
-    for end, sign in ((part.first, 1), (part.last, -1)):
-        if end.epoch != epoch:
-            kept &= sign * (epoch - end.epoch) > 0
-            continue
-        beyond = sign * (commits - end.commit)
-        kept &= (beyond > 0) | ((beyond == 0) & (sign * (ordinals - end.ordinal) >= 0))
-    return kept
+    kept = inside(rows, epoch, part)
+    return rows if kept.all() else rows.filter(pa.array(kept))
 
 
 def _micros(moment: datetime) -> int:

@@ -15,8 +15,8 @@ from threading import Condition, Lock
 
 import pyarrow as pa
 
-from headrace.changelog.entry import Baseline, File, Flush, Gap, Heartbeat, Owed
-from headrace.changelog.history import Counts, History, Step
+from headrace.changelog.entry import Baseline, File, Flush, Gap, Owed
+from headrace.changelog.history import Counts, History, begins
 from headrace.changelog.holding import Holds
 from headrace.changelog.index import Index
 from headrace.changelog.position import ORIGIN, Position
@@ -240,6 +240,11 @@ class LogReader:
                     return found
         raise UnknownTable("Log has no schema of this table", table=table, source=self._source)
 
+    def rank(self, table: str, schema_id: int) -> int:
+        """Return when a schema came, as an id: one that is read late has that of before."""
+        with self._changed:
+            return self._history.tables[table].rank(schema_id)
+
     def marker(self, text: str) -> Position | None:
         """Return where the newest marker with this text is; None where none is known."""
         with self._changed:
@@ -286,6 +291,12 @@ class LogReader:
             known = self._history.tables.get(table)
             return known.baseline if known else None
 
+    def baseline(self, table: str, number: int) -> Baseline | None:
+        """Return a baseline that was not dropped, whether it is the newest or not."""
+        with self._changed:
+            known = self._history.tables.get(table)
+            return known.baselines.get(number) if known else None
+
     def superseded(self) -> set[int]:
         """Return the baselines that nobody begins to load any more: another one is, or none."""
         with self._changed:
@@ -307,6 +318,13 @@ class LogReader:
         with self._changed:
             known = self._history.tables.get(table)
             return known.owed if known else None
+
+    def owed_after(self, table: str, position: Position) -> Owed | None:
+        """Return the first entry beyond a position that asks for one; pruned ones are none."""
+        with self._changed:
+            known = self._history.tables.get(table)
+            later = known.owes if known else ()
+            return next((owed for owed in later if owed.at > str(position)), None)
 
     def gap_after(self, position: Position) -> Gap | None:
         """
@@ -369,7 +387,7 @@ class LogReader:
             return LogBatch(
                 tables=names,
                 epoch=closing.epoch,
-                first=Position.parse(_begins(opening)),
+                first=Position.parse(begins(opening)),
                 last=Position.parse(history.lasts[stop - 1]),
                 files=tuple(files),
                 rows=rows,
@@ -473,13 +491,3 @@ class LogReader:
 def segment_path(files: Files, source: str, file: File) -> str:
     """Return a segment's whole path under the data directory `files`."""
     return files.path(f"log/{source}/segments/{file.name}")
-
-
-def _begins(step: Step) -> str:
-    match step:
-        case Flush():
-            return step.first
-        case Heartbeat():
-            return step.last
-        case Gap() | Owed():
-            return step.at

@@ -9,7 +9,7 @@ reader may find his place still there, or gets `changelog.expired`, but never fe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from headrace.changelog.reader import LogReader
 from headrace.errors import BadPosition, ChangeLogError, PositionExpired
 from headrace.storage.files import Files
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _FORGOTTEN = 24 * 3600 * 1_000_000
 
 
@@ -29,6 +29,7 @@ class _Stored(msgspec.Struct, frozen=True):
     position: str
     until: int
     format: int = FORMAT
+    baselines: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,9 @@ class Lease:
     until: int
     """Microseconds since 1970."""
 
+    baselines: tuple[int, ...] = ()
+    """Those whose rows it has not read to the end."""
+
 
 class NamedReader:
     """One reader's lease; *durable* on return of each call. For one thread."""
@@ -48,7 +52,7 @@ class NamedReader:
         self, files: Files, source: str, name: str, seconds: float, clock: Callable[[], float]
     ) -> None:
         """`files` is the data directory, `seconds` the lease, `clock` tells seconds since 1970."""
-        if _NAME.fullmatch(name) is None:
+        if NAME.fullmatch(name) is None:
             raise ChangeLogError(
                 "A reader's name has letters, digits, dots, dashes and underscores", name=name
             )
@@ -58,15 +62,18 @@ class NamedReader:
         self._seconds = seconds
         self._clock = clock
 
-    def hold(self, at: Position, log: LogReader) -> None:
+    def hold(self, at: Position, log: LogReader, baselines: Collection[int] = ()) -> None:
         """
         Have everything after `at` kept from now on, until the lease is over or the next call.
+
+        So are these baselines, whether they are the newest or not.
 
         `PositionExpired` where it is not there any more.
         """
         until = int((self._clock() + self._seconds) * 1_000_000)
+        stored = _Stored(str(at), until, baselines=tuple(sorted(baselines)))
         self._files.make_folder("")
-        self._files.put(f"{self._name}.json", msgspec.json.encode(_Stored(str(at), until)))
+        self._files.put(f"{self._name}.json", msgspec.json.encode(stored))
         # After it is written: whoever decided before that may have dropped it meanwhile.
         log.refresh()
         if at < log.floor:
@@ -99,7 +106,9 @@ def leases(files: Files, source: str, now: float) -> list[Lease]:
         except (FileNotFoundError, msgspec.DecodeError, BadPosition):
             continue  # released meanwhile; or nobody can say what it was
         if stored.until > time:
-            found.append(Lease(name.removesuffix(".json"), position, stored.until))
+            found.append(
+                Lease(name.removesuffix(".json"), position, stored.until, stored.baselines)
+            )
         elif stored.until + _FORGOTTEN < time:
             with suppress(FileNotFoundError):
                 inside.remove(name)

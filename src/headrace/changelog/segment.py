@@ -43,6 +43,8 @@ def parquet_bytes(rows: pa.Table, facts: dict[bytes, bytes], *, compression: str
         write_statistics=False,
         # More rows at a time than by default: some percent less time.
         write_batch_size=8192,
+        # Who reads some of the columns alone has nothing else to hold their bytes to.
+        write_page_checksum=True,
         # The index holds the schema; a copy in each small file would double its size.
         store_schema=False,
     ) as writer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.changelog.entry import Flush, Gap, KnownSchema, KnownTable, State
+from headrace.changelog.entry import Flush, Gap, KnownSchema, KnownTable, Owed, State
 from headrace.changelog.history import Counts, History, Known, as_columns, as_table, pieces_of
 from headrace.changelog.position import Position
 from headrace.changelog.window import Snapshot, Window
@@ -66,8 +66,11 @@ def history_of(state: State) -> History:
                 history.gaps.append(step)
                 if history.gap is not None and step.entry == history.gap.entry:
                     history.gap = step
+            case Owed():
+                history.lasts.append(step.at)
+                history.known(step.table).owes.append(step)
             case _:
-                history.lasts.append(step.last if hasattr(step, "last") else step.at)
+                history.lasts.append(step.last)
     return history
 
 
@@ -76,7 +79,9 @@ def _table(name: str, known: Known) -> KnownTable:
         table=name,
         table_id=known.table_id,
         schemas=tuple(
-            KnownSchema(number, as_columns(schema), schema.key, schema.whole_before)
+            KnownSchema(
+                number, as_columns(schema), schema.key, schema.whole_before, number in known.late
+            )
             for number, schema in known.schemas.items()
         ),
         latest=known.latest,
@@ -102,6 +107,10 @@ def _known(table: KnownTable) -> Known:
         },
         latest=table.latest,
         current=table.current,
+        # Of a state from before it said so, those that cannot be anything else.
+        late={
+            each.schema_id for each in table.schemas if each.late or each.schema_id > table.current
+        },
         missing=table.missing,
         owed=table.owed,
         baseline=baselines.get(table.usable),

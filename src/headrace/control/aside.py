@@ -49,6 +49,9 @@ class Segments:
     window: Window | None = None
     """Changes that the target has with its baseline do not count as being in here (R11)."""
 
+    every_change: bool = False
+    """Whether the target keeps what a truncate empties: what of it fails has its letter, too."""
+
     _read: list[tuple[TableSchema, pa.Table]] = field(default_factory=list)
     _known: set[Place] = field(default_factory=set)
 
@@ -82,8 +85,7 @@ class Segments:
         if not any(file.truncates for file in self.files):
             return None
         for _, rows in self.read():
-            for at in np.flatnonzero(rows["_op"].to_numpy() == Op.TRUNCATE):
-                found = (rows["_commit"][int(at)].as_py(), rows["_ordinal"][int(at)].as_py())
+            found = _last_truncate(rows) or found
         return found
 
     def truncated_at(self) -> Position | None:
@@ -109,7 +111,7 @@ def set_aside_in(
     """Return what must be set aside: what failed, what is held, and what follows either."""
     keys = dict(held)
     failed = {failure.place: failure for failure in failures}
-    emptied = segments.truncated()
+    emptied = None if segments.every_change else segments.truncated()
     if emptied is not None:
         # All rows up to there are gone, and with them what was held (R23d). A row of a baseline
         # is held from F on, which may lie behind it.
@@ -119,11 +121,16 @@ def set_aside_in(
     places: set[Place] = set()
     letters = []
     for schema, rows in segments.read():
-        for one in set_aside(rows, schema, segments.epoch, keys, failed):
+        found = set_aside(rows, schema, segments.epoch, keys, failed)
+        last = _last_truncate(rows)
+        if last is not None:
+            end = Position(segments.epoch, *last)
+            keys = {key: since for key, since in keys.items() if since > end}
+        for one in found:
             if emptied is not None and one.place <= emptied:
                 continue
             position = Position(segments.epoch, *one.place)
-            for key in one.keys:
+            for key in one.keys if last is None or one.place > last else ():
                 # A letter that was stored before may be a later one of this key.
                 keys[key] = min(position, keys.get(key, position))
             places.add(one.place)
@@ -142,6 +149,14 @@ def set_aside_in(
                 )
             )
     return Aside(frozenset(places), tuple(letters))
+
+
+def _last_truncate(rows: pa.Table) -> Place | None:
+    found = np.flatnonzero(rows["_op"].to_numpy() == Op.TRUNCATE)
+    if not len(found):
+        return None
+    at = int(found[-1])
+    return rows["_commit"][at].as_py(), rows["_ordinal"][at].as_py()
 
 
 def baseline_letters(

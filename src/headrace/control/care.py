@@ -125,6 +125,8 @@ class Care:
         before, self._superseded = self._superseded, log.superseded()
         in_use = {member.loads_number for member in members}
         in_use |= {number for held in log.holds.all() for number in held.baselines}
+        named = leases(self._files, self._recording.name, self._wall())
+        in_use |= {number for lease in named for number in lease.baselines}
         drop = before & self._superseded - in_use
         return Tend(
             heard=heard,

@@ -22,10 +22,12 @@ import pyarrow as pa
 from headrace.changelog.entry import Baseline, File
 from headrace.changelog.log import LogBatch, LogReader
 from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
+from headrace.changelog.window import Window
 from headrace.control.aside import Aside, Segments, baseline_letters, keep, set_aside_in
 from headrace.control.giving import Giving, within_baseline
 from headrace.control.hops import Hops, Sample
 from headrace.control.member import Load, Member
+from headrace.control.staging import staged_batches, stages
 from headrace.control.states import TableState
 from headrace.control.store import Intent, Store
 from headrace.control.unknown import refuse_unknown
@@ -82,6 +84,8 @@ class Computed:
     rows: pa.Table
     truncate: Place | None = None
     letters: tuple[NewLetter, ...] = ()
+    staged: object = None
+    """What the target made of the rows elsewhere; they are not among `rows` then."""
 
 
 class Delivery:
@@ -99,6 +103,7 @@ class Delivery:
         traits = pipeline.target.traits
         self.intends = traits.durable and not traits.transactional
         """Whether a batch must be repeated as it was cut (R25); a volatile target is rebuilt."""
+        self._keyed, self._every_change = traits.keyed, traits.every_change
         self.tried = ORIGIN
         """How far a durable target may be: a write whose answer was lost may have been done."""
         self.overtaken = False
@@ -110,6 +115,7 @@ class Delivery:
             if not isinstance(around.runner, GivesFrames):
                 raise BadTransform("This runner has no frames for the target", pipeline=name)
             self._giving = Giving(name, pipeline, pipeline.target, around.runner)
+        self._staging = staged_batches(name, pipeline, around.runner)
 
     @property
     def takes_frames(self) -> bool:
@@ -149,8 +155,16 @@ class Delivery:
         """Bring a baseline's rows to the target, beside what is there."""
         self._disown(member)
         failures: list[Failure] = []
+        parts = self._parts(member, baseline.files)
+        if self._stages(baseline.files) and (rows := stages(loading)) is not None:
+            assert self._staging is not None
+            self.jobs += len(parts)
+            number = baseline.baseline
+            failures = self._staging.baseline(member.table, number, first, parts, rows)
+            self._keep_of_baseline(baseline, failures, first)
+            return
         before = 0
-        for part in self._parts(member, baseline.files):
+        for part in parts:
             for loaded in self._around.runner.baseline(self._pipeline, part):
                 self.jobs += 1
                 loading.write(loaded.rows)
@@ -182,7 +196,9 @@ class Delivery:
     def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
         """Apply changes since F to what is being loaded."""
         held = self.letters.held(member.table, since=load.first, baseline=load.baseline)
-        computed = self._compute(member, batch, held, load.first)
+        # Who keeps one row a key may be told twice; others have the seen commits already (R11).
+        window = None if self._keyed else self._window(member.table, load.baseline, batch)
+        computed = self._compute(member, batch, held, load.first, window)
         self._keep(self.letters.not_emptied(computed.letters))
         self._clear_truncated(batch, {member.table: computed})
         load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
@@ -230,14 +246,19 @@ class Delivery:
             computed_at = around.wall()
         else:
             computed = {
-                member.table: self._compute(member, batch, self._held(member)) for member in taking
+                member.table: (
+                    self._stage(member, batch)
+                    if self._stages(batch.files_of(member.table))
+                    else self._compute(member, batch, self._held(member))
+                )
+                for member in taking
             }
             computed_at = around.wall()
             reach(JOB_DONE)
             self._keep([letter for each in computed.values() for letter in each.letters])
             self._clear_truncated(batch, computed)
             self.tried = max(self.tried, batch.last)
-            if self.intends:
+            if self._target.traits.durable:
                 around.store.check()  # the job may have taken long
             upto = self._target.write(self._as_batch(batch, computed))
             reach(TARGET_WRITTEN)
@@ -282,6 +303,7 @@ class Delivery:
         batch: LogBatch,
         held: dict[bytes, Position],
         since: Position = ORIGIN,
+        window: Window | None = None,
     ) -> Computed:
         """Run one table's job; what cannot be computed, or is held, is set aside."""
         files = batch.files_of(member.table)
@@ -289,12 +311,11 @@ class Delivery:
             return Computed(member.nothing)
         around = self._around
         facts = BatchFacts.of(files, batch.first, batch.last)
-        segments = Segments(around.log, batch.epoch, files)
+        segments = Segments(around.log, batch.epoch, files, window, self._every_change)
         lineage = around.log.lineage or ""
-        aside = Aside()
-        if held:
-            aside = set_aside_in(segments, held, (), lineage)
-            facts = replace(facts, without=aside.places)
+        aside = set_aside_in(segments, held, (), lineage) if held else Aside()
+        left_out = segments.known() | aside.places
+        facts = replace(facts, without=left_out, every_change=self._every_change)
         result = around.runner.rows(self._pipeline, self._parts(member, files), facts)
         self.jobs += 1
         if batch.first <= since:
@@ -305,15 +326,29 @@ class Delivery:
             rows = without(rows, aside.places)
         return Computed(rows, result.truncate, aside.letters)
 
+    def _stages(self, files: Sequence[File]) -> bool:
+        """Whether executors prepare these rows, and the driver does not see them."""
+        return self._staging is not None and self._staging.wants(sum(file.rows for file in files))
+
+    def _stage(self, member: Member, batch: LogBatch) -> Computed:
+        """Let executors prepare one table's share; what cannot be computed is set aside."""
+        assert self._staging is not None
+        files = batch.files_of(member.table)
+        log, every = self._around.log, self._every_change
+        segments = Segments(log, batch.epoch, files, every_change=every)
+        parts, held = self._parts(member, files), self._held(member)
+        staged, emptied, aside = self._staging.changes(member, batch, parts, segments, held)
+        self.jobs += 1
+        truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
+        return Computed(member.nothing, truncate, aside.letters, staged)
+
     def _give(self, giving: Giving, taking: Sequence[Member], batch: LogBatch) -> Position:
         """Let the user's function have each table's share as a frame."""
         for member in taking:
             files = batch.files_of(member.table)
             if not files:
                 continue
-            window = self._around.log.window(member.table, member.baseline)
-            if window is not None and not window.overlaps(batch.first):
-                window = None
+            window = self._window(member.table, member.baseline, batch)
             segments = Segments(self._around.log, batch.epoch, files, window)
             held = self.letters.held(member.table)
             aside = giving.changes(member, batch, self._parts(member, files), segments, held)
@@ -322,6 +357,11 @@ class Delivery:
             if (emptied := segments.truncated_at()) is not None:
                 self.letters.clear(member.table, emptied, "truncate")
         return batch.last
+
+    def _window(self, table: str, baseline: int, batch: LogBatch) -> Window | None:
+        """Return which changes of a batch the baseline's rows may hold; None: none."""
+        window = self._around.log.window(table, baseline)
+        return window if window is not None and window.overlaps(batch.first) else None
 
     def _clear_truncated(self, batch: LogBatch, computed: dict[str, Computed]) -> None:
         for table, each in computed.items():
@@ -346,6 +386,7 @@ class Delivery:
                 for table, each in computed.items()
                 if each.truncate is not None
             },
+            staged={t: each.staged for t, each in computed.items() if each.staged is not None},
         )
 
     def _parts(self, member: Member, files: Sequence[File]) -> list[Part]:

@@ -41,7 +41,7 @@ from headrace.control.recording import Recording
 from headrace.control.reloading import ask_reload
 from headrace.control.replaying import Replays
 from headrace.control.run import PipelineRun
-from headrace.control.spark import SparkOptions, Watch, spark_runner
+from headrace.control.spark import SparkOptions, Watch, lend, spark_runner, with_needs
 from headrace.control.store import Store
 from headrace.control.taken import TakenTables
 from headrace.control.unwinding import unwind
@@ -251,7 +251,8 @@ class Engine(Knows, Changes, Replays):
         care_for(*args, self._log_options, (time.monotonic, time.time))
 
     def _start_spark(self, data: Path) -> Runner:
-        runner = self._spark = spark_runner(data, self._session, self._spark_options)
+        options = with_needs(self._spark_options, self._pipelines)
+        runner = self._spark = spark_runner(data, self._session, options)
         self._undo.append(runner.stop)
         self._undo.append(Watch(runner, self._spark_moved).stop)
         self._step("spark is up")
@@ -277,6 +278,7 @@ class Engine(Knows, Changes, Replays):
             ask_baseline=recording.ask_baseline,
             flush_times=recording.flush_times,
         )
+        lend(name, pipeline.target, around)
         return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, around)
 
     def _unwind(self) -> None:

@@ -33,7 +33,7 @@ from headrace.control.states import PipelineState, TableState, resumed
 from headrace.control.yielding import Yielding
 from headrace.errors import AlreadyStored, ChangesMissing, Fenced, HeadraceError, JobCancelled
 from headrace.pipeline.definition import Pipeline
-from headrace.targets.target import Target
+from headrace.targets.target import FindsItself, Target
 
 MOST_ROWS = 400_000
 """A batch's limit: about what one job brings back within a 1 g heap without a pause."""
@@ -147,6 +147,10 @@ class PipelineRun:
         if self._durable and state in (TableState.LIVE, TableState.RELOADING, TableState.COMPLETE):
             member.state = resumed(state, self.pipeline.mode, baseline)
             member.baseline = baseline
+            if isinstance(self.target, FindsItself) and self.target.lost(member.table):
+                # A reload that was asked for still is: no baseline of before will do.
+                owed = baseline if state == TableState.RELOADING else 0
+                self._put_back([(member, TableState.WAITING, owed)])
 
     # -- asked from outside -------------------------------------------------------------
 

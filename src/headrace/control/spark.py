@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from headrace.control.delivery import Surroundings
 from headrace.errors import HeadraceError
 from headrace.observe.logs import logger
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.lake.formats import merged
+from headrace.pipeline.lake.memory import LakeHome
+from headrace.pipeline.lake.target import UsesSpark
+from headrace.targets.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,17 +42,49 @@ class SparkOptions:
 def spark_runner(data: Path, session: SparkSession | None, options: SparkOptions) -> SparkRunner:
     """Return a runner on the session that was brought, or on one of our own."""
     # Imported here, because an engine that only records needs no Spark.
+    from headrace.pipeline.cluster.probing import probed
     from headrace.pipeline.runner import SparkRunner
     from headrace.pipeline.session import Spark, start_session
 
     scratch = data / "scratch"
     if session is not None:
-        return SparkRunner(Spark.bring(session), scratch=scratch)
+        return SparkRunner(probed(Spark.bring(session), data), scratch=scratch)
 
     def start() -> Spark:
-        return start_session(data, conf=options.conf, ui=options.ui, events=options.events)
+        # One that is started again may have other executors, too.
+        started = start_session(data, conf=options.conf, ui=options.ui, events=options.events)
+        return probed(started, data)
 
     return SparkRunner(start(), scratch=scratch, renew=start)
+
+
+def with_needs(options: SparkOptions, pipelines: Sequence[Pipeline]) -> SparkOptions:
+    """Return the options with what these pipelines' targets need of a Spark that we start."""
+    wanted = [each.target.spark_needs() for each in pipelines if isinstance(each.target, UsesSpark)]
+    return replace(options, conf=merged(options.conf, wanted))
+
+
+def lend(name: str, target: Target, around: Surroundings) -> None:
+    """Let a target that works with Spark itself have what it needs of an engine."""
+    runner = around.runner
+    if isinstance(target, UsesSpark) and isinstance(runner, HasSpark):
+        home = LakeHome(
+            spark=lambda: runner.spark,
+            pipeline=name,
+            files=around.files,
+            clock=around.wall,
+            lineage=lambda: around.log.lineage or "",
+            check=around.store.check,
+        )
+        target.use(home)
+
+
+@runtime_checkable
+class HasSpark(Protocol):
+    """A runner on Spark."""
+
+    @property
+    def spark(self) -> Spark: ...
 
 
 class Watch:

@@ -34,6 +34,7 @@ Everything this package raises on purpose.
     - UnsentColumn             a step reads what a change may come without
     - BadFunction, BadFrame    the user's own code gives what it may not
     - ColumnsChanged           a table has other columns, and the pipeline stops then
+    - Truncated                a table was emptied, and its reader is told
     - RowFailed                a row that cannot be computed
     - TooManyFailed            more such rows in a batch, or more keys, than were allowed
     - CorruptLetters           a file of dead letters is not as it was written
@@ -41,6 +42,9 @@ Everything this package raises on purpose.
     - JobCancelled             somebody ended the job: pause, stop or a time limit
     - SparkGone                the JVM is dead
     - NoJava, SparkFailed
+    - BadCluster               executors cannot read the log, or have other versions
+    - CannotPack               an environment that cannot be given to executors
+    - BadTable, TableTaken     a table of a lake that cannot be kept so, or is another's
   + TargetError              a target could not take a batch
     - FunctionFailed           the user's function for a batch raised
     - UnknownValue             a value that did not change was not sent, and is not known here
@@ -116,10 +120,13 @@ from headrace.errors.control import (
     UnknownPipeline,
 )
 from headrace.errors.pipeline import (
+    BadCluster,
     BadExpression,
     BadFrame,
     BadFunction,
+    BadTable,
     BadTransform,
+    CannotPack,
     ColumnsChanged,
     CorruptLetters,
     FellBehind,
@@ -135,8 +142,10 @@ from headrace.errors.pipeline import (
     SparkFailed,
     SparkGone,
     TableError,
+    TableTaken,
     TargetError,
     TooManyFailed,
+    Truncated,
     UnknownColumn,
     UnknownIndex,
     UnknownTable,
@@ -173,6 +182,7 @@ from headrace.errors.stored import (
 
 __all__ = [
     "AlreadyStored",
+    "BadCluster",
     "BadDataDirectory",
     "BadExpression",
     "BadFrame",
@@ -183,8 +193,10 @@ __all__ = [
     "BadPosition",
     "BadRequest",
     "BadSchema",
+    "BadTable",
     "BadTransform",
     "BadValue",
+    "CannotPack",
     "CaptureError",
     "ChangeLogError",
     "ChangesMissing",
@@ -243,8 +255,10 @@ __all__ = [
     "StorageFull",
     "TableError",
     "TableRefused",
+    "TableTaken",
     "TargetError",
     "TooManyFailed",
+    "Truncated",
     "UnknownColumn",
     "UnknownFormat",
     "UnknownIndex",

@@ -132,6 +132,13 @@ class ColumnsChanged(PipelineError):
     )
 
 
+class Truncated(PipelineError):
+    """A table was emptied at the source, and its reader is to be told before it goes on."""
+
+    code = "pipeline.truncated"
+    remedy = "Go on with onTruncate=row or onTruncate=ignore."
+
+
 class RowFailed(PipelineError):
     """A row cannot be computed, and this pipeline is to stop at such a row."""
 
@@ -196,6 +203,44 @@ class SparkFailed(PipelineError):
 
     code = "pipeline.spark_failed"
     remedy = "See Spark's own log in the data directory's logs folder."
+
+
+class BadCluster(PipelineError):
+    """Executors cannot do what pipelines need: read the log, or run the same versions."""
+
+    code = "pipeline.bad_cluster"
+    exit_code = 2
+    remedy = (
+        "Give all executors the environment of the driver (headrace cluster pack), and the data"
+        " directory under the same path."
+    )
+
+
+class CannotPack(PipelineError):
+    """An environment, or something named, cannot be put into an archive for executors."""
+
+    code = "pipeline.cannot_pack"
+    exit_code = 2
+    remedy = "Mend the environment, and pack it again."
+
+
+class BadTable(PipelineError):
+    """A table of a lake cannot be kept as it is asked for."""
+
+    code = "pipeline.bad_table"
+    exit_code = 2
+    remedy = "Ask for another format or mode, or for other columns; the message says which."
+
+
+class TableTaken(PipelineError):
+    """A table of a lake is somebody else's: rows would be replaced that are not ours."""
+
+    code = "pipeline.table_taken"
+    exit_code = 2
+    remedy = (
+        "Name another table; or, if its rows may be replaced and nobody else writes to it, take it"
+        " with adopt=True (adopt = true)."
+    )
 
 
 class TargetError(HeadraceError):

@@ -68,6 +68,9 @@ class BatchFacts:
     without: frozenset[Place] = frozenset()
     """Changes that are set aside: the result is as if the batch did not hold them."""
 
+    every_change: bool = False
+    """As of `TargetTraits`: truncates are rows, and what was before them stays."""
+
     @classmethod
     def of(cls, files: Iterable[File], first: Position, last: Position) -> BatchFacts:
         """Return the facts of a batch of these segments."""

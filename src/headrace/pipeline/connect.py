@@ -186,6 +186,10 @@ class ConnectSpark(Spark):
         """Return how many jobs were collected under a tag; of tasks a client hears nothing."""
         return self._jobs[tag], 0, 0
 
+    def executors(self) -> tuple[int, int] | None:
+        """Return None: a client hears nothing of them."""
+        return None
+
     def explain(self, frame: DataFrame) -> str:
         """Return the frame's physical plan, as it is planned now."""
         return str(_explained(frame, "formatted"))
@@ -224,6 +228,14 @@ class ConnectSpark(Spark):
     def _interrupt(self, tag: str) -> None:
         for session in self._sessions():
             session.interruptTag(tag)
+
+    def another(self, settings: Mapping[str, str]) -> SparkSession:
+        if not hasattr(self.session, "cloneSession"):
+            raise SparkFailed(
+                "This version of Spark Connect has no session for a writer of tables alone",
+                remedy="Bring a classic session, or none: then one is started.",
+            )
+        return self._with({**session_settings(BULK), **settings})
 
     def _with(self, settings: Mapping[str, str]) -> SparkSession:
         """Return a session with these settings, which the user's is not given (S7)."""

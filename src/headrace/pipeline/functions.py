@@ -19,11 +19,11 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import BooleanType, NullType, StringType, StructField, StructType
 
 from headrace.errors import BadExpression, BadFunction
 from headrace.pipeline import calling
+from headrace.pipeline.arrow_types import arrow_type
 from headrace.pipeline.failures import analysing, bad_function
 from headrace.pipeline.literals import quoted
 from headrace.pipeline.quiet import quietly
@@ -134,7 +134,7 @@ def _declared(spark: Spark, name: str, text: str, place: str) -> DataType:
 
 def _arrow(type: DataType, name: str, place: str) -> pa.DataType:
     try:
-        return to_arrow_type(type, timezone="UTC")
+        return arrow_type(type)
     except PySparkException:
         found = type.simpleString()
         raise BadFunction(f"{place}, {name}, has a type without Arrow form", type=found) from None

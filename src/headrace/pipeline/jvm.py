@@ -154,6 +154,8 @@ def _start(
     # Spark runs Python workers by this name; the one on PATH may be another Python.
     settings.setdefault("spark.pyspark.python", environ.get("PYSPARK_PYTHON", sys.executable))
     own = dict(environ)
+    # Where Spark itself looks for sources in Python it goes by the environment alone.
+    own.setdefault("PYSPARK_DRIVER_PYTHON", own.get("PYSPARK_PYTHON", sys.executable))
     if is_local(settings["spark.master"]):
         # Without it Spark listens on every interface of the machine.
         own.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -314,3 +316,15 @@ def _signals_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+def delta_transaction(
+    session: SparkSession, application: str, path: str | None, name: str | None
+) -> int:
+    """Return the highest number of an application's commits to a Delta table; SQL does not tell."""
+    jvm: Any = session._jvm
+    tables, own = jvm.io.delta.tables.DeltaTable, session._jsparkSession
+    table = tables.forPath(own, path) if name is None else tables.forName(own, name)
+    # Its history was read just before, so this is not an old one.
+    found = table.deltaLog().unsafeVolatileSnapshot().transactions().get(application)
+    return int(found.get()) if found.isDefined() else 0

@@ -29,6 +29,13 @@ from headrace.pipeline.java import VECTOR_MODULE, Java
 from headrace.storage.private import make_private_folder, open_private
 
 START_SECONDS = 90.0
+FETCH_SECONDS = 600.0
+"""For a JVM that fetches jars before it listens: that depends on the network."""
+
+PACKAGES = "spark.jars.packages"
+_UNRESOLVED = (b"unresolved dependency", b"UNRESOLVED DEPENDENCIES", b"download failed")
+"""What Ivy prints where it cannot have a jar."""
+
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-/,;@%+*()[]{}$<>|~^&?'\"")
@@ -110,7 +117,7 @@ def launch(
             )
         try:
             meanwhile()
-            port, secret = _await_gateway(process, told, output)
+            port, secret = _await_gateway(process, told, output, settings.get(PACKAGES, ""))
             # Read by now, and no longer needed: the fewer places a secret lies in, the better.
             written.unlink()
         except BaseException:
@@ -194,11 +201,15 @@ def _ask_launcher(
     return done.stdout
 
 
-def _await_gateway(process: subprocess.Popen[bytes], told: Path, output: Path) -> tuple[int, str]:
+def _await_gateway(
+    process: subprocess.Popen[bytes], told: Path, output: Path, packages: str
+) -> tuple[int, str]:
     """Wait for the file the JVM renames into place, and return its port and secret."""
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + (FETCH_SECONDS if packages else START_SECONDS)
     while not told.exists():
         if process.poll() is not None:
+            if packages and any(each in output.read_bytes() for each in _UNRESOLVED):
+                raise _not_fetched(packages, output)
             raise SparkFailed("The JVM ended at its start", code=process.returncode, log=output)
         if time.monotonic() > deadline:
             raise SparkFailed("The JVM did not answer", seconds=int(START_SECONDS), log=output)
@@ -206,6 +217,17 @@ def _await_gateway(process: subprocess.Popen[bytes], told: Path, output: Path) -
     data = told.read_bytes()
     port, length = struct.unpack_from(">ii", data)
     return port, data[8 : 8 + length].decode()
+
+
+def _not_fetched(packages: str, output: Path) -> SparkFailed:
+    """Return the error of a JVM that could not have its jars; all it says itself is its end."""
+    return SparkFailed(
+        "Jars that Spark needs are not here, and could not be fetched",
+        remedy="Start once with a network, which keeps them for later; behind a mirror, name it in"
+        " spark.jars.repositories or spark.jars.ivySettings; or give the jars in spark.jars.",
+        packages=packages,
+        log=output,
+    )
 
 
 def _scala_version(spark_home: Path) -> str:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import DataType, StringType, StructField, StructType, TimestampType
 
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadExpression
+from headrace.pipeline.arrow_types import arrow_type
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.expressions import Analysed, analyse, must_be_boolean
 from headrace.pipeline.failures import analysing
@@ -230,7 +230,7 @@ def value_type(type: DataType, place: str) -> ValueType:
     if type.typeName() == "void":
         raise BadExpression(f"{place} is always null; give it a type: cast(null as int)")
     with analysing(place):
-        return ValueType.of_arrow(to_arrow_type(type, timezone="UTC"))
+        return ValueType.of_arrow(arrow_type(type))
 
 
 def reads(filters: Iterable[Condition]) -> set[str] | None:

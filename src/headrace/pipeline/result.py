@@ -2,9 +2,10 @@
 From the rows of a job to what a target takes.
 
 Spark gives rows in the order its tasks end (S1), so they are put back in position order.
-Truncates are taken out, and with them every row of the table up to the last one (R23d). A
-row whose key changed becomes two of the same position, the delete of the old key first
-(R23). A delete holds its key and nothing else.
+Truncates are taken out, and with them every row of the table up to the last one (R23d);
+for a target that keeps what was, all of them stay where they are. A row whose key changed
+becomes two of the same position, the delete of the old key first (R23). A delete holds its
+key and nothing else, a truncate nothing at all.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Result:
     """`_op _commit _ordinal _time`, then the row's columns; a column may have such a name, too."""
 
     truncate: tuple[int, int] | None
-    """Commit and ordinal of the last truncate; the rows all come after it."""
+    """Commit and ordinal of the last truncate; the rows come after it, but where all are kept."""
 
     job_ms: float
     scanned_rows: int
@@ -73,18 +74,20 @@ def result_schema(output: TableSchema) -> pa.Schema:
 
 
 def arranged(
-    parts: Sequence[pa.Table], output: TableSchema
+    parts: Sequence[pa.Table], output: TableSchema, *, every_change: bool = False
 ) -> tuple[pa.Table, tuple[int, int] | None]:
     """
     Return the rows of all parts as one, and the last truncate.
 
-    Each part has the columns of a result; where keys may have changed, then one that is
-    true for such a row, and its old key's columns in the key's order.
+    With `every_change` truncates are rows, and nothing is left out. Each part has the columns
+    of a result; where keys may have changed, then one that is true for such a row, and its old
+    key's columns in the key's order.
     """
     width = len(POSITIONS) + len(output.columns)
     rows = _joined(parts, output, width)
     rows = _in_order(rows)
-    rows, truncate = _after_truncate(rows)
+    after, truncate = _after_truncate(rows)
+    rows = rows if every_change else after
     if rows.num_columns > width:
         rows = _moves_told(rows, output, width)
     return _bare_deletes(rows, output), truncate
@@ -170,15 +173,22 @@ def _moves_told(rows: pa.Table, output: TableSchema, width: int) -> pa.Table:
 
 
 def _bare_deletes(rows: pa.Table, output: TableSchema) -> pa.Table:
-    """Leave a delete nothing but its key: a row that left the filter still has all its values."""
-    deletes = rows.column(0).to_numpy() == Op.DELETE
-    if not deletes.any():
+    """
+    Leave a delete nothing but its key, and a truncate nothing.
+
+    A row that left the filter still has all its values, and a step may give one to any row.
+    """
+    ops = rows.column(0).to_numpy()
+    truncates = ops == Op.TRUNCATE
+    bare = truncates | (ops == Op.DELETE)
+    if not bare.any():
         return rows
-    gone = pa.array(deletes)
     columns = list(rows.columns)
     for at, column in enumerate(output.columns, len(POSITIONS)):
-        if column.name not in output.key and _any_value(columns[at], deletes):
-            columns[at] = pc.if_else(gone, pa.scalar(None, column.type.arrow), columns[at])
+        where = truncates if column.name in output.key else bare
+        if _any_value(columns[at], where):
+            nothing = pa.scalar(None, column.type.arrow)
+            columns[at] = pc.if_else(pa.array(where), nothing, columns[at])
     return pa.Table.from_arrays(columns, schema=rows.schema)
 
 

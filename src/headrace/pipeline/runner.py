@@ -119,7 +119,9 @@ class SparkRunner:
             tables = work.isolation.settle(work.collect, facts.without)
             took, output = work.ms, work.outputs[-1]
             pairs = zip(tables, work.outputs, strict=True)
-            ordered, truncate = arranged([aligned(*pair, output) for pair in pairs], output)
+            ordered, truncate = arranged(
+                [aligned(*pair, output) for pair in pairs], output, every_change=facts.every_change
+            )
             work.rows_out = ordered.num_rows
         return Result(ordered, truncate, took, facts.rows, work.isolation.failures)
 
@@ -216,6 +218,11 @@ class SparkRunner:
     def info(self) -> SparkInfo:
         """Return what runs, counted by Spark itself."""
         return self._plans.spark.info()
+
+    @property
+    def spark(self) -> Spark:
+        """The Spark in use, dead or alive; another one where it was started again."""
+        return self._plans.spark
 
     @property
     def alive(self) -> bool:

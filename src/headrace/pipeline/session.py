@@ -123,6 +123,17 @@ class Spark:
         """Return the session for a batch of this size."""
         return self.small if row_count <= SMALL_ROWS else self.bulk
 
+    def another(self, settings: Mapping[str, str]) -> SparkSession:
+        """Return a session for bulk with these settings besides, for one writer alone."""
+        # Four tasks a core: with Spark's 200 on two cores, a small join takes twice as long.
+        tasks = str(4 * self.session.sparkContext.defaultParallelism)
+        bulk = {**session_settings(BULK), "spark.sql.shuffle.partitions": tasks}
+        return _beside(self.session, {**bulk, **settings})
+
+    def setting(self, name: str) -> str | None:
+        """Return a setting that Spark was started with; None where there is none."""
+        return self.session.conf.get(name, None)
+
     def describe_job(self, text: str) -> None:
         """Name the jobs that this thread starts next; a text of names and positions only."""
         self.session.sparkContext.setJobDescription(text)
@@ -254,6 +265,13 @@ class Spark:
         found = [store.job(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
         tasks = sum(int(job.numCompletedTasks()) for job in found)
         return len(found), tasks, sum(int(job.numFailedTasks()) for job in found)
+
+    def executors(self) -> tuple[int, int] | None:
+        """Return how many executors there are now besides the driver, and their cores."""
+        found = self.session.sparkContext._jsc.sc().statusStore().executorList(True)
+        each = [found.apply(at) for at in range(found.size())]
+        cores = [int(one.totalCores()) for one in each if str(one.id()) != "driver"]
+        return len(cores), sum(cores)
 
     def explain(self, frame: DataFrame) -> str:
         """Return the frame's physical plan: what ran, once it has run."""

@@ -38,6 +38,9 @@ class TargetTraits:
     transactional: bool = True
     """Takes a batch and its position together; otherwise intents are stored first (R25)."""
 
+    every_change: bool = False
+    """Keeps what was: a batch also has what a truncate empties, and each truncate as a row."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -57,7 +60,14 @@ class Batch:
     last: Position
     tables: Mapping[TableName, pa.Table]
     truncates: Mapping[TableName, Position] = field(default_factory=dict)
-    """The last truncate of a table in this batch; its rows up to there are left out (R23d)."""
+    """
+    The last truncate of a table in this batch; its rows up to there are left out (R23d).
+
+    Not for a target of `every_change`: there they, and each truncate, are rows in their place.
+    """
+
+    staged: Mapping[TableName, object] = field(default_factory=dict)
+    """What the target itself made of a table's rows elsewhere, which are not in `tables` then."""
 
 
 class Loading(Protocol):
@@ -146,6 +156,15 @@ class TakesMore(Protocol):
         Raises what keeps it from being held, and then all is as before. A table that is there
         already is given anew: its rows stay until a baseline is loaded.
         """
+        ...
+
+
+@runtime_checkable
+class FindsItself(Protocol):
+    """A durable target that tells whether its tables are still what was left there."""
+
+    def lost(self, table: TableName) -> str | None:
+        """Return why a table must be loaded anew; None: it can go on. Asked after `open`."""
         ...
 
 

@@ -17,6 +17,7 @@ import click
 from headrace.errors import HeadraceError
 from headrace.interfaces.cli import show
 from headrace.interfaces.cli.apply import apply
+from headrace.interfaces.cli.cluster import cluster
 from headrace.interfaces.cli.completion import completion
 from headrace.interfaces.cli.config import config
 from headrace.interfaces.cli.dead_letters import dead_letters
@@ -48,6 +49,7 @@ def headrace() -> None:
 
 
 headrace.add_command(apply)
+headrace.add_command(cluster)
 headrace.add_command(config)
 headrace.add_command(dead_letters)
 headrace.add_command(demo)

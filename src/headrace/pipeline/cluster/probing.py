@@ -1,0 +1,255 @@
+"""
+Whether executors can work, asked before the first batch (S12).
+
+On any master but `local`, executors read the log themselves and run our Python. The driver
+puts a file beside the log, and a job looks for it from every executor that is there, and
+tells the versions it finds. A difference is refused at the start, by the name of its host:
+later it would be a failing task somewhere, or rows that depend on where they were computed.
+
+An executor without Headrace passes: batches send what they need. It is noted, because a
+baseline that is copied by tasks needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import secrets
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+
+from headrace.errors import BadCluster, HeadraceError, JobCancelled
+from headrace.observe.logs import logger
+from headrace.pipeline.cluster import looking
+from headrace.pipeline.failures import of_job
+from headrace.pipeline.quiet import quietly
+from headrace.storage.private import make_private_folder, open_private
+
+if TYPE_CHECKING:
+    from headrace.pipeline.session import Spark
+
+PATIENCE_SECONDS = 120.0
+"""How long executors may take to come and answer; images are pulled and archives unpacked."""
+
+_ROUNDS = 5
+_TASKS = 4
+"""A round has so many tasks for each core there is, and at least so many in all."""
+
+_UNKNOWN_CORES = 8
+"""Spark Connect does not tell."""
+
+_LINGER_SECONDS = 0.1
+_REMEDY_STORAGE = (
+    "Put the data directory on storage that every executor has under the same path, readable"
+    " for the user that executors run as; or leave the host out of the cluster."
+)
+_REMEDY_VERSIONS = (
+    "Give executors this environment: headrace cluster pack writes an archive of it, and prints"
+    " the settings that go with it."
+)
+_REMEDY_PYTHON = (
+    "Check spark.pyspark.python. With an archive of headrace cluster pack it is"
+    " ./environment/bin/python, and workers need the interpreter where the archive says, or"
+    " inside it: --python, --with-python."
+)
+_REMEDY_NONE = (
+    "Check that the cluster has free cores and memory for an executor, and that its machines"
+    " reach this one: spark.driver.host, spark.driver.port."
+)
+
+_PLACE = re.compile(r"\(TID \d+\) \((\S+) executor (\S+)\)")
+_VERSIONS = re.compile(r"PYTHON_VERSION_MISMATCH.*?(\d+\.\d+)\D+(\d+\.\d+)", re.DOTALL)
+_NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
+_WHY = re.compile(r"^(?:\w+\.)*((?:\w*Error|No module named)\b[^\n]{0,200})", re.MULTILINE)
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What one executor, or the driver, says of itself."""
+
+    host: str
+    folder: str
+    python: str
+    headrace: str | None
+    code: str | None
+    pyarrow: str | None
+    unread: str | None
+    """Why it cannot read what lies beside the log; None where it can."""
+
+
+def probed(spark: Spark, data: Path) -> Spark:
+    """
+    Return the Spark, once its executors were seen to work; at once where they are the driver.
+
+    Raises `BadCluster`, and then ends a Spark of ours.
+    """
+    if spark.session.conf.get("spark.master", "").startswith("local"):  # type: ignore[union-attr]
+        return spark
+    try:
+        _probe(spark, data)
+    except BaseException:
+        spark.stop()
+        raise
+    return spark
+
+
+def check(here: Looked, there: Sequence[Looked]) -> None:
+    """Raise `BadCluster` where an executor cannot read, or has other versions than `here`."""
+    blind = [each for each in there if each.unread is not None]
+    if blind:
+        raise BadCluster(
+            f"The data directory cannot be read on {_hosts(blind)}",
+            remedy=_REMEDY_STORAGE,
+            why=blind[0].unread,
+            folder=blind[0].folder,
+        )
+    for name in ("python", "pyarrow", "headrace"):
+        ours = getattr(here, name)
+        others = [each for each in there if getattr(each, name) != ours]
+        if name == "headrace":
+            others = [each for each in others if each.headrace is not None]
+        if others:
+            found = getattr(others[0], name) or "none"
+            raise BadCluster(
+                f"Executors have another {name} than the driver: {found} on {_hosts(others)},"
+                f" {ours} here",
+                remedy=_REMEDY_VERSIONS,
+            )
+    stale = [each for each in there if each.headrace is not None and each.code != here.code]
+    if stale:
+        raise BadCluster(
+            f"Headrace on {_hosts(stale)} is not the one of the driver, though of the same"
+            f" version, {here.headrace}",
+            remedy="Pack the environment again: headrace cluster pack --force.",
+        )
+
+
+def _probe(spark: Spark, data: Path) -> None:
+    token = secrets.token_hex(16)
+    with _written(data / "probe", token) as path:
+        here = _read(looking.look(str(path), token, 0.0))
+        there = _asked(spark, str(path), token)
+    check(here, there)
+    if without := [each for each in there if each.headrace is None]:
+        _log.warning("executors without headrace", hosts=_hosts(without))
+    _log.info("executors probed", executors=len(there), hosts=_hosts(there))
+
+
+def _asked(spark: Spark, path: str, token: str) -> list[Looked]:
+    """Return what executors say: of every one that is there, as far as Spark lets us."""
+    from pyspark import cloudpickle
+    from pyspark.sql import functions as F
+
+    cloudpickle.register_pickle_by_value(looking)  # type: ignore[no-untyped-call]
+    asked = partial(looking.look, path, token, _LINGER_SECONDS)
+    # Not through Arrow: an executor that has none must be able to say so.
+    look = F.udf(lambda _: asked(), "string", useArrow=False).asNondeterministic()
+    seen: dict[tuple[str, str], Looked] = {}
+    tag = f"headrace probe {token}"
+    for _ in range(_ROUNDS):
+        _, cores = spark.executors() or (0, _UNKNOWN_CORES)
+        tasks = _TASKS * max(1, cores)
+        frame = spark.small.range(0, tasks, 1, tasks).select(look(F.col("id")).alias("told"))
+        spark.describe_job("headrace asks executors what they have")
+        with _limited(spark, tag), spark.tagged(tag), quietly():
+            try:
+                rows = spark.collect(frame)
+            except Exception as error:  # noqa: BLE001 - told as what it means for a cluster
+                raise _refused(spark, error) from None
+        for text in rows.column("told").to_pylist():
+            found = _read(text)
+            seen[found.host, found.folder] = found
+        if any(each.unread is not None for each in seen.values()):
+            break
+        if len(seen) >= (spark.executors() or (0, 0))[0]:
+            break
+    else:
+        _, _, failed = spark.counted(tag)
+        if failed:
+            raise BadCluster(
+                "Python does not start on some executors",
+                remedy=_REMEDY_PYTHON,
+                answered=len(seen),
+            )
+        _log.warning("not all executors were probed", answered=len(seen))
+    return list(seen.values())
+
+
+@contextlib.contextmanager
+def _limited(spark: Spark, tag: str) -> Iterator[None]:
+    """End the jobs of a tag where they take too long."""
+    timer = threading.Timer(PATIENCE_SECONDS, spark.cancel, [tag])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _refused(spark: Spark, error: Exception) -> BaseException:
+    """Return our error for a job that should not fail; it reads no row, so its text is clean."""
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException | Py4JError):
+        return error
+    ours = of_job(error)
+    if isinstance(ours, JobCancelled):
+        seconds = int(PATIENCE_SECONDS)
+        if spark.executors() == (0, 0):
+            return BadCluster(f"No executor came within {seconds} s", remedy=_REMEDY_NONE)
+        return BadCluster(f"Executors did not answer within {seconds} s", remedy=_REMEDY_NONE)
+    return failed_probe(str(error), ours)
+
+
+def failed_probe(text: str, ours: HeadraceError) -> HeadraceError:
+    """Return what the text of a failed probe means; `ours` where it is the JVM that is gone."""
+    if ours.code == "pipeline.spark_gone":
+        return ours
+    place = _PLACE.search(text)
+    facts = {"host": place[1], "executor": place[2]} if place else {}
+    if match := _VERSIONS.search(text):
+        return BadCluster(
+            f"Executors have another python than the driver: {match[1]} there, {match[2]} here",
+            remedy=_REMEDY_VERSIONS,
+            **facts,
+        )
+    if match := _NO_PYTHON.search(text):
+        message = f"Executors cannot start {match[1]}"
+        return BadCluster(message, remedy=_REMEDY_PYTHON, **facts)
+    why = _WHY.findall(text)
+    more = {"why": why[-1]} if why else {}
+    return BadCluster("A first job fails on the executors", remedy=_REMEDY_PYTHON, **facts, **more)
+
+
+@contextlib.contextmanager
+def _written(folder: Path, token: str) -> Iterator[Path]:
+    """Put a file beside the log, as private as the log, and take it away again."""
+    make_private_folder(folder)
+    path = folder / f"{token}.txt"
+    with open_private(path) as file:
+        file.write(token.encode())
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+        # Another engine on the same Spark may be at it, too.
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _read(text: str) -> Looked:
+    return Looked(**json.loads(text))
+
+
+def _hosts(of: Iterable[Looked]) -> str:
+    return ", ".join(sorted({each.host for each in of}))

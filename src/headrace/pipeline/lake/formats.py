@@ -1,0 +1,146 @@
+"""
+What each format can do, and what Spark needs for it.
+
+Known before anything is started, so that what a format cannot do is refused by name, and a
+Spark of ours is started with what its targets need.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+from headrace.errors import BadTable, SparkFailed
+from headrace.pipeline.lake.shape import MODES, Mode, Shape
+
+PACKAGES = "spark.jars.packages"
+IVY = "spark.jars.ivy"
+EXTENSIONS = "spark.sql.extensions"
+_LISTS = (PACKAGES, EXTENSIONS)
+"""Settings that are lists: what others put there stays."""
+
+_DELTA_CLASS = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+_DELTA_REFUSES = frozenset(" ,;{}()\n\t=")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A way to keep tables."""
+
+    name: str
+    modes: tuple[Mode, ...]
+    transactional: bool
+    """Whether a commit of its own keeps our position; otherwise intents do (R25)."""
+
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """What to fetch, by version of Spark as far as its first point; empty: nothing, anywhere."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Without these it does not work, in whosever Spark it is."""
+
+    tuning: Mapping[str, str] = field(default_factory=dict)
+    """What besides a Spark of ours is started with."""
+
+    refuses: Callable[[Shape], str | None] = lambda shape: None
+    """Says what of a table it cannot hold."""
+
+
+def _delta_refuses(shape: Shape) -> str | None:
+    lowered: dict[str, str] = {}
+    for name in shape.names:
+        if bad := sorted(_DELTA_REFUSES & set(name)):
+            return f"the column {name!r} has {bad[0]!r} in its name"
+        if (other := lowered.setdefault(name.lower(), name)) != name:
+            return f"the columns {other} and {name} differ by case alone"
+    return None
+
+
+DELTA = Format(
+    "delta",
+    MODES,
+    transactional=True,
+    packages={"4.2": "io.delta:delta-spark_4.2_2.13:4.4.0"},
+    settings={
+        EXTENSIONS: _DELTA_CLASS,
+        "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
+    },
+    # Its default of 50 tasks to read a table's log is for tables of millions of files.
+    tuning={"spark.databricks.delta.snapshotPartitions": "2"},
+    refuses=_delta_refuses,
+)
+PARQUET = Format("parquet", ("append",), transactional=False)
+FORMATS = {each.name: each for each in (DELTA, PARQUET)}
+
+
+def chosen(name: str, mode: str) -> tuple[Format, Mode]:
+    """Return a format and a mode by name; `BadTable` where there is none, or not both together."""
+    found = FORMATS.get(name)
+    if found is None:
+        raise BadTable("There is no such format", format=name, formats=", ".join(FORMATS))
+    for each in found.modes:
+        if each == mode:
+            return found, each
+    known = " or ".join(found.modes)
+    if mode in MODES:
+        raise BadTable(
+            f"A table of plain {name} cannot be kept in mode {mode}",
+            remedy=f"Use mode {known} with it, or format delta.",
+            format=name,
+            mode=mode,
+        )
+    raise BadTable("There is no such mode", remedy=f"Write {known}.", mode=mode)
+
+
+def needs(format: Format, version: str | None = None) -> dict[str, str]:
+    """Return the settings that a Spark for this format is started with."""
+    if not format.packages:
+        return dict(format.settings)
+    version = version or metadata.version("pyspark")
+    package = format.packages.get(".".join(version.split(".")[:2]))
+    if package is None:
+        known = ", ".join(format.packages)
+        raise BadTable(
+            f"There is no {format.name} for this version of Spark that reads what it writes",
+            remedy=f'Install another: pip install "pyspark=={next(iter(format.packages))}.*".',
+            pyspark=version,
+            versions=known,
+        )
+    return {PACKAGES: package, IVY: str(ivy_folder()), **format.settings, **format.tuning}
+
+
+def merged(conf: Mapping[str, str], wanted: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return a user's settings with what targets need; what he says himself stays."""
+    found = dict(conf)
+    for needed in wanted:
+        for name, value in needed.items():
+            if name not in _LISTS:
+                found.setdefault(name, value)
+                continue
+            listed = [each.strip() for each in found.get(name, "").split(",") if each.strip()]
+            found[name] = ",".join([*listed, *([] if value in listed else [value])])
+    return found
+
+
+def check_session(format: Format, setting: Callable[[str], str | None]) -> None:
+    """Raise `SparkFailed` with what to add where a Spark that runs lacks what is needed."""
+    for name, value in format.settings.items():
+        there = setting(name) or ""
+        if value not in [each.strip() for each in there.split(",")]:
+            asked = {PACKAGES: " or ".join(format.packages.values()), **format.settings}
+            lines = ", ".join(f"{key}={each}" for key, each in asked.items())
+            raise SparkFailed(
+                f"This Spark was started without what {format.name} needs",
+                remedy=f"Start it with these settings: {lines}. One of ours has them when the"
+                " engine starts with such a target and no other Spark runs in this process.",
+                setting=name,
+            )
+
+
+def ivy_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where fetched jars are kept; it may be removed at any time."""
+    base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or Path.home(), ".cache"))
+    return Path(base) / "headrace" / "ivy"

@@ -1,0 +1,295 @@
+"""
+Plain Parquet: every change as a row, a file a batch, and nothing but a folder.
+
+A file is named by the positions it holds. A batch whose outcome is unknown comes again as it was
+cut (R25), and takes the place of its own file; each file appears whole. Rows of a baseline are
+one file, so that they appear together, and it is named by the baseline: loaded again, because
+nobody knew that it was, it takes its own place, too. With it come the changes that followed;
+those that other files hold of the same time are taken out of them right behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.changelog.position import ORIGIN, Position
+from headrace.errors import BadTable, StorageError, TableTaken
+from headrace.pipeline.lake.memory import LakeHome
+from headrace.pipeline.lake.net import fresh
+from headrace.pipeline.lake.rows import begins, emptied_row, first_of, own_columns, told_rows
+from headrace.pipeline.lake.shape import CHANGE, Shape
+from headrace.targets.target import BaselineId, Batch
+
+_OWNER = "_headrace"
+"""Names the folder's owner; Spark reads no file whose name begins so."""
+
+_POSITION = CHANGE[-1][0]
+_BATCH = re.compile(r"[0-9a-f-]{30}-([0-9a-f-]{30})")
+"""The name of a batch's file: the first and the last position."""
+
+
+def check_plain(path: str | None, *, adopt: bool) -> None:
+    """Raise `BadTable` where plain files cannot be kept so."""
+    if adopt:
+        raise BadTable(
+            "A folder of plain Parquet cannot be adopted: files of others would stay in it",
+            remedy="Name a folder that is empty, or not there yet; or use format delta.",
+        )
+    if path is not None and "://" in path:
+        raise BadTable(
+            "Plain Parquet is written to a folder of this machine, and this is a URL",
+            remedy="Name a folder, or use format delta, which takes any URL of Spark's.",
+        )
+
+
+class ParquetTable:
+    """One folder of changes. For the thread that writes."""
+
+    def __init__(self, shape: Shape, folder: Path, home: LakeHome, owner: str) -> None:
+        self.shape = shape
+        self.folder = folder
+        self.home = home
+        self.lost: str | None = None
+        """Why its files are not those that were left there; None: they are."""
+        self.position = ORIGIN
+        """Everything up to here is in the folder, or was nothing for it."""
+        self._owner = owner
+
+    def open(self, at: Position) -> None:
+        """
+        Find the folder, or make it ours; remove what an interrupted write left.
+
+        `at` is what the engine knows: where something was written the folder must be marked.
+        """
+        self.lost, self.position = None, at
+        with _writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            owner = self._marked()
+            if owner is None and not any(self.folder.iterdir()):
+                if at > ORIGIN:
+                    # Marked when it is loaded: until then every start finds that it is lost.
+                    self.lost = "the folder is gone, or was made anew"
+                else:
+                    self._mark()
+            elif owner != self._owner:
+                raise self._taken(owner)
+            for left in self.folder.glob("_*.tmp"):
+                left.unlink()
+
+    def write(self, batch: Batch, rows: pa.Table) -> Position:
+        """Write one table's share of a batch as a file; return how far the table is."""
+        if batch.last <= self.position:
+            return self.position
+        rows = fresh(rows, batch.epoch, self.position)
+        emptied = batch.truncates.get(self.shape.schema.table)
+        if emptied is not None and emptied <= self.position:
+            emptied = None
+        told = told_rows(rows, self.shape, batch.epoch, emptied, self.time())
+        with _writing(self.folder):
+            self.check_ours()
+            if told.num_rows:
+                with Appearing(self, f"{batch.first}-{batch.last}") as file:
+                    file.add(told)
+        self.position = batch.last
+        return self.position
+
+    def check_ours(self) -> None:
+        """Raise where the folder is not the one that was opened, whoever saw to that."""
+        owner = self._marked()
+        if owner != self._owner and not (owner is None and self.lost is not None):
+            raise self._taken(owner)
+
+    def switched(self, own: Path, first: Position, at: Position) -> None:
+        """Take note of a baseline in a file of its own, with all that is from `first` on."""
+        for path in self.others(own):
+            self._cut(path, first)
+        if self.lost is not None:
+            self._mark()
+        self.lost, self.position = None, at
+
+    def others(self, own: Path) -> list[Path]:
+        """Return the files but one."""
+        return [path for path in self.folder.glob("*.parquet") if path != own]
+
+    def time(self) -> datetime:
+        """Return what time it is."""
+        return datetime.fromtimestamp(self.home.clock(), UTC)
+
+    def _cut(self, path: Path, first: Position) -> None:
+        """Leave a file nothing from `first` on."""
+        if (named := _BATCH.fullmatch(path.stem)) is not None and named[1] < str(first):
+            return  # Not even opened: it says so itself.
+        with pq.ParquetFile(path) as file:
+            rows = file.read()
+        kept = rows.filter(pc.less(rows.column(_POSITION), str(first)))
+        if not kept.num_rows and rows.num_rows:
+            path.unlink()
+        elif kept.num_rows < rows.num_rows:
+            with Appearing(self, path.stem, kept.schema) as cut:
+                cut.add(kept)
+
+    def _marked(self) -> str | None:
+        try:
+            return (self.folder / _OWNER).read_text()
+        except FileNotFoundError:
+            return None
+
+    def _mark(self) -> None:
+        (self.folder / _OWNER).write_text(self._owner)
+
+    def _taken(self, owner: str | None) -> TableTaken:
+        if owner is not None:
+            why, remedy = "Another pipeline writes to this folder", "Name another folder."
+        elif self.position > ORIGIN:
+            why = "The folder is not what was left there"
+            remedy = "Restart the engine: an empty folder, or none, is loaded anew."
+        else:
+            why = "There are files in this folder, and they are not ours"
+            remedy = "Name a folder that is empty, or not there yet."
+        return TableTaken(why, remedy=remedy, table=str(self.folder))
+
+
+class Appearing:
+    """A file that appears whole at the end, or not at all."""
+
+    def __init__(self, table: ParquetTable, name: str, schema: pa.Schema | None = None) -> None:
+        self._path = table.folder / f"{name}.parquet"
+        self._temporary = table.folder / f"_{name}.tmp"
+        self._schema = schema or pa.schema(list(table.shape.columns))
+        self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
+
+    def __enter__(self) -> Appearing:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *about: object) -> None:
+        if kind is None:
+            self.show()
+        else:
+            self.drop()
+
+    def add(self, rows: pa.Table) -> None:
+        """Add rows, by place."""
+        self._writer.write_table(pa.Table.from_arrays(rows.columns, schema=self._schema))
+
+    def show(self) -> None:
+        """Make it durable, and let readers see it."""
+        self._writer.close()
+        with self._temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        self._temporary.rename(self._path)
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def drop(self) -> None:
+        """Let go of it."""
+        self._writer.close()
+        with suppress(OSError):
+            self._temporary.unlink()
+
+
+class ParquetLoading:
+    """A baseline in a file of its own, with what changed since behind it."""
+
+    def __init__(self, table: ParquetTable, baseline: BaselineId) -> None:
+        self._table = table
+        self._shape = table.shape
+        self._baseline = baseline
+        # Of another log a number may come again.
+        lineage = hashlib.blake2s(table.home.lineage().encode(), digest_size=4).hexdigest()
+        self._name = f"baseline-{baseline:08x}-{lineage}"
+        # Aside, for which position they are told with is not known before the first change.
+        self._aside = table.folder / f"_{self._name}.rows.tmp"
+        self._writer: pq.ParquetWriter | None = None
+        self._told: list[pa.Table] = []
+        self._first: Position | None = None
+        self._reached = ORIGIN
+
+    def write(self, rows: pa.Table) -> None:
+        if rows.num_rows:
+            with _writing(self._table.folder):
+                if self._writer is None:
+                    self._writer = pq.ParquetWriter(self._aside, self._own, compression="zstd")
+                own = own_columns(rows, self._shape, start=0)
+                self._writer.write_table(pa.Table.from_arrays(own, schema=self._own))
+
+    def catch_up(self, batch: Batch) -> None:
+        # What came before is told already: batches may begin anywhere before.
+        rows = fresh(batch.tables[self._shape.schema.table], batch.epoch, self._reached)
+        emptied = batch.truncates.get(self._shape.schema.table)
+        if emptied is not None and emptied <= self._reached:
+            emptied = None
+        self._reached = max(self._reached, batch.last)
+        if self._first is None:
+            self._first = first_of(batch, rows, emptied)
+        now = self._table.time()
+        told = told_rows(rows, self._shape, batch.epoch, emptied, now)
+        if told.num_rows:
+            self._told.append(told)
+
+    def switch(self, at: Position) -> None:
+        table, now = self._table, self._table.time()
+        emptied, begin = begins(self._first, at)
+        own = table.folder / f"{self._name}.parquet"
+        with _writing(table.folder):
+            table.check_ours()
+            with Appearing(table, self._name) as file:
+                # Changes alone, without a baseline, say nothing of what was before.
+                if self._baseline and table.others(own):
+                    file.add(emptied_row(self._shape, emptied, now))
+                for rows in self._rows():
+                    file.add(self._inserts(rows, begin, now))
+                for rows in self._told:
+                    file.add(rows)
+            table.switched(own, emptied, at)
+        self.discard()
+
+    def discard(self) -> None:
+        self._told = []
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+            self._aside.unlink(missing_ok=True)
+
+    def _rows(self) -> Iterator[pa.Table]:
+        """Yield the baseline's rows, a piece at a time."""
+        if self._writer is not None:
+            self._writer.close()
+            with pq.ParquetFile(self._aside) as file:
+                for at in range(file.num_row_groups):
+                    yield file.read_row_group(at)
+
+    @property
+    def _own(self) -> pa.Schema:
+        return pa.schema(list(self._shape.columns[: len(self._shape.schema.columns)]))
+
+    def _inserts(self, rows: pa.Table, at: Position, now: datetime) -> pa.Table:
+        count = rows.num_rows
+        told = ("insert", at.commit, now, str(at))
+        ours = [
+            pa.array([each] * count, type) for each, (_, type) in zip(told, CHANGE, strict=True)
+        ]
+        return pa.table([*rows.columns, *ours], pa.schema(list(self._shape.columns)))
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turn what a folder raises into our error."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            "A table's folder cannot be written", path=str(folder), why=error.strerror
+        ) from error

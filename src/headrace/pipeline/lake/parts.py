@@ -1,0 +1,224 @@
+"""
+Rows that executors prepare: a part a task, and a receipt of it.
+
+A task writes its part under a name that nobody else has, however often it is tried, and what the
+commit reads are the parts that receipts name (S4). So a task that is late, because Spark gave it
+up or lost sight of it, writes a file that nobody reads (R24).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.changelog.change import Op
+from headrace.changelog.position import ORIGIN, Position
+from headrace.pipeline.lake.emptying import Emptying, ended
+from headrace.pipeline.lake.net import bounds, net, versions
+from headrace.pipeline.lake.rows import change_rows, history_rows, net_rows, own_columns
+from headrace.pipeline.lake.shape import Shape
+from headrace.pipeline.lake.statements import value
+from headrace.pipeline.literals import quoted
+from headrace.pipeline.result import result_schema, shaped
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_RECEIPT = "receipt string"
+_OPS = {
+    "insert": Op.INSERT,
+    "update": Op.UPDATE,
+    "delete": Op.DELETE,
+    "truncate": Op.TRUNCATE,
+}
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A part that was written."""
+
+    path: str
+    rows: int
+    bounds: dict[str, tuple[int, int]] = {}
+    """The smallest and largest of each key column of whole numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What executors made of one table's share of a batch, ready to be committed."""
+
+    receipts: tuple[Receipt, ...]
+    after: Position = ORIGIN
+    """Where the table stood: changes up to there are not in it."""
+
+    emptied: tuple[int, str] | None = None
+    """Of a history: when and where the table was emptied first behind that."""
+
+    @property
+    def row_count(self) -> int:
+        """The rows of all parts."""
+        return sum(each.rows for each in self.receipts)
+
+    @property
+    def paths(self) -> list[str]:
+        """The files to read; no others."""
+        return [each.path for each in self.receipts]
+
+    @property
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        """The smallest and largest of each key column, over all parts."""
+        found: dict[str, tuple[int, int]] = {}
+        for receipt in self.receipts:
+            for name, (least, most) in receipt.bounds.items():
+                known = found.get(name, (least, most))
+                found[name] = (min(known[0], least), max(known[1], most))
+        return found
+
+
+def stage_changes(
+    frame: DataFrame,
+    shape: Shape,
+    folder: Path,
+    epoch: int,
+    after: Position,
+    emptied: Position | None,
+) -> Staged:
+    """
+    Let executors make what a commit takes of the changes behind `after`, and of truncates.
+
+    `emptied` is the last of these; a table that keeps what was has what lies before it, too.
+    """
+    from pyspark.sql import functions as F
+
+    beyond = max(after, emptied) if emptied is not None and shape.mode == "merge" else after
+    told = frame.where(F.col("_position") > F.lit(str(beyond)))
+    found: tuple[Emptying, ...] = ()
+    if shape.mode != "append":
+        if shape.mode == "history" and emptied is not None and emptied > after:
+            found = _emptyings(told)
+        told = told.where(F.col("_op") != "truncate")
+    op = F.lit(None).cast("tinyint")
+    for word, number in _OPS.items():
+        op = F.when(F.col("_op") == word, F.lit(int(number)).cast("tinyint")).otherwise(op)
+    told = told.select(
+        op.alias("p0"),
+        F.col("_commit").alias("p1"),
+        F.col("_ordinal").alias("p2"),
+        F.col("_time").alias("p3"),
+        *(F.col(quoted(name)).alias(value(at)) for at, name in enumerate(shape.schema.names)),
+    )
+    if shape.mode != "append":
+        # All changes of a key in one task: there it is seen which is the last.
+        told = told.repartition(*(value(shape.schema.names.index(name)) for name in shape.key))
+    write = partial(_changes_part, shape, str(folder), epoch, found)
+    first = found[0].told(epoch) if found else None
+    return replace(_collected(told, write), after=after, emptied=first)
+
+
+def stage_rows(frame: DataFrame, shape: Shape, folder: Path) -> Staged:
+    """Let executors write rows of a baseline, by place."""
+    from pyspark.sql import functions as F
+
+    own = frame.select(
+        *(F.col(quoted(name)).alias(value(at)) for at, name in enumerate(shape.schema.names))
+    )
+    return _collected(own, partial(_rows_part, shape, str(folder)))
+
+
+def _emptyings(frame: DataFrame) -> tuple[Emptying, ...]:
+    """Return the truncates of a frame, in order: every task is to know of all of them."""
+    from pyspark.sql import functions as F
+
+    rows = frame.where(F.col("_op") == "truncate").select(
+        "_commit", "_ordinal", F.unix_micros("_time")
+    )
+    return tuple(sorted(Emptying((row[0], row[1]), row[2]) for row in rows.collect()))
+
+
+def _collected(frame: DataFrame, write: partial[Iterator[pa.RecordBatch]]) -> Staged:
+    receipts = frame.mapInArrow(write, _RECEIPT).toArrow().column("receipt").to_pylist()
+    return Staged(tuple(msgspec.json.decode(text, type=Receipt) for text in receipts))
+
+
+# -- in a task -------------------------------------------------------------------------------
+
+
+def _changes_part(
+    shape: Shape,
+    folder: str,
+    epoch: int,
+    emptied: Sequence[Emptying],
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Make a part of the changes of some keys."""
+    found = list(batches)
+    if not found:
+        return
+    rows = shaped(pa.Table.from_batches(found), result_schema(shape.schema))
+    if not rows.num_rows:
+        return
+    ops, commits, ordinals = (rows.column(at).to_numpy() for at in range(3))
+    # The delete of an old key stands at the position of its row, and goes first.
+    rows = rows.take(pa.array(np.lexsort((ops != Op.DELETE, ordinals, commits))))
+    within: dict[str, tuple[int, int]] = {}
+    if shape.mode == "append":
+        made = change_rows(rows, shape, epoch)
+    elif shape.mode == "merge":
+        last = net(rows, shape.schema, shape.key)
+        made, within = net_rows(last, shape), bounds(last.rows, shape.schema, shape.key)
+    else:
+        rows = ended(rows, shape.schema, shape.key, emptied)
+        kept = versions(rows, shape.schema, shape.key)
+        first = emptied[0].place if emptied else None
+        made = history_rows(kept, shape, epoch, emptied=first)
+        within = bounds(kept.rows, shape.schema, shape.key)
+    if made.num_rows:
+        path = _new_path(folder)
+        pq.write_table(made, path, compression="zstd")
+        yield _receipt(Receipt(str(path), made.num_rows, within))
+
+
+def _rows_part(
+    shape: Shape, folder: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write rows of a baseline as they come."""
+    path, count = _new_path(folder), 0
+    writer: pq.ParquetWriter | None = None
+    try:
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            rows = pa.table(
+                own_columns(pa.Table.from_batches([batch]), shape, start=0),
+                names=batch.schema.names,
+            )
+            if writer is None:
+                writer = pq.ParquetWriter(path, rows.schema, compression="zstd")
+            writer.write_table(rows)
+            count += batch.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    if count:
+        yield _receipt(Receipt(str(path), count))
+
+
+def _new_path(folder: str) -> Path:
+    made = Path(folder)
+    made.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return made / f"part-{uuid.uuid4().hex}.parquet"
+
+
+def _receipt(receipt: Receipt) -> pa.RecordBatch:
+    text = msgspec.json.encode(receipt).decode()
+    return pa.RecordBatch.from_pydict(
+        {"receipt": [text]}, schema=pa.schema([("receipt", pa.string())])
+    )

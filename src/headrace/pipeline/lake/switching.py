@@ -1,0 +1,160 @@
+"""
+The commit that a baseline ends in: one, for whatever the table shows.
+
+A table of rows is replaced. A table of changes is told that all before is gone, where there is
+something, and then every row as an insert: who applies its changes in order has the right rows.
+Where changes that follow the baseline are told one by one, they take the place of those that the
+table had of the same time: some of them are in the baseline's rows. A history stays, and gets
+the difference: what is not the source's any more ends, and what it lacks begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.changelog.position import Position
+from headrace.pipeline.lake.rows import begins, emptied_row
+from headrace.pipeline.lake.shape import CHANGE, VALID, Shape
+from headrace.pipeline.lake.staging import Staging, joined
+from headrace.pipeline.lake.statements import ADDED, key, merge_history, value
+from headrace.pipeline.literals import quoted
+from headrace.targets.target import BaselineId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.pipeline.lake.commits import Commits
+    from headrace.pipeline.lake.note import Note
+    from headrace.pipeline.lake.table import LakeTable
+
+FILE_ROWS = 250_000
+"""Rows of a file: a MERGE writes every file anew that it touches, and finds them by key."""
+
+_POSITION = CHANGE[-1][0]
+Commit = Callable[["Commits", "Note"], bool]
+
+
+def staged_commit(
+    table: LakeTable,
+    staging: Staging,
+    at: Position,
+    baseline: BaselineId,
+    now: datetime,
+    session: SparkSession,
+) -> Commit:
+    """Return what makes the staged rows the table."""
+    shape = table.shape
+    if shape.mode == "merge":
+        frame = _by_key(staging.frame(session), shape, staging.row_count)
+        return _replacing(frame.toDF(*shape.names))
+    if table.ours:
+        table.check_fit()
+    if shape.mode == "append" and not baseline:
+        return _telling(table, staging, session)
+    if shape.mode == "append":
+        return _appending(table, staging, at, session, now)
+    frame = staging.frame(session)
+    if not table.ours:
+        return _replacing(_begun(frame, at).toDF(*shape.names))
+    return partial(_difference, frame, shape, at, now)
+
+
+def _replacing(frame: DataFrame) -> Commit:
+    return lambda table, note: table.replace(frame, note)
+
+
+def _appending(
+    table: LakeTable, staging: Staging, at: Position, session: SparkSession, now: datetime
+) -> Commit:
+    from pyspark.sql import functions as F
+
+    shape = table.shape
+    emptied, at = begins(staging.began, at)
+    frames = []
+    if table.ours:
+        frames.append(table.frame_of(emptied_row(shape, emptied, now)))
+    rows = staging.frame(session).select(
+        "*",
+        F.lit("insert"),
+        F.lit(at.commit).cast("bigint"),
+        F.lit(now).cast("timestamp"),
+        F.lit(str(at)),
+    )
+    frames += [rows, staging.told_frame(session)]
+    frame = joined(frames).toDF(*shape.names)
+    if not table.ours:
+        return _replacing(frame)
+    return partial(_behind, frame, emptied)
+
+
+def _telling(table: LakeTable, staging: Staging, session: SparkSession) -> Commit:
+    """Return what tells changes alone: those that the table does not have yet."""
+    from pyspark.sql import functions as F
+
+    frame = staging.told_frame(session).toDF(*table.shape.names)
+    if not table.ours:
+        return _replacing(frame)
+    if table.lost is None or staging.began is None:
+        new = frame.where(F.col(quoted(_POSITION)) > F.lit(str(table.position)))
+        return lambda found, note: found.append(new, note)
+    return partial(_behind, frame, staging.began)
+
+
+def _behind(frame: DataFrame, first: Position, table: Commits, note: Note) -> bool:
+    """Add rows that are from `first` on, in place of those that the table may have there."""
+    from pyspark.sql import functions as F
+
+    if table.rows().where(F.col(quoted(_POSITION)) >= F.lit(str(first))).isEmpty():
+        # Who follows the table is not shown a commit that removes rows where there are none.
+        return table.append(frame, note)
+    return table.append_from(frame, _POSITION, str(first), note)
+
+
+def _begun(frame: DataFrame, at: Position) -> DataFrame:
+    """Return rows as the first of a history: since when they are so is not known."""
+    from pyspark.sql import functions as F
+
+    never = F.lit(None).cast("timestamp")
+    return frame.select("*", never, never, F.lit(str(at)), F.lit(None).cast("string"))
+
+
+def _difference(
+    frame: DataFrame, shape: Shape, at: Position, now: datetime, table: Commits, note: Note
+) -> bool:
+    """End what is not so any more, and begin what the history lacks."""
+    from pyspark.sql import functions as F
+
+    own = [value(place) for place in range(len(shape.schema.columns))]
+    keys = [value(shape.schema.names.index(name)) for name in shape.key]
+    current = table.rows().where(F.col(quoted(VALID[1][0])).isNull())
+    current = current.select(*(F.col(quoted(name)) for name in shape.schema.names)).toDF(*own)
+    begun = frame.exceptAll(current)
+    ended = current.exceptAll(frame)
+    moment, where = F.lit(now).cast("timestamp"), F.lit(str(at))
+    no_time, no_text = F.lit(None).cast("timestamp"), F.lit(None).cast("string")
+    types = {field.name: field.dataType for field in frame.schema}
+    nothing = [F.lit(None).cast(types[name]).alias(name) for name in own]
+    no_key = [F.lit(None).cast(types[name]) for name in keys]
+    rows = joined(
+        [
+            ended.select(*nothing, no_time, moment, no_text, where, *keys, F.lit(False)),
+            begun.select(*own, moment, no_time, where, no_text, *no_key, F.lit(True)),
+        ]
+    ).toDF(
+        *(value(place) for place in range(len(shape.columns))),
+        *(key(place) for place in range(len(keys))),
+        ADDED,
+    )
+    ends = (VALID[1][0], VALID[3][0])
+    return table.merge(merge_history(table.table, shape.names, shape.key, ends), rows, note)
+
+
+def _by_key(frame: DataFrame, shape: Shape, row_count: int) -> DataFrame:
+    """Return the rows so that each file has a range of keys to itself."""
+    keys = [value(shape.schema.names.index(name)) for name in shape.key]
+    files = max(1, -(-row_count // FILE_ROWS))
+    frame = frame.repartitionByRange(files, *keys) if files > 1 else frame.coalesce(1)
+    return frame.sortWithinPartitions(*keys)

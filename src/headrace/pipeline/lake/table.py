@@ -1,0 +1,449 @@
+"""
+One table of a lake at work: which rows it has taken, and one commit a batch.
+
+```
+ batch ─▶ behind the table's position ─▶ net ─▶ commit number n+1, with the position in it
+                                                 └─ unknown outcome ─▶ read back, before anything
+```
+
+A commit whose number somebody else had first did nothing; then the table is read back as well,
+and the batch comes again. So nothing is applied twice, and nothing of a writer that was taken
+over from is applied at all. After each commit it is known whether somebody else's lies between it
+and our last one: then the rows are not ours any more, and are loaded anew at the next start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.schema import TableSchema
+from headrace.errors import BadTable, TableTaken, TargetError
+from headrace.observe.logs import logger
+from headrace.pipeline.failures import running
+from headrace.pipeline.lake.commits import Commits, Found
+from headrace.pipeline.lake.emptying import emptyings, ended
+from headrace.pipeline.lake.looking import CUT_OFF
+from headrace.pipeline.lake.memory import LakeHome, Memory
+from headrace.pipeline.lake.naming import Where
+from headrace.pipeline.lake.net import bounds, fresh, net, versions
+from headrace.pipeline.lake.note import FORMAT, LOAD, Note
+from headrace.pipeline.lake.parts import Staged, stage_changes, stage_rows
+from headrace.pipeline.lake.rows import (
+    history_rows,
+    net_rows,
+    source_names,
+    told_rows,
+    upserts,
+)
+from headrace.pipeline.lake.sessions import Sessions
+from headrace.pipeline.lake.shape import VALID, Shape
+from headrace.pipeline.lake.staging import Staging
+from headrace.pipeline.lake.statements import GONE, merge_history, merge_rows
+from headrace.targets.target import Batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_log = logger(__name__)
+_ENDS = (VALID[1][0], VALID[3][0])
+
+
+class LakeTable:
+    """One table in a format that keeps our notes. For the thread that writes."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        where: Where,
+        home: LakeHome,
+        memory: Memory,
+        sessions: Sessions,
+        *,
+        adopt: bool,
+        compact_every: int,
+    ) -> None:
+        self.shape = shape
+        self.where = where
+        self.position = ORIGIN
+        """Everything up to here is in the table, or was nothing for it."""
+        self.lost: str | None = None
+        """Why its rows are not those that were left there; None: they are."""
+        self._home = home
+        self._memory = memory
+        self._sessions = sessions
+        self._adopt = adopt
+        self._compact_every = compact_every
+        self._writer = uuid.uuid4().hex
+        self._number = 0
+        self._version: int | None = None
+        """Up to which commit, of whomever, its history is known and right."""
+        self._baseline = 0
+        self._commits = 0
+        self._unknown = True
+        """Whether it must be read back before anything else."""
+        self.ours = False
+        """Whether the table is there, with a commit of ours."""
+
+    @property
+    def name(self) -> str:
+        """The source's table."""
+        return self.shape.schema.table
+
+    @property
+    def staging_folder(self) -> Path:
+        """Where rows of a baseline wait, of every life of this table."""
+        return Path(self._home.files.path("tables")) / "staging" / self._home.pipeline / self._safe
+
+    @property
+    def _parts_folder(self) -> Path:
+        """Where executors prepare batches: within the folder that every start empties."""
+        return self.staging_folder / "batches"
+
+    @property
+    def _safe(self) -> str:
+        # A table's name may hold what a path may not, be longer, or Spark takes it for a pattern.
+        return hashlib.sha256(self.name.encode()).hexdigest()
+
+    def open(self, at: Position) -> None:
+        """Find the table, and where it is; `at` is what the engine knows."""
+        self.lost = None
+        self._version = self._memory.version(self.name)
+        with self._running():
+            self._take(self._table().found(self._version), at)
+            if self.ours and self.lost is None and (misfit := self._misfit()) is not None:
+                self.lost = misfit
+            if self.ours:
+                self._table().register()
+        if self.lost is not None:
+            _log.warning("table is loaded anew", table=self.name, why=self.lost)
+
+    def write(self, batch: Batch, rows: pa.Table, staged: Staged | None = None) -> Position:
+        """Take one table's share of a batch, in one commit; `staged` is in place of the rows."""
+        self.settle()
+        if batch.last <= self.position:
+            return self.position
+        if staged is not None and staged.after != self.position:
+            # Read back since: it has some of these changes, and they must not be told twice.
+            raise TargetError("The table has moved: the batch comes again", table=self.name)
+        rows = fresh(rows, batch.epoch, self.position)
+        emptied = batch.truncates.get(self.name)
+        if emptied is not None and emptied <= self.position:
+            emptied = None
+        if not (rows.num_rows or (staged and staged.row_count)) and emptied is None:
+            # Nothing of it is ours: the engine remembers how far that was, not the table.
+            self.position = batch.last
+            return self.position
+        with self._running(batch=batch.id):
+            commit = self._staged(staged, rows, emptied) if staged else None
+            if commit is None:
+                make = {"merge": self._merge, "append": self._append, "history": self._keep}
+                commit = make[self.shape.mode](batch, rows, emptied)
+            self._commit(commit, batch.last, batch.id)
+            if staged:
+                shutil.rmtree(self._parts_folder, ignore_errors=True)
+            self._tidy()
+        return self.position
+
+    def stage(self, frame: DataFrame, epoch: int, emptied: Position | None) -> Staged:
+        """Let executors prepare a batch; nobody sees it before it is written."""
+        self.settle()
+        if emptied is not None and emptied <= self.position:
+            emptied = None  # the table has it, and what came since must not be ended again
+        # What an attempt before this one left: the last one counts.
+        shutil.rmtree(self._parts_folder, ignore_errors=True)
+        folder = self._parts_folder / uuid.uuid4().hex
+        with self._running():
+            return stage_changes(frame, self.shape, folder, epoch, self.position, emptied)
+
+    def stage_rows(self, frame: DataFrame, folder: Path) -> Staged:
+        """Let executors prepare rows of a baseline."""
+        with self._running():
+            return stage_rows(frame, self.shape, folder)
+
+    def settle(self) -> None:
+        """Read the table back where it is not known how far it is; raise where it is not ours."""
+        self._read_back()
+        if self.lost is not None:
+            raise self._not_ours(self.lost)
+
+    def _read_back(self) -> None:
+        if not self._unknown:
+            return
+        with self._running():
+            found = self._table().found(self._version)
+            note = None if found is None else found.note
+            if note is not None and note.number > self._number and note.writer != self._writer:
+                # Another life of the engine has committed since. It is the later one, unless it
+                # was about to end when this one began; the engine knows.
+                self._home.check()
+            self._take(found, self.position)
+
+    def _not_ours(self, why: str) -> TableTaken:
+        return TableTaken(
+            f"The table is not what was left there: {why}",
+            remedy="Let nobody else write to it, and restart the engine: it is loaded anew.",
+            table=self.where.shown,
+        )
+
+    def switch(self, staging: Staging, at: Position, baseline: int) -> None:
+        """Make staged rows the table, in one commit."""
+        from headrace.pipeline.lake.switching import staged_commit
+
+        self._read_back()
+        with self._running(baseline=baseline):
+            if self.ours and self.shape.mode != "merge":
+                # It is added to: of columns that came while it was lost nobody has told it.
+                self._widen(self.shape)
+            session = self._sessions.session()
+            commit = staged_commit(self, staging, at, baseline, self.time(), session)
+            before, self._baseline = self._baseline, baseline
+            try:
+                self._commit(partial(commit, self._table()), at, f"{LOAD}{baseline}")
+            except BaseException:
+                self._baseline = before
+                raise
+            self.position, self.lost = at, None
+            self._table().register()
+
+    def add_columns(self, schema: TableSchema) -> None:
+        """Take more columns; those that are there already stay. A lost table is loaded so."""
+        shape = self.shape.with_schema(schema)
+        self._read_back()
+        if self.ours and self.lost is None:
+            with self._running():
+                self._widen(shape)
+        self.shape = shape
+
+    def frame_of(self, rows: pa.Table) -> DataFrame:
+        """Return rows of Arrow as a frame of this writer's session."""
+        return self._sessions.frame(rows)
+
+    # -- inside ---------------------------------------------------------------------------
+
+    def _table(self) -> Commits:
+        return self._sessions.table(self.where)
+
+    def _widen(self, shape: Shape) -> None:
+        """Add the columns that the table lacks."""
+        from pyspark.sql.types import StructField
+
+        from headrace.pipeline.shapes import spark_type
+
+        table = self._table()
+        have = set(table.schema().names)
+        new = [
+            StructField(name, spark_type(type)) for name, type in shape.columns if name not in have
+        ]
+        if new:
+            table.add_columns(new)
+
+    def _merge(
+        self, batch: Batch, rows: pa.Table, emptied: Position | None
+    ) -> Callable[[Note], bool]:
+        shape, table = self.shape, self._table()
+        found = net(rows, shape.schema, shape.key)
+        if emptied is not None:
+            # One commit: all rows are gone, and those that came since are there.
+            frame = self._named(self.frame_of(upserts(found, shape)))
+            return partial(table.empty, frame)
+        statement = self._merging(table, bounds(found.rows, shape.schema, shape.key))
+        return partial(table.merge, statement, self.frame_of(net_rows(found, shape)))
+
+    def _merging(self, table: Commits, within: Mapping[str, tuple[int, int]]) -> str:
+        return merge_rows(table.table, self.shape.names, self.shape.key, within)
+
+    def _append(
+        self, batch: Batch, rows: pa.Table, emptied: Position | None
+    ) -> Callable[[Note], bool]:
+        told = told_rows(rows, self.shape, batch.epoch, emptied, self.time())
+        return partial(self._table().append, self._named(self.frame_of(told)))
+
+    def _keep(
+        self, batch: Batch, rows: pa.Table, emptied: Position | None
+    ) -> Callable[[Note], bool]:
+        shape, table = self.shape, self._table()
+        truncates = emptyings(rows, emptied, self.time())
+        found = versions(ended(rows, shape.schema, shape.key, truncates), shape.schema, shape.key)
+        first = truncates[0] if truncates else None
+        told = history_rows(found, shape, batch.epoch, emptied=first.place if first else None)
+        within = bounds(found.rows, shape.schema, shape.key)
+        keeping = self._keeping(table, within, first.told(batch.epoch) if first else None)
+        return partial(table.merge, keeping, self.frame_of(told))
+
+    def _keeping(
+        self,
+        table: Commits,
+        within: Mapping[str, tuple[int, int]],
+        emptied: tuple[int, str] | None,
+    ) -> str:
+        names, key = self.shape.names, self.shape.key
+        return merge_history(table.table, names, key, _ENDS, within, emptied)
+
+    def _staged(
+        self, staged: Staged, rows: pa.Table, emptied: Position | None
+    ) -> Callable[[Note], bool] | None:
+        """Return the commit of what executors prepared; None where that is nothing."""
+        if not staged.row_count:
+            return None
+        shape, table = self.shape, self._table()
+        frame = self._sessions.read(source_names(shape), staged.paths)
+        if shape.mode == "append":
+            return partial(table.append, self._named(frame))
+        if shape.mode == "merge":
+            if emptied is not None:
+                own = frame.where(f"NOT {GONE}").drop(GONE)
+                return partial(table.empty, self._named(own))
+            return partial(table.merge, self._merging(table, staged.bounds), frame)
+        return partial(table.merge, self._keeping(table, staged.bounds, staged.emptied), frame)
+
+    def _named(self, frame: DataFrame) -> DataFrame:
+        return frame.toDF(*self.shape.names)
+
+    def _commit(self, commit: Callable[[Note], bool], at: Position, batch: str) -> None:
+        note = Note(
+            FORMAT,
+            self._memory.owner,
+            self._writer,
+            self._number + 1,
+            str(at),
+            self._home.lineage(),
+            self._baseline,
+            batch,
+            self.name,
+        )
+        self._unknown = True
+        if not commit(note):
+            raise TargetError(
+                "Another writer was quicker: the table is read back, and the batch comes again",
+                table=self.where.shown,
+            )
+        table = self._table()
+        version, lost = self._followed(table) if self.ours else (table.committed(), None)
+        # Asked for once: it stays the same until the table is another one, or was lost.
+        known = self._memory.identity(self.name) if self.ours and not note.loads else None
+        self._number, self.position = note.number, at
+        self._unknown, self.ours = False, True
+        self._commits += 1
+        self._version, self.lost = version, lost
+        self._memory.remember(self.name, note.number, known or table.identity(), version)
+        if lost is not None:
+            raise self._not_ours(lost)
+
+    def _followed(self, table: Commits) -> tuple[int | None, str | None]:
+        """Return how far the table is known after a commit, and what is wrong with it."""
+        version, before = table.committed(), self._version
+        if before is not None and version == before + 1:
+            return version, None
+        found = table.found(before)
+        if found is None or found.note is None:
+            return before, "the table is gone"
+        return self._judged(found, found.note, -1 if before is None else before + 1)
+
+    def _judged(self, found: Found, note: Note, least: int) -> tuple[int | None, str | None]:
+        """Return how far a table of ours is known, and what is wrong with it."""
+        # A load begins anew, whatever was there before.
+        if found.version < least and not note.loads:
+            return self._version, "the table was put back to an earlier version, or made anew"
+        if found.others is not None:
+            cut_off = found.others == CUT_OFF
+            why = CUT_OFF if cut_off else f"somebody else changed its rows ({found.others})"
+            return self._version, why
+        return found.version, None
+
+    def _take(self, found: Found | None, at: Position) -> None:
+        """Take up what the table's history says."""
+        note = None if found is None else found.note
+        last = self._memory.last(self.name)
+        known = last > 0 or at > ORIGIN
+        if found is not None and note is not None and self._is_mine(note):
+            why = self.lost if note.number == self._number else None
+            self.ours = True
+            self._number, self._baseline = note.number, note.baseline
+            self.position = max(note.at, at)
+            known_to = -1 if self._version is None else self._version
+            self._version, self.lost = self._judged(found, note, known_to)
+            if note.number < last:
+                self.lost = "the table was put back to an earlier version"
+            elif self.lost is None and not self._same_as_before():
+                self.lost = "the table was made anew"
+            # Found out before, and nothing of ours came since.
+            self.lost = self.lost or why
+        elif found is not None and note is None and last and self._same_as_before():
+            # Its rows are to be gone on with, as a load does it, and not to be replaced by one.
+            self.ours = True
+            self._number = max(last, found.number)
+            self.lost = CUT_OFF
+        else:
+            if found is not None and not self._adopt:
+                raise self._taken(note)
+            self.ours = False
+            self._number = 0 if found is None else found.number
+            self.lost = "the table is gone, or was made anew" if known else None
+        self._unknown = False
+
+    def _is_mine(self, note: Note) -> bool:
+        return note.owner == self._memory.owner and note.table in ("", self.name)
+
+    def _same_as_before(self) -> bool:
+        """Whether it is the table that was last committed to, as its format tells tables apart."""
+        known = self._memory.identity(self.name)
+        return known is None or known == self._table().identity()
+
+    def _misfit(self) -> str | None:
+        """Return why a table of ours cannot take rows of this shape; None: it can."""
+        from headrace.pipeline.shapes import spark_type
+
+        have = {field.name: field.dataType for field in self._table().schema()}
+        for name, type in self.shape.columns:
+            if name not in have:
+                return f"it lacks the column {name}"
+            if have[name].simpleString() != spark_type(type).simpleString():
+                return f"its column {name} has another type"
+        return None
+
+    def check_fit(self) -> None:
+        """Raise where rows are to be added to a table that is not of this shape."""
+        if (misfit := self._misfit()) is not None:
+            raise BadTable(
+                f"The table cannot be gone on with: {misfit}",
+                remedy="Name another table, whose columns are made as they are needed.",
+                table=self.where.shown,
+            )
+
+    def _taken(self, note: Note | None) -> TableTaken:
+        if note is None:
+            return TableTaken(
+                "There is a table already, and it is not ours", table=self.where.shown
+            )
+        if note.owner == self._memory.owner:
+            return TableTaken(
+                "Another table of this pipeline is kept here",
+                table=self.where.shown,
+                kept=note.table,
+            )
+        return TableTaken(
+            "Another pipeline writes to this table",
+            table=self.where.shown,
+            pipeline=note.owner.partition("/")[0],
+        )
+
+    def _tidy(self) -> None:
+        if self._compact_every and self._commits % self._compact_every == 0:
+            self._table().compact()
+
+    def time(self) -> datetime:
+        """Return what time it is."""
+        return datetime.fromtimestamp(self._home.clock(), UTC)
+
+    def _running(self, **facts: object) -> Any:
+        return running(pipeline=self._home.pipeline, table=self.name, **facts)

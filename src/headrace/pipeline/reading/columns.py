@@ -1,0 +1,232 @@
+"""
+The columns of a frame: the table's own, then ours.
+
+A frame has the columns that the table had when it was made. Segments that were written under
+another schema are brought into its form where that changes no value: a column that is younger
+than a change has what such rows have in it, a column is known again under another name by its
+id. Whatever cannot be brought so is a change of schema, which is told (R23b).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+
+from headrace.changelog.schema import Column, TableSchema
+from headrace.config.nearest import nearest
+from headrace.errors import BadSchema, ColumnsChanged, UnknownColumn
+from headrace.pipeline.reading.options import Options
+from headrace.pipeline.reading.predicates import Predicate, columns_of, parse_where
+
+CHANGE_TYPE: Final = "_change_type"
+COMMIT_VERSION: Final = "_commit_version"
+COMMIT_TIMESTAMP: Final = "_commit_timestamp"
+POSITION: Final = "_position"
+
+OURS: Final[Mapping[str, pa.DataType]] = {
+    CHANGE_TYPE: pa.utf8(),
+    COMMIT_VERSION: pa.int64(),
+    COMMIT_TIMESTAMP: pa.timestamp("us", "UTC"),
+    POSITION: pa.utf8(),
+}
+"""What a frame tells of each row, behind the table's columns."""
+
+UNSENT: Final = "_unsent"
+EXACT: Final = "_exact"
+MARKS: Final[Mapping[str, pa.DataType]] = {
+    UNSENT: pa.list_(pa.utf8()),
+    EXACT: pa.map_(pa.utf8(), pa.utf8()),
+}
+"""Behind those, on request: columns that were not sent, and texts of values that did not fit."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a DataFrame shows of a table."""
+
+    schema: TableSchema
+    schema_id: int
+    shown: tuple[Column, ...]
+    """The table's columns in it."""
+
+    chosen: bool = False
+    """Whether somebody chose them: then a column that is added later is not missed."""
+
+    where: Predicate | None = field(default=None, repr=False)
+    """Not shown: it has values in it."""
+
+    marks: bool = False
+
+    @cached_property
+    def wanted(self) -> tuple[Column, ...]:
+        """The columns that are read: those that are shown, and those that `where` looks at."""
+        names = {column.name for column in self.shown}
+        asked = () if self.where is None else columns_of(self.where)
+        more = dict.fromkeys(name for name in asked if name not in names and name not in OURS)
+        return (*self.shown, *(self.schema.column(name) for name in more))
+
+    @property
+    def pruned(self) -> bool:
+        """Whether less than everything is read."""
+        return self.where is not None or len(self.shown) < len(self.schema.columns)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """Its columns, as they are handed to Spark."""
+        fields = [pa.field(column.name, edge(column.type.arrow)) for column in self.shown]
+        fields += [pa.field(name, type) for name, type in self.ours.items()]
+        return pa.schema(fields)
+
+    @property
+    def ours(self) -> Mapping[str, pa.DataType]:
+        """Our columns in it."""
+        return {**OURS, **MARKS} if self.marks else OURS
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a column of a frame is had from a segment."""
+
+    column: Column
+    """As the frame has it."""
+
+    source: str | None
+    """Its name in the segment; None: the segment does not have it."""
+
+    field: int
+    dropped: bool = False
+    """Whether the segment has it no more; otherwise it does not have it yet."""
+
+
+def frame_of(schema: TableSchema, schema_id: int, options: Options) -> Frame:
+    """Return the frame that was asked for; `UnknownColumn`, `BadExpression` or `BadSchema`."""
+    shown = schema.columns
+    if options.columns is not None:
+        shown = tuple(_column(schema, name) for name in dict.fromkeys(options.columns))
+    types = {column.name: column.type for column in schema.columns}
+    where = None if options.where is None else parse_where(options.where, types)
+    frame = Frame(schema, schema_id, shown, options.columns is not None, where, options.marks)
+    taken = [column.name for column in shown if column.name in frame.ours]
+    if taken:
+        raise BadSchema(
+            "A column of the table has a name of ours",
+            table=schema.table,
+            columns=" ".join(taken),
+            remedy="Choose the others with the option columns, or rename it at the source.",
+        )
+    return frame
+
+
+def fits(frame: Frame, schema: TableSchema, age: int, *, adapt: bool) -> tuple[Fit, ...]:
+    """
+    Return how each wanted column is had from segments of that schema.
+
+    `age` is above 0 where it came before the frame's, below 0 where it came later: which columns
+    there are does not tell, as the youngest one may have been dropped since, or not be there yet.
+    `ColumnsChanged` where the table's columns changed in a way that somebody must know of;
+    with `adapt`, only where a value cannot be brought into the frame's type.
+    """
+    if age == 0:
+        return tuple(Fit(column, column.name, column.field) for column in frame.wanted)
+    there = {column.field: column for column in schema.columns}
+    changed = _beside(frame, schema, age)
+    found = []
+    for column in frame.wanted:
+        known = there.get(column.field)
+        if known is None:
+            if age < 0:
+                changed.append(f"{column.name} dropped")
+            found.append(Fit(column, None, column.field, dropped=age < 0))
+            continue
+        if known.type != column.type:
+            changed.append(f"{column.name} retyped to {known.declared or known.type}")
+            if not _widens(known.type.arrow, column.type.arrow):
+                adapt = False
+        elif known.name != column.name and age < 0:
+            changed.append(f"{column.name} renamed to {known.name}")
+        found.append(Fit(column, known.name, column.field))
+    if changed and not adapt:
+        raise ColumnsChanged(
+            "The table's columns changed",
+            table=schema.table,
+            changed="; ".join(changed),
+            remedy="Load it and start the query again: a new load() has the columns as they are"
+            " now. Or keep those that it has, where every value fits them:"
+            " onSchemaChange=continue; or choose others with the option columns.",
+        )
+    return tuple(found)
+
+
+_BOOLEANS: Final = {"t": "true", "f": "false"}
+"""As PostgreSQL writes them."""
+
+
+def filled(fit: Fit, count: int) -> pa.Array:
+    """Return what rows from before a column have in it; null in one that was dropped."""
+    text, shape = fit.column.missing, fit.column.type.arrow
+    if text is None or fit.dropped:
+        return pa.nulls(count, shape)
+    if pa.types.is_boolean(shape):
+        text = _BOOLEANS.get(text, text)
+    try:
+        return pa.repeat(pa.scalar(text).cast(shape), count)
+    except pa.ArrowException as error:
+        raise ColumnsChanged(
+            "What older rows have in a column cannot be read",
+            column=fit.column.name,
+            remedy="Begin at a baseline or a later position, or leave the column out.",
+        ) from error
+
+
+def edge(shape: pa.DataType) -> pa.DataType:
+    """Return Arrow's type as Spark takes it from a source: it knows no binary of fixed size."""
+    if pa.types.is_fixed_size_binary(shape):
+        return pa.binary()
+    if pa.types.is_struct(shape):
+        return pa.struct([pa.field(field.name, edge(field.type)) for field in shape])
+    return shape
+
+
+def _beside(frame: Frame, schema: TableSchema, age: int) -> list[str]:
+    """Return what changed that no wanted column tells."""
+    found = []
+    if not frame.chosen and age < 0:
+        ours = {column.field for column in frame.schema.columns}
+        found += [f"{column.name} added" for column in schema.columns if column.field not in ours]
+    keys = [[each.column(name).field for name in each.key] for each in (frame.schema, schema)]
+    if keys[0] != keys[1]:
+        found.append("key")
+    return found
+
+
+_WIDER: Final = {
+    pa.int16(): (pa.int32(), pa.int64()),
+    pa.int32(): (pa.int64(),),
+    pa.float32(): (pa.float64(),),
+}
+
+
+def _widens(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether every value of one type is one of the other."""
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        whole = new.precision - new.scale >= old.precision - old.scale
+        return bool(whole and new.scale >= old.scale)
+    return new == old or new in _WIDER.get(old, ())
+
+
+def _column(schema: TableSchema, name: str) -> Column:
+    try:
+        return schema.column(name)
+    except KeyError:
+        near = nearest(name, schema.names)
+        raise UnknownColumn(
+            "The table has no such column",
+            table=schema.table,
+            column=name,
+            columns=" ".join(schema.names),
+            remedy=f"Did you mean {near}?" if near else "Choose among those that are listed.",
+        ) from None

@@ -1,0 +1,320 @@
+"""
+The readers that Spark calls, of a part of the log and of all that comes.
+
+A reader holds what was asked for and opens the log when it is first needed; Spark makes one in
+each process that plans, and sends it to the executors, where `read` finds everything it needs
+in its partition. Names in camel case end here and in `source`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from headrace.changelog.log import LogReader
+from headrace.changelog.position import ORIGIN, Position
+from headrace.errors import ChangesMissing
+from headrace.pipeline.reading.advancing import idle_offset, next_offset
+from headrace.pipeline.reading.columns import Frame, frame_of
+from headrace.pipeline.reading.keeping import Keeper, needed
+from headrace.pipeline.reading.offsets import NEWEST_BASELINE, Offset
+from headrace.pipeline.reading.options import Options
+from headrace.pipeline.reading.places import opened, wait_for
+from headrace.pipeline.reading.planning import between, grouped
+from headrace.pipeline.reading.slices import Slice, Task, read_slice
+from headrace.pipeline.reading.starting import (
+    Asked,
+    exact_from,
+    first_offset,
+    last_position,
+    least_end,
+    newest_baseline,
+)
+from headrace.pipeline.reading.told import told
+
+try:  # since Spark 4.2
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    HAS_LIMITS = True
+except ImportError:  # pragma: no cover - Spark 4.1
+    HAS_LIMITS = False
+
+    class ReadLimit:  # type: ignore[no-redef]
+        """What this version does not have."""
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """What this version does not have."""
+
+    @dataclass
+    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
+        """What this version does not have."""
+
+        max_rows: int
+
+    @dataclass
+    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
+        """What this version does not have."""
+
+
+IDLE_SECONDS = 60.0
+"""A query without rows moves on so often: seldom, as it costs Spark a job (R34)."""
+
+
+@dataclass(frozen=True)
+class Partition(InputPartition):
+    """What one task reads."""
+
+    task: Task
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table of a log, as it was when the DataFrame was made."""
+
+    data: str
+    source: str
+    schema_id: int
+
+
+class _Reader:
+    """What both kinds of reader share: the log, opened when it is first needed."""
+
+    def __init__(self, options: Options, place: Place) -> None:
+        self._options = options
+        self._place = place
+        self._opened: Asked | None = None
+        self._keeper: Keeper | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # To the executors goes what was asked for; the log stays.
+        return {**self.__dict__, "_opened": None, "_keeper": None}
+
+    def _frame(self, log: LogReader) -> Frame:
+        return framed(log, self._place, self._options)
+
+    def _asked(self) -> Asked:
+        """Return the log as it is now."""
+        if self._opened is None:
+            log = opened(self._place.data, self._place.source)
+            self._opened = Asked(log, self._options, self._frame(log))
+            if self._options.reader is not None:
+                self._keeper = Keeper(
+                    self._place.data,
+                    self._place.source,
+                    self._options.reader,
+                    self._options.lease,
+                )
+        else:
+            self._opened.log.refresh()
+        return self._opened
+
+    def _keep(self, asked: Asked, at: Offset) -> None:
+        if self._keeper is not None:
+            self._keeper.keep(needed(asked, at), asked.log)
+
+    def _partitions(self, asked: Asked, slices: Sequence[Slice]) -> list[Partition]:
+        task = Task(
+            self._place.data,
+            self._place.source,
+            asked.frame,
+            self._options.images,
+            self._options.on_truncate == "row",
+        )
+        return [Partition(task, tuple(group)) for group in grouped(slices)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition; on an executor."""
+        if isinstance(partition, Partition):
+            with told():
+                for each in partition.slices:
+                    yield from read_slice(partition.task, each)
+
+
+class HeadraceReader(_Reader, DataSourceReader):
+    """Reads a part of the log, to its end as it is when the query is planned."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what each task reads."""
+        with told():
+            asked = self._asked()
+            start = first_offset(asked.log, self._options)
+            if start.waits:
+                start, end = self._from_baseline(asked)
+            else:
+                end = Offset(last_position(asked.log, self._options))
+            self._keep(asked, start)
+            return self._partitions(asked, between(asked, start, end))
+
+    def _from_baseline(self, asked: Asked) -> tuple[Offset, Offset]:
+        """Return from a baseline to where the result is exact at the earliest (R11)."""
+
+        def exact() -> bool | None:
+            asked.log.refresh()
+            found = newest_baseline(asked)
+            return (
+                found is not None and last_position(asked.log, self._options) >= (found.window[1])
+            ) or None
+
+        if wait_for(exact, self._options.wait) is None:
+            raise _no_baseline(asked)
+        found = newest_baseline(asked)
+        assert found is not None
+        start = Offset(found.window[0], found.baseline, 0)
+        return start, Offset(last_position(asked.log, self._options))
+
+
+class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the log."""
+
+    def __init__(self, options: Options, place: Place) -> None:
+        super().__init__(options, place)
+        self._first: Offset | None = None
+        """Where it begins, if it is a query without a checkpoint."""
+        self._seen: Offset | None = None
+        self._answered: Offset | None = None
+        self._upto: Position | None = None
+        self._moved = time.monotonic()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a query without a checkpoint begins; asked more than once."""
+        with told():
+            asked = self._asked()
+            if self._first is None:
+                self._first = first_offset(asked.log, self._options)
+            self._keep(asked, self._first)
+            self._seen = self._seen or self._first
+            return self._first.as_json()
+
+    def latestOffset(
+        self, start: Mapping[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
+        """Return where the next batch ends; asked some eighty times a second."""
+        with told():
+            asked = self._asked()
+            at = Offset.parse(start) if start is not None else self._seen
+            if at is None:
+                # Spark 4.1 does not tell where a query stands that was started again.
+                end = self._from_anywhere(asked)
+                if end == self._answered:  # and nothing was planned: it stands there
+                    self._keep(asked, end)
+                self._answered = end
+                return end.as_json()
+            self._keep(asked, at)
+            if self._upto is not None and at.baseline is not None:
+                self._upto = max(self._upto, self._await_exact(asked, at, self._upto))
+            found = next_offset(asked, at, getattr(limit, "max_rows", None), self._upto)
+            if found == at and self._upto is None:
+                found = self._idle(asked, at)
+            if found != at:
+                self._moved = time.monotonic()
+                if at == self._first and not at.waits:
+                    found = replace(found, since=at.position)
+            return found.as_json()
+
+    def _from_anywhere(self, asked: Asked) -> Offset:
+        """Return an end that is right wherever the checkpoint stands: all there is."""
+        number = None
+        if self._options.start == "baseline":
+            # It may wait for one still. The end lies beyond the window of that one, so that
+            # naming it makes no difference to a query that is further.
+            self._await_exact(asked, NEWEST_BASELINE, ORIGIN)
+            found = newest_baseline(asked)
+            number = None if found is None else found.baseline
+        end = least_end(asked.log, self._options)
+        return Offset(end, number, None, asked.log.lineage or "")
+
+    def _idle(self, asked: Asked, at: Offset) -> Offset:
+        if time.monotonic() - self._moved < IDLE_SECONDS:
+            return at
+        return idle_offset(asked, at)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return how much a batch may hold."""
+        most = self._options.most_rows
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return where the log ends, for the query's progress."""
+        with told():
+            return Offset(self._asked().log.end).as_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take the log's end as it is now for the end."""
+        with told():
+            self._upto = self._asked().log.end
+
+    def _await_exact(self, asked: Asked, at: Offset, upto: Position) -> Position:
+        """Return an end from which on what began with a baseline is exact (R11)."""
+
+        def there() -> Position | None:
+            asked.log.refresh()
+            newest = newest_baseline(asked) if at.waits else None
+            exact = exact_from(asked, at) if newest is None else newest.window[1]
+            if exact is None:
+                return None if at.waits else upto
+            return upto if exact <= upto else asked.log.end if exact <= asked.log.end else None
+
+        found = wait_for(there, self._options.wait)
+        if found is None:
+            raise _no_baseline(asked)
+        return found
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return what each task of a batch reads."""
+        with told():
+            asked = self._asked()
+            first, last = Offset.parse(start), Offset.parse(end)
+            self._seen = last
+            if first == last:
+                return []
+            first = _begun(first, last, fresh=first == self._first)
+            self._keep(asked, first)
+            return self._partitions(asked, between(asked, first, last))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let go of what is done; called when the next batch is planned, never while idle."""
+        if self._options.reader is None:
+            return
+        with told():
+            asked = self._asked()
+            assert self._keeper is not None
+            self._keeper.move(needed(asked, Offset.parse(end)), asked.log)
+
+    def stop(self) -> None:
+        """End; the lease goes on, so that a query that is started again finds its place."""
+
+
+def _begun(first: Offset, last: Offset, *, fresh: bool) -> Offset:
+    """
+    Return where a batch began when it was planned.
+
+    Of the first one Spark knows only where a query would begin now: the log may have been
+    pruned since, or have grown. Its end knows better.
+    """
+    if last.since is not None:
+        return Offset(last.since, lineage=last.lineage)
+    return NEWEST_BASELINE if fresh and last.baseline is not None else first
+
+
+def _no_baseline(asked: Asked) -> ChangesMissing:
+    return ChangesMissing(
+        "There is no baseline of this table yet, or the log has not come to where it is exact",
+        table=asked.table,
+        remedy="Wait until the engine is ready (await_ready), or give it longer: wait=60s.",
+    )
+
+
+def framed(log: LogReader, place: Place, options: Options) -> Frame:
+    """Return what a DataFrame shows of a table."""
+    return frame_of(log.schema(options.table, place.schema_id), place.schema_id, options)

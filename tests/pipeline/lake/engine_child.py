@@ -1,0 +1,59 @@
+"""
+An engine with a Delta table as its target, in a process of its own that may be killed.
+
+`python -m tests.pipeline.lake.engine_child FOLDER` follows the bank there, says `ready`, and
+answers each line: `check` with `right` once the table equals the bank, or with what is wrong;
+`kill` with `killed` when its JVM is dead.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+import headrace as hr
+from headrace.errors import HeadraceError
+from headrace.pipeline import jvm
+from headrace.pipeline.failures import running
+from tests.pipeline.lake.engine_stories import LONG, Bank, check_versions, read, seen
+
+
+def main(folder: Path) -> None:
+    bank = Bank(folder)
+    path = folder / "lake"
+    with bank.engine(("accounts", hr.table(path=str(path), compact_every=4)), spark=None) as engine:
+        say("ready" if engine.await_ready(LONG) else "not ready")
+        runner = engine._spark
+        assert runner is not None
+
+        def equal() -> bool:
+            try:
+                with running():
+                    return read(runner.spark, path) == bank.rows()
+            except HeadraceError:
+                return False  # its Spark died, and is started again
+
+        for line in sys.stdin:
+            try:
+                if line.strip() == "kill":
+                    assert jvm.running is not None
+                    os.kill(jvm.running.machine.process.pid, signal.SIGKILL)
+                    say("killed")
+                    continue
+                assert seen(equal), "the table is another"
+                check_versions(runner.spark, path)
+            except Exception:  # noqa: BLE001  # It is told to whoever asked.
+                say(repr(traceback.format_exc()))
+            else:
+                say("right")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

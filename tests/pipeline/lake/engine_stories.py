@@ -1,0 +1,193 @@
+"""An engine with SQLite as the source and tables of a lake as targets."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import headrace as hr
+from headrace.pipeline.session import Spark
+from tests.pipeline.lake.stories import Place, story
+
+LONG = 300.0
+"""Seconds until a story gives up: each commit takes some, on a busy machine many."""
+
+ACCOUNTS = 40
+MONEY = 100
+
+
+class Bank:
+    """Accounts whose money moves, and never becomes more or less within a transaction."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "bank.db"
+        self.data = folder / "data"
+        self.app = sqlite3.connect(self.path, isolation_level=None, timeout=60)
+        self._chance = random.Random(7)
+
+    def made(self) -> Bank:
+        self.app.execute("pragma journal_mode = wal")
+        self.app.execute(
+            "create table accounts (id integer primary key, owner text, money integer)"
+        )
+        rows = [(number, f"owner {number}", MONEY) for number in range(ACCOUNTS)]
+        self.app.executemany("insert into accounts values (?, ?, ?)", rows)
+        return self
+
+    def work(self, transactions: int) -> None:
+        """Move money, between rows that come, go and change their keys."""
+        for _ in range(transactions):
+            self.app.execute("begin")
+            for _ in range(self._chance.randint(1, 4)):
+                self._step()
+            self.app.execute("commit")
+
+    def _step(self) -> None:
+        ids = [id for (id,) in self.app.execute("select id from accounts")]
+        one, other = self._chance.sample(ids, 2)
+        fresh = max(ids) + 1
+        move = "update accounts set money = money + ? where id = ?"
+        match self._chance.choice(["move", "move", "rename", "split", "join", "key"]):
+            case "move":
+                self.app.executemany(move, [(-7, one), (7, other)])
+            case "rename":
+                self.app.execute("update accounts set owner = ? where id = ?", ("new", one))
+            case "split":
+                self.app.execute(move, (-1, one))
+                self.app.execute("insert into accounts values (?, 'split', 1)", (fresh,))
+            case "join" if len(ids) > ACCOUNTS // 2:
+                (money,) = self.app.execute(
+                    "select money from accounts where id = ?", (one,)
+                ).fetchone()
+                self.app.execute(move, (money, other))
+                self.app.execute("delete from accounts where id = ?", (one,))
+            case _:
+                self.app.execute("update accounts set id = ? where id = ?", (fresh, one))
+
+    def rows(self) -> list[tuple[object, ...]]:
+        return self.app.execute("select * from accounts order by id").fetchall()
+
+    def engine(self, *targets: tuple[str, object], spark: Spark | None) -> hr.Engine:
+        source = hr.sqlite(self.path, name="bank")
+        pipelines = [
+            hr.Pipeline(source, "accounts", target, name=name)  # type: ignore[arg-type]
+            for name, target in targets
+        ]
+        return hr.Engine(*pipelines, data=self.data, spark=None if spark is None else spark.session)
+
+
+def read(spark: Spark, path: Path, **options: object) -> list[tuple[object, ...]]:
+    reader = spark.bulk.read.format("delta").options(**options)  # type: ignore[arg-type]
+    return [tuple(row) for row in reader.load(str(path)).orderBy("id").collect()]
+
+
+def check_versions(spark: Spark, path: Path) -> None:
+    """Look at every version: whole transactions alone, and each commit of ours once."""
+    history = spark.bulk.sql(f"describe history delta.`{path}`").collect()
+    for commit in history:
+        rows = read(spark, path, versionAsOf=commit.version)
+        assert sum(row[2] for row in rows) == ACCOUNTS * MONEY, commit.version  # type: ignore[misc]
+    notes = [commit.userMetadata for commit in history if commit.userMetadata]
+    from headrace.pipeline.lake.note import read as read_note
+
+    numbers = [note.number for note in map(read_note, notes) if note is not None]
+    assert numbers == list(range(len(numbers), 0, -1))
+    positions = [note.position for note in map(read_note, notes) if note is not None]
+    assert positions == sorted(positions, reverse=True)
+
+
+def seen(look: Callable[[], bool]) -> bool:
+    """Look now and then: each look is a job, and takes from what is looked for."""
+    until, pause = time.monotonic() + LONG, threading.Event()
+    while not look():
+        if time.monotonic() > until:
+            return False
+        pause.wait(0.5)
+    return True
+
+
+@story
+def a_table_equals_the_source_through_a_mixed_workload_and_restarts(place: Place) -> None:
+    bank = Bank(place.folder).made()
+    path = place.folder / "lake" / "accounts"
+
+    def target() -> object:
+        return hr.table("bank.accounts", path=str(path), compact_every=3)
+
+    for _ in range(2):
+        with bank.engine(("accounts", target()), spark=place.spark) as engine:
+            assert engine.await_ready(LONG)
+            for _ in range(3):
+                bank.work(15)
+                assert seen(lambda: read(place.spark, path) == bank.rows())
+        bank.work(10)  # while none runs
+    check_versions(place.spark, path)
+    # The second has a value in rows of before that no change tells: they are loaded anew.
+    for column in ("note text", "level integer default 3"):
+        bank.app.execute(f"alter table accounts add column {column}")
+        bank.app.execute("update accounts set money = money where id % 2 = 0")
+        with bank.engine(("accounts", target()), spark=place.spark) as engine:
+            assert seen(lambda: read(place.spark, path) == bank.rows())
+            assert engine.await_ready(LONG)
+    named = place.spark.session.sql("select count(*) from bank.accounts").collect()
+    assert named[0][0] == len(bank.rows())
+
+
+@story
+def all_modes_together_tell_the_same(place: Place) -> None:
+    tell_all_modes(place)
+
+
+@story
+def all_modes_tell_the_same_where_executors_prepare(place: Place) -> None:
+    tell_all_modes(place, staged_from=1)
+    check_versions(place.spark, place.folder / "lake" / "merge")
+    left = [path for path in (place.folder / "data/tables/staging").rglob("*") if path.is_file()]
+    assert left == []
+
+
+def tell_all_modes(place: Place, staged_from: int = 100_000) -> None:
+    bank = Bank(place.folder).made()
+    lake = place.folder / "lake"
+    targets: list[tuple[str, object]] = [
+        (mode, hr.table(path=str(lake / mode), mode=mode, staged_from=staged_from))
+        for mode in ("merge", "append", "history")
+    ]
+    targets.append(
+        ("parquet", hr.table(path=str(lake / "parquet"), format="parquet", mode="append"))
+    )
+    with bank.engine(*targets, spark=place.spark) as engine:
+        assert engine.await_ready(LONG)
+        bank.work(30)
+        read_all = {
+            "merge": lambda: read(place.spark, lake / "merge"),
+            "append": lambda: replayed(place.spark, "delta", lake / "append"),
+            "history": lambda: current(place.spark, lake / "history"),
+            "parquet": lambda: replayed(place.spark, "parquet", lake / "parquet"),
+        }
+        for look in read_all.values():
+            assert seen(lambda look=look: look() == bank.rows())  # type: ignore[misc]
+
+
+def replayed(spark: Spark, format: str, path: Path) -> list[tuple[object, ...]]:
+    """Return the rows that a table of changes comes to."""
+    there: dict[int, tuple[object, ...]] = {}
+    rows = spark.bulk.read.format(format).load(str(path)).collect()
+    # A delete of an old key stands at the position of its row, and comes first.
+    for row in sorted(rows, key=lambda row: (row._position, row._change_type)):
+        if row._change_type == "truncate":
+            there.clear()
+        elif row._change_type == "delete":
+            there.pop(row.id, None)
+        else:
+            there[row.id] = tuple(row)[:3]
+    return [there[id] for id in sorted(there)]
+
+
+def current(spark: Spark, path: Path) -> list[tuple[object, ...]]:
+    rows = spark.bulk.read.format("delta").load(str(path)).where("_valid_to is null")
+    return [tuple(row)[:3] for row in rows.orderBy("id").collect()]

@@ -1,0 +1,163 @@
+"""Delta tables that others touch, with an engine and without, and keys that are held as text."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.changelog.change import Op
+from headrace.changelog.position import Position
+from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.values import ValueType
+from headrace.errors import TableTaken
+from headrace.pipeline.result import result_schema
+from headrace.testing.target_contract import batch, loaded
+from headrace.testing.things import TABLE, THINGS
+from tests.pipeline.lake.delta_stories import WIDER, One, refused
+from tests.pipeline.lake.stories import Place, story
+
+
+def within(place: Place, name: str, mode: str = "merge") -> One:
+    return One(Place(place.spark, place.folder / name), mode)
+
+
+@story
+def what_somebody_did_meanwhile_is_not_hidden_by_our_next_commit(place: Place) -> None:
+    sql = place.spark.bulk.sql
+    for mode in ("merge", "append"):
+        one = within(place, mode, mode)
+        target = one.begun()
+        target.write(batch([(Op.UPDATE, 2, 1, "new")], 2, first=2))
+        sql(f"OPTIMIZE delta.`{one.path}`").collect()
+        target.write(batch([(Op.UPDATE, 3, 1, "newer")], 3, first=3))
+        sql(f"RESTORE TABLE delta.`{one.path}` TO VERSION AS OF 0").collect()
+        insert = batch([(Op.INSERT, 4, 3, "three")], 4, first=4)
+        refused(TableTaken, lambda target=target, insert=insert: target.write(insert))  # type: ignore[misc]
+        again = one.opened(Position(1, 4))
+        assert "RESTORE" in str(again.lost(TABLE))
+        loading = again.load(TABLE, 2)
+        loading.write(loaded({1: "newer", 2: "two", 3: "three"}))
+        loading.switch(Position(1, 5))
+        again.write(batch([(Op.DELETE, 6, 2, None)], 6, first=6))
+        assert one.opened(Position(1, 6)).lost(TABLE) is None
+        if mode == "merge":
+            assert one.rows() == [(1, "newer"), (3, "three")]
+
+
+@story
+def a_table_that_was_removed_meanwhile_is_not_begun_with_our_next_changes(place: Place) -> None:
+    one = within(place, "append", "append")
+    target = one.begun()
+    shutil.rmtree(one.path)
+    refused(TableTaken, lambda: target.write(batch([(Op.INSERT, 3, 3, "three")], 3, first=3)))
+    again = one.opened(Position(1, 3))
+    assert again.lost(TABLE) is not None
+    loading = again.load(TABLE, 2)
+    loading.write(loaded({1: "one", 2: "two", 3: "three"}))
+    loading.switch(Position(1, 3))
+    assert one.opened(Position(1, 3)).lost(TABLE) is None
+
+
+@story
+def a_history_that_is_cut_off_lets_the_table_be_loaded(place: Place) -> None:
+    for mode in ("merge", "history"):
+        one = within(place, mode, mode)
+        target = one.begun()
+        target.write(batch([(Op.UPDATE, 2, 1, "new")], 2, first=2))
+        target.close()
+        forget_notes(one)
+        again = one.opened(Position(1, 2))
+        assert again.lost(TABLE) is not None
+        loading = again.load(TABLE, 2)
+        loading.write(loaded({1: "newer", 2: "two"}))
+        loading.switch(Position(1, 3))
+        assert one.opened(Position(1, 3)).lost(TABLE) is None
+        expected = [(1, "newer"), (2, "two")]
+        if mode == "merge":
+            assert one.rows() == expected
+        else:
+            assert [row[:2] for row in one.rows("id", "name", "_valid_to") if row[2] is None] == (
+                expected
+            )
+            assert len(one.rows()) == 4  # what was before is still told
+    # Another data directory knows no number, and Delta does, also where its log begins later.
+    one = within(place, "merge")
+    for _ in range(10):
+        place.spark.bulk.sql(
+            f"ALTER TABLE delta.`{one.path}` SET TBLPROPERTIES ('mine' = 'yes')"
+        ).collect()
+    log = Path(one.path) / "_delta_log"
+    assert list(log.glob("*.checkpoint*.parquet"))
+    for version in range(5):
+        (log / f"{version:020d}.json").unlink()
+    forget_notes(one)
+    refused(TableTaken, lambda: one.opened(data="other"))
+    adopted = one.opened(data="other", adopt=True)
+    loading = adopted.load(TABLE, 1)
+    loading.write(loaded({7: "seven"}))
+    loading.switch(Position(1, 1))
+    assert one.rows() == [(7, "seven")]
+
+
+def forget_notes(one: One) -> None:
+    log = Path(one.path) / "_delta_log"
+    for path in log.glob("*.json"):
+        path.write_text(path.read_text().replace("userMetadata", "somebodyElse"))
+    for crc in [*log.glob(".*.crc"), *log.glob("*.crc")]:
+        crc.unlink(missing_ok=True)
+
+
+@story
+def a_lost_table_takes_more_columns_as_it_is_loaded(place: Place) -> None:
+    rows = pa.table({"id": [1], "name": ["one"], "size": [7]}, schema=WIDER.arrow)
+    for mode, how in (("merge", "gone"), ("history", "deleted"), ("append", "deleted")):
+        one = within(place, mode, mode)
+        one.begun().close()
+        if how == "gone":
+            shutil.rmtree(one.path)
+        else:
+            place.spark.bulk.sql(f"DELETE FROM delta.`{one.path}` WHERE id = 1").collect()
+        target = one.opened(Position(1, 1))
+        assert target.lost(TABLE) is not None
+        assert target.schema_changed(TABLE, THINGS, WIDER) == "continue"
+        loading = target.load(TABLE, 2)
+        loading.write(rows)
+        loading.switch(Position(1, 3))
+        assert (1, "one", 7) in one.rows("id", "name", "size")
+        assert one.opened(Position(1, 3), WIDER).lost(TABLE) is None
+
+
+@story
+def keys_that_are_equal_numbers_and_other_texts_leave_no_row_behind(place: Place) -> None:
+    schema = replace(
+        THINGS,
+        columns=(Column("id", ValueType("numeric"), 1), Column("name", ValueType("text"), 2)),
+    )
+    for mode in ("merge", "history"):
+        one = within(place, mode, mode)
+        target = one.opened(schema=schema)
+        loading = target.load(TABLE, 1)
+        loading.write(pa.table({"id": ["1.0", "2"], "name": ["a", "b"]}, schema=schema.arrow))
+        loading.switch(Position(1, 1))
+        moved = changed(schema, [(Op.DELETE, "1.0", None), (Op.UPDATE, "1.00", "c")])
+        target.write(replace(batch([], 2, first=2), tables={TABLE: moved}))
+        there = [("1.00", "c"), ("2", "b")]
+        if mode == "merge":
+            assert one.rows() == there
+        else:
+            rows = one.rows("id", "name", "_valid_to_position")
+            assert [row[:2] for row in rows if row[2] is None] == there
+            assert len(rows) == 3
+
+
+def changed(schema: TableSchema, rows: list[tuple[Op, str, str | None]]) -> pa.Table:
+    made = [[int(op), 2, 0, 0, id, name] for op, id, name in rows]
+    fields = result_schema(schema)
+    columns = zip(*made, strict=True)
+    return pa.table(
+        [pa.array(list(each), field.type) for each, field in zip(columns, fields, strict=True)],
+        schema=fields,
+    )

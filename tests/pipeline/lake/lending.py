@@ -1,0 +1,28 @@
+"""What an engine lends to a target of tables, without an engine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from headrace.pipeline.lake.formats import DELTA, needs
+from headrace.pipeline.lake.memory import LakeHome
+from headrace.pipeline.session import Spark, start_session
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
+
+
+def spark_with_delta(data: Path) -> Spark:
+    """Start a Spark that can keep Delta tables; its jars are fetched once, into the cache."""
+    return start_session(data, conf=needs(DELTA))
+
+
+def home(spark: Spark, data: Path, pipeline: str = "orders") -> LakeHome:
+    data.mkdir(parents=True, exist_ok=True)
+    return LakeHome(
+        spark=lambda: spark,
+        pipeline=pipeline,
+        files=Files(RealDisk(), str(data)),
+        clock=time.time,
+        lineage=lambda: "test/1",
+    )

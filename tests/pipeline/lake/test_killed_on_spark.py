@@ -1,0 +1,84 @@
+"""An engine that is killed between the table's commit and its own note of it, and elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from headrace.storage.points import BASELINE_LOADED, JOB_DONE, TABLE_SWITCHED, TARGET_WRITTEN
+from tests.pipeline.lake.engine_stories import Bank
+from tests.pipeline.lake.jars import need_delta
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(1500)]
+
+ROOT = Path(__file__).parents[3]
+LIFE_SECONDS = 400.0
+
+
+@contextmanager
+def engine(folder: Path, point: str | None = None) -> Iterator[subprocess.Popen[str]]:
+    environ = {**os.environ}
+    if point is not None:
+        token = folder / "token"
+        token.touch()
+        environ |= {"HEADRACE_KILL_POINT": point, "HEADRACE_KILL_ONCE": str(token)}
+    command = [sys.executable, "-m", "tests.pipeline.lake.engine_child", str(folder)]
+    with (
+        (folder / "stderr").open("a") as errors,
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.meets("R24")
+def test_a_table_equals_the_source_whenever_its_engine_is_killed(tmp_path: Path) -> None:
+    need_delta()
+    bank = Bank(tmp_path).made()
+    for point in (BASELINE_LOADED, TABLE_SWITCHED, f"{TARGET_WRITTEN}:2", f"{JOB_DONE}:2"):
+        with engine(tmp_path, point) as process:
+            # Work goes on until it dies: one batch after the other comes by the point.
+            while process.poll() is None:
+                bank.work(1)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.5)
+            assert process.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()[-3000:]
+            assert not (tmp_path / "token").exists(), "the point was not reached"
+    with engine(tmp_path) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", (tmp_path / "stderr").read_text()[-3000:]
+        bank.work(5)
+        assert asked(process, "check") == "right\n"
+        bank.work(20)
+        assert asked(process, "kill") == "killed\n"
+        bank.work(5)
+        assert asked(process, "check") == "right\n"
+        process.stdin.close()
+        assert process.wait(LIFE_SECONDS) == 0
+    bank.app.close()
+
+
+def asked(process: subprocess.Popen[str], line: str) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+    return process.stdout.readline()

@@ -1,0 +1,266 @@
+"""Plain Parquet needs no Spark to be written: a file a batch, each of which appears whole."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from headrace.changelog.change import Op
+from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.schema import TableName
+from headrace.errors import BadTable, SparkGone, TableTaken
+from headrace.pipeline.lake.memory import LakeHome
+from headrace.pipeline.lake.target import TableTarget, table
+from headrace.pipeline.session import Spark
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
+from headrace.targets.target import Target
+from headrace.testing.target_contract import TargetContract, batch, loaded
+from headrace.testing.things import TABLE, THINGS, State
+
+
+def no_spark() -> Spark:
+    raise SparkGone("There is none")
+
+
+def lent(folder: Path) -> LakeHome:
+    folder.mkdir(parents=True, exist_ok=True)
+    return LakeHome(no_spark, "orders", Files(RealDisk(), str(folder)), time.time)
+
+
+def opened(folder: Path, data: str = "data", at: Position = ORIGIN) -> TableTarget:
+    target = table(path=str(folder / "lake"), format="parquet", mode="append")
+    target.use(lent(folder / data))
+    target.check({TABLE: THINGS})
+    target.open({TABLE: THINGS}, {TABLE: at})
+    return target
+
+
+def read(folder: Path) -> list[dict[str, object]]:
+    return [
+        row for path in folder.glob("*.parquet") for row in pq.ParquetFile(path).read().to_pylist()
+    ]
+
+
+def rows(folder: Path) -> list[tuple[object, ...]]:
+    found = [
+        (str(row["_position"])[5:21].lstrip("0"), row["_change_type"], row["id"], row["name"])
+        for row in read(folder / "lake")
+    ]
+    return sorted(found, key=str)
+
+
+def replayed(folder: Path) -> State:
+    """Return what a table of changes comes to, for one who sorts by position alone."""
+    found = read(folder)
+    # A delete of an old key stands at the position of its row; all else has one of its own.
+    random.Random(1).shuffle(found)
+    there: State = {}
+    for row in sorted(found, key=lambda row: (row["_position"], row["_change_type"] != "delete")):
+        key, name = row["id"], row["name"]
+        assert row["_commit_timestamp"] is not None
+        match row["_change_type"]:
+            case "truncate":
+                there.clear()
+            case "delete":
+                there.pop(key, None)  # type: ignore[call-overload]
+            case _:
+                there[key] = name  # type: ignore[index, assignment]
+    return there
+
+
+class Harness:
+    """Drives folders of one place."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def make(self) -> Target:
+        path = str(self._folder / "lake" / "{table}")
+        target = table(path=path, format="parquet", mode="append")
+        target.use(lent(self._folder / "data"))
+        return target
+
+    def rows(self, target: Target, table: TableName = TABLE) -> State:
+        return replayed(self._folder / "lake" / table)
+
+
+class TestContract(TargetContract):
+    @pytest.fixture(autouse=True)
+    def _harness(self, tmp_path: Path) -> None:
+        self.harness = Harness(tmp_path)
+
+
+def begun(folder: Path) -> TableTarget:
+    target = opened(folder)
+    loading = target.load(TABLE, 1)
+    loading.write(loaded({1: "one"}))
+    loading.write(loaded({2: "two"}))
+    loading.catch_up(batch([(Op.UPDATE, 5, 1, "uno")], 5, first=4))
+    loading.switch(Position(1, 5))
+    return target
+
+
+BEGUN = [
+    ("4", "insert", 1, "one"),
+    ("4", "insert", 2, "two"),
+    ("5", "update_postimage", 1, "uno"),
+]
+
+
+def test_a_baseline_is_one_file_before_the_changes_that_follow_it(tmp_path: Path) -> None:
+    begun(tmp_path)
+    assert rows(tmp_path) == BEGUN
+    assert len(list((tmp_path / "lake").glob("*.parquet"))) == 1
+    assert list((tmp_path / "lake").glob("*.tmp")) == []
+
+
+@pytest.mark.meets("R25")
+def test_a_batch_that_comes_again_takes_the_place_of_its_own_file(tmp_path: Path) -> None:
+    target = begun(tmp_path)
+    change = batch([(Op.INSERT, 6, 3, "three"), (Op.DELETE, 7, 1, None)], 7, first=6)
+    for again in (target, target, opened(tmp_path, at=Position(1, 5))):
+        assert again.write(change) == Position(1, 7)
+    assert rows(tmp_path) == [*BEGUN, ("6", "insert", 3, "three"), ("7", "delete", 1, None)]
+    assert target.write(batch([], 8, first=8)) == Position(1, 8)
+    assert len(list((tmp_path / "lake").glob("*.parquet"))) == 2
+
+
+def test_an_emptied_table_and_a_reload_are_told(tmp_path: Path) -> None:
+    target = begun(tmp_path)
+    target.write(batch([(Op.INSERT, 7, 9, "nine")], 7, first=6, truncate=6))
+    assert replayed(tmp_path / "lake") == {9: "nine"}
+    loading = target.load(TABLE, 2)
+    loading.write(loaded({9: "nine"}))
+    loading.switch(Position(1, 8))
+    assert rows(tmp_path) == [
+        *BEGUN,
+        ("6", "truncate", None, None),
+        ("7", "insert", 9, "nine"),
+        ("8", "insert", 9, "nine"),
+        ("8", "truncate", None, None),
+    ]
+    assert replayed(tmp_path / "lake") == {9: "nine"}
+
+
+def test_what_was_before_a_truncate_of_the_same_batch_is_told(tmp_path: Path) -> None:
+    target = begun(tmp_path)
+    told = [
+        (Op.INSERT, 6, 3, "three"),
+        (Op.TRUNCATE, 7, 0, None),
+        (Op.INSERT, 8, 4, "four"),
+        (Op.TRUNCATE, 9, 0, None),
+    ]
+    target.write(batch(told, 9, first=6, truncate=9))
+    assert rows(tmp_path) == [
+        *BEGUN,
+        ("6", "insert", 3, "three"),
+        ("7", "truncate", None, None),
+        ("8", "insert", 4, "four"),
+        ("9", "truncate", None, None),
+    ]
+
+
+@pytest.mark.meets("R25")
+def test_a_baseline_whose_switch_was_not_noted_takes_its_own_place(tmp_path: Path) -> None:
+    for goal in (6, 8):
+        loading = opened(tmp_path).load(TABLE, 1)
+        loading.write(loaded({1: "one"}))
+        loading.catch_up(batch([(Op.INSERT, 5, 2, "two")], goal, first=4))
+        loading.switch(Position(1, goal))
+    assert rows(tmp_path) == [("4", "insert", 1, "one"), ("5", "insert", 2, "two")]
+
+
+def test_changes_alone_whose_switch_was_not_noted_are_told_once(tmp_path: Path) -> None:
+    for goal in (6, 8):
+        loading = opened(tmp_path).load(TABLE, 0)
+        loading.catch_up(batch([(Op.INSERT, 5, 2, "two")], 6, first=4))
+        loading.switch(Position(1, goal))
+    assert rows(tmp_path) == [("5", "insert", 2, "two")]
+
+
+@pytest.mark.meets("R11")
+def test_what_came_while_it_was_loaded_anew_is_told_once(tmp_path: Path) -> None:
+    target = begun(tmp_path)
+    target.write(batch([(Op.INSERT, 6, 3, "early"), (Op.INSERT, 8, 4, "four")], 8, first=6))
+    loading = target.load(TABLE, 2)
+    loading.write(loaded({1: "uno", 2: "two", 3: "early"}))
+    target.write(batch([(Op.INSERT, 9, 5, "five")], 9, first=9))
+    # The one at 6 is in the baseline's rows, and is not told behind them.
+    loading.catch_up(batch([(Op.INSERT, 8, 4, "four"), (Op.INSERT, 9, 5, "five")], 9, first=7))
+    loading.switch(Position(1, 9))
+    assert rows(tmp_path) == [
+        *BEGUN,
+        ("6", "insert", 3, "early"),
+        ("7", "insert", 1, "uno"),
+        ("7", "insert", 2, "two"),
+        ("7", "insert", 3, "early"),
+        ("7", "truncate", None, None),
+        ("8", "insert", 4, "four"),
+        ("9", "insert", 5, "five"),
+    ]
+    assert replayed(tmp_path / "lake") == {1: "uno", 2: "two", 3: "early", 4: "four", 5: "five"}
+
+
+def test_what_an_interrupted_load_left_is_removed(tmp_path: Path) -> None:
+    target = opened(tmp_path)
+    target.load(TABLE, 1).write(loaded({1: "one"}))
+    assert list((tmp_path / "lake").glob("_*.tmp"))
+    discarded = opened(tmp_path).load(TABLE, 1)
+    assert list((tmp_path / "lake").glob("_*.tmp")) == []
+    discarded.write(loaded({1: "one"}))
+    discarded.discard()
+    assert list((tmp_path / "lake").glob("_*.tmp")) == []
+    assert rows(tmp_path) == []
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    begun(tmp_path)
+    with pytest.raises(TableTaken):
+        opened(tmp_path, "other")
+    (tmp_path / "lake" / "_headrace").unlink()
+    with pytest.raises(TableTaken):
+        opened(tmp_path)
+    with pytest.raises(TableTaken):
+        opened(tmp_path, at=Position(1, 5))
+
+
+@pytest.mark.meets("R1")
+def test_a_folder_that_is_gone_is_loaded_anew(tmp_path: Path) -> None:
+    begun(tmp_path).close()
+    shutil.rmtree(tmp_path / "lake")
+    for _ in range(2):  # as often as it is asked before it is loaded
+        target = opened(tmp_path, at=Position(1, 5))
+        assert target.lost(TABLE) is not None
+    loading = target.load(TABLE, 1)
+    loading.write(loaded({1: "uno"}))
+    loading.switch(Position(1, 6))
+    assert target.lost(TABLE) is None
+    target.close()
+    assert opened(tmp_path, at=Position(1, 6)).lost(TABLE) is None
+    assert rows(tmp_path) == [("6", "insert", 1, "uno")]
+
+
+def test_a_folder_that_is_taken_away_is_not_written_to(tmp_path: Path) -> None:
+    target = begun(tmp_path)
+    change = batch([(Op.INSERT, 6, 3, "three")], 6, first=6)
+    shutil.rmtree(tmp_path / "lake")
+    with pytest.raises(TableTaken, match="not what was left"):
+        target.write(change)
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "_headrace").write_text("another")
+    with pytest.raises(TableTaken, match="Another pipeline"):
+        target.write(change)
+    assert rows(tmp_path) == []
+
+
+def test_what_plain_files_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadTable, match="adopted"):
+        table(path=str(tmp_path), format="parquet", mode="append", adopt=True)
+    with pytest.raises(BadTable, match="URL"):
+        table(path="s3://bucket/orders", format="parquet", mode="append")

@@ -1,0 +1,25 @@
+"""The environment of a program that uses Spark, and of Headrace only what is installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from headrace.pipeline.java import find_java
+
+ROOT = Path(__file__).parents[3]
+
+
+def environment() -> dict[str, str]:
+    """Return what such a program is started with."""
+    java = find_java(os.environ)
+    kept = {name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ}
+    return {
+        **kept,
+        "JAVA_HOME": java.home,
+        "PATH": f"{Path(java.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }

@@ -1,0 +1,1 @@
+"""Spark of other releases, and what came with them."""

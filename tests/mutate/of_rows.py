@@ -46,8 +46,8 @@ OF_ROWS = (
     Mutation(
         "held key not parked behind",
         "control/delivery.py",
-        "        if held:\n            aside",
-        "        if False:\n            aside",
+        "if held else Aside()\n        left",
+        "if False else Aside()\n        left",
         test=GUARDS,
     ),
     Mutation(

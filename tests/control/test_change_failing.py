@@ -11,8 +11,10 @@ import pytest
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.control.engine import Engine
-from headrace.errors import NotRunning, StorageError
+from headrace.errors import InvalidConfiguration, NotRunning, StorageError
 from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.lake.formats import DELTA
+from headrace.pipeline.lake.target import table
 from headrace.targets.memory import IndexedMemory, memory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileTarget
@@ -193,3 +195,49 @@ def test_a_table_that_nobody_took_for_a_while_is_copied_again(engine: Engine, sh
     shop.app.execute("insert into customers values (2, 'b'), (3, 'c')")
     again = taken()
     assert await_seen(lambda: {row["id"] for row in again.all()} == {2, 3})
+
+
+class WithoutDelta:
+    """A Spark that was started for targets that need nothing of it."""
+
+    alive = True
+
+    def __init__(self, *, own: bool) -> None:
+        self.own = own
+
+    def setting(self, name: str) -> str | None:
+        return None
+
+
+class RunnerOnSpark(ArrowRunner):
+    """A runner that a target of tables takes for one on Spark."""
+
+    def __init__(self, *, own: bool) -> None:
+        super().__init__()
+        self.spark = WithoutDelta(own=own)
+
+
+@pytest.mark.meets("S16")
+@pytest.mark.parametrize(
+    ("own", "remedy"), [(True, "Restart the engine"), (False, "Start it with these settings")]
+)
+def test_a_target_that_this_spark_was_not_started_for_is_refused_with_what_to_do(
+    shop: Shop, orders: IndexedMemory, own: bool, remedy: str
+) -> None:
+    first = Pipeline(shop.source(), "orders", orders, name="orders")
+    lake = Pipeline(shop.source(), "customers", table("lake.customers"), name="lake")
+    with Engine(first, data=shop.data, runner=RunnerOnSpark(own=own)) as engine:
+        assert engine.await_ready(PATIENCE)
+        with pytest.raises(InvalidConfiguration, match="without what delta needs") as caught:
+            engine.change([lake])
+        (error,) = caught.value.errors
+        assert error.code == "pipeline.spark_failed"
+        assert error.remedy.startswith(remedy)
+        assert all(each in error.remedy for each in DELTA.settings.values())
+        # Nothing has changed, and it can be asked for again.
+        assert [each.name for each in engine.pipelines()] == ["orders"]
+        assert engine.is_ready()
+        with pytest.raises(InvalidConfiguration):
+            engine.change([lake])
+        shop.insert(range(100, 102))
+        assert await_seen(lambda: orders.count() == 12)

@@ -17,7 +17,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.letters import read_letters
 from headrace.storage.files import Files
 from headrace.targets.target import Batch
-from headrace.testing.target import ScriptedTarget, TargetDisk
+from headrace.testing.target import ScriptedLoading, ScriptedTarget, TargetDisk
 from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner, Row
 
@@ -179,3 +179,27 @@ def test_a_reloaded_table_is_not_shown_before_the_log_has_all_that_its_copy_saw(
         pass
     assert run.state == "live"
     assert target.rows("orders")[3,]["status"] == "new"
+
+
+@pytest.mark.meets("R12", "H4")
+def test_a_table_is_noted_as_live_only_once_its_target_shows_it(
+    world: Stepping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[tuple[str, int | None] | None] = []
+    switch = ScriptedLoading.switch
+
+    def looking(loading: ScriptedLoading, at: Position) -> None:
+        stored.append(run.around.store.state("orders", "orders"))
+        switch(loading, at)
+
+    monkeypatch.setattr(ScriptedLoading, "switch", looking)
+    world.put(1)
+    target = ScriptedTarget()
+    run = world.run(Pipeline(world.source, "orders", target))
+    world.settle(run)
+    # Whoever is killed here loads it anew; a table noted as live would go on without its rows.
+    (before,) = stored
+    assert before is None or before[0] not in ("live", "complete")
+    after = run.around.store.state("orders", "orders")
+    assert after is not None
+    assert after[0] == "live"

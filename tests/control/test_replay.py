@@ -36,7 +36,8 @@ from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.foreach import foreach_batch
 from headrace.pipeline.steps import drop, equals, rename
 from headrace.targets.memory import IndexedMemory, memory
-from headrace.targets.replayed import JsonLines, ParquetFolder
+from headrace.targets.replayed import JsonLines, ParquetFolder, _Written
+from headrace.targets.target import Batch
 from tests.control.stepping import Stepping
 from tests.control.test_gaps import replace_history
 from tests.support.arrow_runner import ArrowRunner, Row
@@ -450,6 +451,18 @@ def test_a_target_can_be_given_by_name(tmp_path: Path) -> None:
     with pytest.raises(StorageError):
         target_named(f"jsonl:{tmp_path}").open({}, {})
     assert isinstance(target_named("parquet:out"), ParquetFolder)
+
+
+def test_what_is_written_down_is_told_by_whoever_is_a_target_of_the_kind() -> None:
+    class Half(_Written):
+        type = "half"
+
+        def _changes(self, batch: Batch) -> None:
+            raise AssertionError
+
+    # Not when the first baseline comes.
+    with pytest.raises(TypeError, match="_baseline"):
+        Half()  # type: ignore[abstract]
 
 
 # --- without an engine --------------------------------------------------------------------------

@@ -75,6 +75,7 @@ OF_CONTROL = (
                 "            load.loading.switch(at)\n            self._switched",
             ),
         ),
+        test=GUARDS,
     ),
     Mutation(
         "what is shown is noted for one table of two",
@@ -139,5 +140,12 @@ OF_CONTROL = (
         "            member.newer_than = baseline\n        # A durable target",
         "            pass\n        # A durable target",
         test=GUARDS,
+    ),
+    Mutation(
+        "the pause after a failure ended by every entry of the log",
+        "control/driving.py",
+        "            log.wait(_NO_ENTRY, left, called)\n",
+        "            if log.wait(log.last_entry, left, called):\n                return\n",
+        test="tests/control/test_backing_off.py",
     ),
 )

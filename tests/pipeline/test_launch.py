@@ -134,6 +134,30 @@ def test_jars_that_cannot_be_fetched_are_told_by_name(tmp_path: Path) -> None:
     assert "network" in caught.value.remedy
 
 
+@pytest.mark.meets("S16")
+@pytest.mark.parametrize(
+    ("packages", "told"),
+    [
+        ({}, {"seconds": 1}),
+        ({"spark.jars.packages": "a:b:1"}, {"packages": "a:b:1", "seconds": 2}),
+    ],
+)
+def test_a_jvm_that_says_nothing_is_told_with_how_long_it_was_waited_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    packages: dict[str, str],
+    told: dict[str, object],
+) -> None:
+    monkeypatch.setattr("headrace.pipeline.launch.START_SECONDS", 1.0)
+    monkeypatch.setattr("headrace.pipeline.launch.FETCH_SECONDS", 2.0)
+    java = script(tmp_path, r"printf '\0\n/bin/sh\0-c\0exec sleep 1000\0'")
+    environ = {"PATH": "/usr/bin:/bin"}
+    with pytest.raises(SparkFailed, match="did not answer") as caught:
+        launch(java, spark_home(tmp_path), packages, environ, tmp_path / "logs")
+    assert caught.value.facts == {**told, "log": tmp_path / "logs" / "spark.out"}
+    assert ("spark.jars.repositories" in caught.value.remedy) is bool(packages)
+
+
 def test_a_jvm_that_does_not_end_by_itself_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

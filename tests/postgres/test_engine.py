@@ -200,3 +200,22 @@ def test_under_a_full_identity_a_large_value_is_known(shop: Shop) -> None:
         shop.database.execute("update orders set id = 1001 where id = 1")
         wait_until(partial(shop.equal, orders), PATIENCE)
         assert orders.get(1001)["note"] == "long" * 5000  # type: ignore[index]
+
+
+def test_a_table_without_a_key_can_be_given_one_where_nothing_but_inserts_is_published(
+    shop: Shop,
+) -> None:
+    shop.database.execute("create table visits (at bigint not null, page text)")
+    shop.database.execute("insert into visits select n, 'p' || n from generate_series(1, 5) n")
+    source = shop.source(publish=["insert"])
+    visits = memory(key=["at"])
+    pipeline = Pipeline(source, "visits", visits, name="visits")
+    with Engine(pipeline, data=shop.data, runner=ArrowRunner(), recorder="thread") as engine:
+        assert engine.await_ready(PATIENCE)
+        shop.database.execute("insert into visits values (6, 'p6')")
+        # Not sent, as was asked for: nothing that would have to say which row it is of.
+        shop.database.execute("delete from visits where at = 1")
+        shop.database.execute("insert into visits values (7, 'p7')")
+        wait_until(lambda: visits.get(7) is not None)
+        assert sorted(int(str(row["at"])) for row in visits.all()) == [1, 2, 3, 4, 5, 6, 7]
+        assert engine.is_ready()

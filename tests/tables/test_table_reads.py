@@ -190,6 +190,32 @@ def test_a_table_without_a_key_is_refused_with_a_remedy() -> None:
 
 
 @pytest.mark.meets("R23")
+def test_a_named_key_is_good_for_inserts_and_whatever_names_no_row_is_refused() -> None:
+    schema = table_schema((), a="text", n="int64")
+    table = Table(schema, key=["a"])
+    table.load(baseline(schema, [{"a": "x", "n": 1}]))
+    table.switch(Position(1, 1))
+    table.apply(
+        changes(schema, [(INSERT, Position(1, 2), {"a": "y", "n": 2})]),
+        epoch=1,
+        upto=Position(1, 2),
+    )
+    assert {row["a"] for row in table.all()} == {"x", "y"}
+    # As a pipeline has them that knows of no key: which row it was stands nowhere.
+    for op, row in ((DELETE, {}), (UPDATE, {"a": "z", "n": 1})):
+        told = changes(schema, [(op, Position(1, 3), row)])
+        with pytest.raises(NoKey) as caught:
+            table.apply(told, epoch=1, upto=Position(1, 3))
+        assert caught.value.facts == {"table": schema.table, "rows": 1}
+        assert "primary key" in caught.value.remedy
+        with pytest.raises(NoKey):
+            table.catch_up(told, epoch=1, upto=Position(1, 3))
+    assert {row["a"] for row in table.all()} == {"x", "y"}
+    table.apply(None, epoch=1, upto=Position(1, 4), truncate=Position(1, 4))
+    assert table.count() == 0
+
+
+@pytest.mark.meets("R23")
 def test_another_key_than_the_sources_is_refused() -> None:
     with pytest.raises(TableError):
         Table(ORDERS, key=["email"])

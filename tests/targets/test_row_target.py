@@ -308,8 +308,9 @@ def test_one_table_with_a_key_is_taken_and_nothing_else() -> None:
     with pytest.raises(TableError) as caught:
         Names().check({TABLE: THINGS, "others": THINGS})
     assert "for each table" in caught.value.remedy
-    with pytest.raises(NoKey):
+    with pytest.raises(NoKey) as keyless:
         Names().check({TABLE: TableSchema(TABLE, THINGS.columns)})
+    assert "key=" not in keyless.value.remedy, "it has no such argument"
     with pytest.raises(TableError):
         Names().load(TABLE, 1)
     Names().close()

@@ -7,9 +7,12 @@ two steps a pipeline is at rest, and that is when it can be paused.
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
+from headrace.changelog.log import LogReader
 from headrace.control.guarding import Guard
 from headrace.control.recording import Recording
 from headrace.control.run import IDLE, PipelineRun
@@ -19,6 +22,9 @@ from headrace.pipeline.batch import Runner
 
 _GRACE_SECONDS = 1.0
 """How long a stop waits for a batch to end by itself before its job is cancelled."""
+
+_NO_ENTRY = sys.maxsize
+"""No entry has a number beyond it."""
 
 _AGAIN_SECONDS = 0.2
 """Between two tries to cancel: a job that starts just after one is caught by the next."""
@@ -155,7 +161,22 @@ class Drivers:
             def called(heeded: int = heeded) -> bool:
                 return self._over(run) or run.wishes != heeded
 
-            recording.log.wait(seen, None if pause == IDLE else pause, called)
+            if pause == IDLE:
+                recording.log.wait(seen, None, called)
+            else:
+                self._sit_out(recording.log, pause, called)
+
+    @staticmethod
+    def _sit_out(log: LogReader, seconds: float, called: Callable[[], bool]) -> None:
+        """
+        Wait the pause after a failure whole, unless somebody wishes something of the pipeline.
+
+        New entries of the log mend nothing: under load they come many times a second. Nor
+        does what wakes another pipeline of the same source.
+        """
+        until = time.monotonic() + seconds
+        while not called() and (left := until - time.monotonic()) > 0:
+            log.wait(_NO_ENTRY, left, called)
 
     def _over(self, run: PipelineRun) -> bool:
         return self._stopping.is_set() or any(run is each for each in self._leaving)

@@ -9,6 +9,7 @@ Everything this package raises on purpose.
     - BadPosition, BadValue, BadSchema
     - CorruptSegment, CorruptIndex, UnknownFormat
     - PositionExpired          the log does not reach back so far any more
+    - ReaderTaken              another query reads under this name
     - LostLog                  another writer took the next number
     - OtherSource              the log belongs to another source
   + CaptureError             a source
@@ -175,6 +176,7 @@ from headrace.errors.stored import (
     LostLog,
     OtherSource,
     PositionExpired,
+    ReaderTaken,
     StorageError,
     StorageFull,
     UnknownFormat,
@@ -236,6 +238,7 @@ __all__ = [
     "PipelineError",
     "PositionExpired",
     "PublicationRefused",
+    "ReaderTaken",
     "RecorderFailed",
     "RowFailed",
     "RunTwice",

@@ -88,6 +88,14 @@ class PositionExpired(ChangeLogError):
     )
 
 
+class ReaderTaken(ChangeLogError):
+    """A query asked for the log to be kept under a name that another query reads under."""
+
+    code = "changelog.reader_taken"
+    exit_code = 3
+    remedy = "Give each query a name of its own with the option reader, or stop the other one."
+
+
 class UnknownFormat(ChangeLogError):
     """A file was written in a format this version does not know."""
 

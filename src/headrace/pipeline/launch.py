@@ -205,18 +205,34 @@ def _await_gateway(
     process: subprocess.Popen[bytes], told: Path, output: Path, packages: str
 ) -> tuple[int, str]:
     """Wait for the file the JVM renames into place, and return its port and secret."""
-    deadline = time.monotonic() + (FETCH_SECONDS if packages else START_SECONDS)
+    patience = FETCH_SECONDS if packages else START_SECONDS
+    deadline = time.monotonic() + patience
     while not told.exists():
         if process.poll() is not None:
             if packages and any(each in output.read_bytes() for each in _UNRESOLVED):
                 raise _not_fetched(packages, output)
             raise SparkFailed("The JVM ended at its start", code=process.returncode, log=output)
         if time.monotonic() > deadline:
-            raise SparkFailed("The JVM did not answer", seconds=int(START_SECONDS), log=output)
+            raise _silent(packages, patience, output)
         time.sleep(_POLL_SECONDS)
     data = told.read_bytes()
     port, length = struct.unpack_from(">ii", data)
     return port, data[8 : 8 + length].decode()
+
+
+def _silent(packages: str, seconds: float, output: Path) -> SparkFailed:
+    """Return the error of a JVM that says nothing: perhaps it waits for jars that it fetches."""
+    if not packages:
+        return SparkFailed("The JVM did not answer", seconds=int(seconds), log=output)
+    return SparkFailed(
+        "The JVM did not answer while it fetched jars",
+        remedy="See in log how far it came. Start again, which goes on with the jars that are here;"
+        " behind a mirror, name it in spark.jars.repositories or spark.jars.ivySettings; or give"
+        " the jars in spark.jars.",
+        packages=packages,
+        seconds=int(seconds),
+        log=output,
+    )
 
 
 def _not_fetched(packages: str, output: Path) -> SparkFailed:

@@ -245,7 +245,7 @@ TARGETS = {
             Key(
                 "key_fields",
                 ListOf(Text(), example="[id]"),
-                "The key, where the source has none.",
+                "The source's key, to have it checked; it cannot be another.",
                 default=[],
             ),
             Key(

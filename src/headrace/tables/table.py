@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
+from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.errors import (
@@ -307,8 +308,18 @@ class Table:
         return store.compacted() if store.worn_out else store, changes
 
     def _write(self, store: Store, rows: pa.Table, upto: Position, *, net: bool) -> RowChanges:
+        ops = _numpy(rows, "_op")
+        if not store.layout.schema.key and (ops != Op.INSERT).any():
+            # What a key of ours was before the change, and of which row, nobody has sent.
+            raise NoKey(
+                "A row of a table without a key was changed or deleted, and nothing says which",
+                remedy="Declare a primary key at the source; key= alone is for tables of which"
+                " nothing but inserts is published.",
+                table=store.layout.schema.table,
+                rows=int((ops != Op.INSERT).sum()),
+            )
         arrays = _arrays(rows, store.layout)
-        written = store.write(_numpy(rows, "_op"), arrays, net=net)
+        written = store.write(ops, arrays, net=net)
         chosen = written.changes
         return RowChanges(
             [column.name for column in store.layout.key.columns],

@@ -326,6 +326,7 @@ def memory(
     Return a target that keeps its table in memory, to be read from this process.
 
     `indexes` names columns to find rows by, `lookup` columns that are unique together, and
-    `key` unique columns that are never null, only for a table that has no key of its own.
+    `key` unique columns that are never null, only for a table that has no key of its own and
+    of which the source sends nothing but inserts: a delete would not say which row is gone.
     """
     return IndexedMemory(indexes=indexes, lookup=lookup, key=key)

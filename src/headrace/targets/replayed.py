@@ -9,6 +9,7 @@ alone, a key change is two of one position, and a truncate has no row, as `forea
 from __future__ import annotations
 
 import urllib.parse
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
@@ -38,7 +39,7 @@ _META: Final = 4
 _OPS = [op.name.lower() for op in Op]
 
 
-class _Written:
+class _Written(ABC):
     """What both have in common: tables that are told apart by name, and nothing to look up."""
 
     type: str
@@ -51,7 +52,7 @@ class _Written:
     def traits(self) -> TargetTraits:
         return TargetTraits(type=self.type, durable=False, keyed=False)
 
-    def check(self, tables: Mapping[TableName, TableSchema]) -> None:
+    def check(self, tables: Mapping[TableName, TableSchema]) -> None:  # noqa: B027 - lines take any
         """Any table will do, unless an implementation says otherwise."""
 
     def open(
@@ -70,14 +71,16 @@ class _Written:
     def row_count(self, table: TableName) -> int | None:
         return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - files are closed as they are written
         """Nothing is held open between two batches."""
 
+    @abstractmethod
     def _baseline(self, table: TableName, baseline: BaselineId, rows: pa.Table) -> None:
-        raise NotImplementedError
+        """Write rows of a baseline."""
 
+    @abstractmethod
     def _changes(self, batch: Batch) -> None:
-        raise NotImplementedError
+        """Write the changes and the truncates of a batch."""
 
 
 class _Loading:

@@ -153,7 +153,9 @@ class RowTarget(ABC):
             )
         for name, schema in tables.items():
             if not schema.key:
-                raise NoKey("Table has no key", table=name)
+                raise NoKey(
+                    "Table has no key", remedy="Declare a primary key at the source.", table=name
+                )
 
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]

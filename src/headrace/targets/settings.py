@@ -45,7 +45,7 @@ MEMORY = Part(
         Key(
             "key_fields",
             ListOf(Text(), example="[id]"),
-            "The key, where the source has none.",
+            "The key, where the source has none and sends inserts alone.",
             default=[],
         ),
     ),

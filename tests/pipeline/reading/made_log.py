@@ -84,16 +84,25 @@ class Stream:
 
     def __init__(self, log: MadeLog, **options: object) -> None:
         self._log, self._options = log, options
+        self._reader: HeadraceStreamReader | None = None
         self.kept: list[dict[str, Any]] = []
         """The checkpoint: every offset so far."""
         self.start_again()
 
+    @property
+    def reader(self) -> HeadraceStreamReader:
+        assert self._reader is not None
+        return self._reader
+
     def start_again(self, **options: object) -> None:
         self._options |= options
+        if self._reader is not None:
+            # As Spark does; of a process that is killed the kernel lets go.
+            self._reader.stop()
         source = self._log.source(**self._options)
         reader = source.streamReader(source.schema())
         assert isinstance(reader, HeadraceStreamReader)
-        self.reader = reader
+        self._reader = reader
         if not self.kept:
             reader.initialOffset()
             self.kept.append(reader.initialOffset())

@@ -55,6 +55,26 @@ def test_log_and_table_must_be_named(missing: str) -> None:
         parse_options({name: value for name, value in LEAST.items() if name != missing})
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"path": "/warehouse/t"},
+        {"provider": "headrace", "owner": "me", "option.serialization.format": "1"},
+    ],
+)
+def test_whoever_comes_without_any_option_is_told_what_to_write_in_sql(
+    given: dict[str, str],
+) -> None:
+    # So Spark reads a table that was made by `create table … using headrace options (…)`.
+    with pytest.raises(MissingKey) as caught:
+        parse_options(given)
+    assert "create temporary view … using headrace options" in caught.value.remedy
+    with pytest.raises(MissingKey) as caught:
+        parse_options({"wait": "0s"})
+    assert "create temporary view" not in caught.value.remedy
+
+
 def test_a_place_is_a_word_a_position_a_version_or_a_time() -> None:
     place = Position(1, 1204, 3)
     assert parsed().start == "earliest"

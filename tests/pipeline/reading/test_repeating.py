@@ -135,6 +135,7 @@ def test_a_name_is_held_where_a_query_turns_out_to_stand(log: MadeLog) -> None:
         log.flush(insert(commit))
     stream = log.stream(reader="me")
     stream.batch()
+    stream.reader.stop()
     again = streaming(log, reader="me")
 
     def held() -> list[Position]:

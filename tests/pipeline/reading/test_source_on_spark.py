@@ -194,6 +194,29 @@ def test_a_query_goes_on_from_its_checkpoint_and_ends_at_a_truncate(
     assert sink.newest == [(None, "truncate")]
 
 
+def test_a_second_query_under_a_name_is_refused_and_the_first_goes_on(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    log = MadeLog(tmp_path)
+    log.flush(insert(1))
+    first, second = Sink(tmp_path / "first"), Sink(tmp_path / "second")
+    query = first.start(follow(session, log, reader="me"))
+    query.processAllAvailable()
+    other = second.start(follow(session, log, reader="me"))
+    with pytest.raises(StreamingQueryException) as caught:
+        other.processAllAvailable()
+    assert code_in(str(caught.value)) == "changelog.reader_taken"
+    assert "a name of its own" in str(caught.value)
+    log.flush(insert(2))
+    query.processAllAvailable()
+    assert first.newest == [(2, "insert")]
+    query.stop()
+    # Its process may still be about to end.
+    other = second.start(follow(session, log, reader="me", wait="30s"), availableNow=True)
+    assert other.awaitTermination(int(PATIENCE) * 4)
+    assert second.newest == [(1, "insert"), (2, "insert")]
+
+
 def test_a_recorder_in_one_cell_and_a_stream_on_it_in_the_next(
     session: SparkSession, tmp_path: Path
 ) -> None:

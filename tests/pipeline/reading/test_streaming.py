@@ -144,6 +144,7 @@ def test_a_reader_goes_to_the_executors_without_its_log(log: MadeLog) -> None:
     log.flush(insert(1))
     stream = log.stream(reader="me")
     again = pickle.loads(pickle.dumps(stream.reader))
+    stream.reader.stop()
     assert again.latestOffset(stream.kept[-1])["position"] == str(Position(1, 1, 0))
 
 

@@ -125,8 +125,14 @@ def merged(conf: Mapping[str, str], wanted: Sequence[Mapping[str, str]]) -> dict
     return found
 
 
-def check_session(format: Format, setting: Callable[[str], str | None]) -> None:
-    """Raise `SparkFailed` with what to add where a Spark that runs lacks what is needed."""
+def check_session(
+    format: Format, setting: Callable[[str], str | None], *, own: bool = False
+) -> None:
+    """
+    Raise `SparkFailed` with what to add where a Spark that runs lacks what is needed.
+
+    With `own` it is one of ours, which only lacks it because the target came later.
+    """
     for name, value in format.settings.items():
         there = setting(name) or ""
         if value not in [each.strip() for each in there.split(",")]:
@@ -134,7 +140,10 @@ def check_session(format: Format, setting: Callable[[str], str | None]) -> None:
             lines = ", ".join(f"{key}={each}" for key, each in asked.items())
             raise SparkFailed(
                 f"This Spark was started without what {format.name} needs",
-                remedy=f"Start it with these settings: {lines}. One of ours has them when the"
+                remedy="Restart the engine with this target among its pipelines: its Spark is then"
+                f" started with {lines}."
+                if own
+                else f"Start it with these settings: {lines}. One of ours has them when the"
                 " engine starts with such a target and no other Spark runs in this process.",
                 setting=name,
             )

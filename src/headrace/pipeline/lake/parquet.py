@@ -5,7 +5,10 @@ A file is named by the positions it holds. A batch whose outcome is unknown come
 cut (R25), and takes the place of its own file; each file appears whole. Rows of a baseline are
 one file, so that they appear together, and it is named by the baseline: loaded again, because
 nobody knew that it was, it takes its own place, too. With it come the changes that followed;
-those that other files hold of the same time are taken out of them right behind.
+those that other files hold of the same time are taken out of them right behind. That is more than
+one step: who reads in between sees them twice. A folder cannot be exchanged for another in one
+step on every system, nor where it is a mount, and files that readers are told of by a list of
+ours would be no plain folder any more; what must be one step is for a format that has commits.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Sessions:
         if not spark.alive:
             raise SparkGone("Spark's JVM is dead")
         if self._session is None or self._on is not spark:
-            check_session(self._format, spark.setting)
+            check_session(self._format, spark.setting, own=spark.own)
             self._session, self._on = spark.another(self._writer.SETTINGS), spark
         return self._session
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from headrace.changelog.log import LogReader
 from headrace.changelog.position import Position
 from headrace.changelog.readers import NamedReader
+from headrace.pipeline.reading.claiming import Claim
 from headrace.pipeline.reading.offsets import Offset
 from headrace.pipeline.reading.starting import Asked, newest_baseline
 from headrace.storage.disk import RealDisk
@@ -43,7 +44,7 @@ def needed(asked: Asked, at: Offset) -> Held:
 
 
 class Keeper:
-    """The lease of one query, which is the only one of its name. For one thread."""
+    """The lease of one query, which is the only one of its name until `end`. For one thread."""
 
     def __init__(
         self,
@@ -52,7 +53,11 @@ class Keeper:
         name: str,
         seconds: float,
         clock: Callable[[], float] = time.time,
+        *,
+        wait: float = 0.0,
     ) -> None:
+        """`ReaderTaken` where another query has the name for all of `wait` seconds."""
+        self._claim = Claim(data, source, name, wait)
         self._named = NamedReader(Files(RealDisk(), data), source, name, seconds, clock)
         self._every = seconds / _RENEWALS
         self._clock = clock
@@ -79,6 +84,10 @@ class Keeper:
             or (to.position == held.position and to.baselines != held.baselines)
         ):
             self._hold(to, log)
+
+    def end(self) -> None:
+        """Let others have the name; what is held is held until the lease is over."""
+        self._claim.release()
 
     def _hold(self, wanted: Held, log: LogReader) -> None:
         self._named.hold(wanted.position, log, wanted.baselines)

@@ -93,21 +93,26 @@ class Options:
         return f"Options({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
+_WITHOUT = (
+    " In SQL, Spark 4.2 reads a table of a catalog without its options; write instead:"
+    " create temporary view … using headrace options (log '…', table '…')."
+)
+
+
 def parse_options(given: Mapping[str, str]) -> Options:
     """Return what these options say; `UnknownKey`, `MissingKey` or `WrongValue`."""
     named = _named(given)
+    without = "" if named else _WITHOUT
     folder = named.pop("log", None) or _path(given)
     if not folder:
         raise MissingKey(
             "Where is the log?",
             option="log",
-            remedy='Give the data directory: .option("log", "headrace-data").'
-            # Spark 4.2.1 reads a catalog's table of a source in Python without its options.
-            + ("" if given else " In SQL: create temporary view … using headrace options (…)."),
+            remedy='Give the data directory: .option("log", "headrace-data").' + without,
         )
     if not named.get("table"):
         raise MissingKey(
-            "Which table?", option="table", remedy='Name it: .option("table", "orders").'
+            "Which table?", option="table", remedy='Name it: .option("table", "orders").' + without
         )
     take = named.get
     _check_reader(take("reader"), take("lease"))

@@ -107,14 +107,16 @@ class _Reader:
         """Return the log as it is now."""
         if self._opened is None:
             log = opened(self._place.data, self._place.source)
-            self._opened = Asked(log, self._options, self._frame(log))
+            asked = Asked(log, self._options, self._frame(log))
             if self._options.reader is not None:
                 self._keeper = Keeper(
                     self._place.data,
                     self._place.source,
                     self._options.reader,
                     self._options.lease,
+                    wait=self._options.wait,
                 )
+            self._opened = asked
         else:
             self._opened.log.refresh()
         return self._opened
@@ -122,6 +124,12 @@ class _Reader:
     def _keep(self, asked: Asked, at: Offset) -> None:
         if self._keeper is not None:
             self._keeper.keep(needed(asked, at), asked.log)
+
+    def _end(self) -> None:
+        """Let others have the name."""
+        if self._keeper is not None:
+            self._keeper.end()
+        self._opened = self._keeper = None
 
     def _partitions(self, asked: Asked, slices: Sequence[Slice]) -> list[Partition]:
         task = Task(
@@ -154,6 +162,7 @@ class HeadraceReader(_Reader, DataSourceReader):
             else:
                 end = Offset(last_position(asked.log, self._options))
             self._keep(asked, start)
+            self._end()  # nobody tells when it was read; its lease says how long it may take
             return self._partitions(asked, between(asked, start, end))
 
     def _from_baseline(self, asked: Asked) -> tuple[Offset, Offset]:
@@ -293,6 +302,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
 
     def stop(self) -> None:
         """End; the lease goes on, so that a query that is started again finds its place."""
+        self._end()
 
 
 def _begun(first: Offset, last: Offset, *, fresh: bool) -> Offset:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
+from headrace.errors import TargetError
 from headrace.pipeline.lake.target import TableTarget
 from headrace.targets.target import Batch
 from headrace.testing.target_contract import Change, batch, loaded
 from headrace.testing.things import TABLE, THINGS
-from tests.pipeline.lake.delta_stories import One
+from tests.pipeline.lake.delta_stories import One, refused
 from tests.pipeline.lake.stories import Place, story
 
 _WORDS = {
@@ -149,3 +150,18 @@ def a_reload_of_rows_with_a_key_removes_none_and_sorts_behind_all(place: Place) 
     modes = [row.operationParameters["mode"] for row in place.spark.bulk.sql(sql).collect()]
     # Only the last had rows at its own positions, those of the one before.
     assert modes == ["Overwrite", "Append", "Append", "Overwrite"]
+
+
+@story
+def one_that_was_taken_over_from_tells_nothing_more(place: Place) -> None:
+    one = One(place, "append")
+    old = one.begun()
+    # Its session has made commits, and Delta tells of the last one in it.
+    assert old.write(batch([(Op.INSERT, 2, 3, "three")], 2, first=2)) == Position(1, 2)
+    new = one.opened(Position(1, 2))
+    for commit, id in ((3, 4), (4, 5)):
+        new.write(batch([(Op.INSERT, commit, id, "new")], commit, first=commit))
+    late = batch([(Op.INSERT, 3, 4, "late")], 3, first=3)
+    refused(TargetError, lambda: old.write(late))
+    assert old.write(late) == Position(1, 4)
+    assert one.rows("id") == [(id,) for id in range(1, 6)]

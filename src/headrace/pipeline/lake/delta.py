@@ -35,6 +35,8 @@ _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 _LAST = "spark.databricks.delta.lastCommitVersionInSession"
 """Set by Delta itself: the version that a session's last commit made."""
 
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+
 _SETTINGS = {
     # As `formats` says; here for a session that was brought.
     "spark.databricks.delta.snapshotPartitions": "2",
@@ -99,8 +101,8 @@ class DeltaTable:
 
     def committed(self) -> int:
         """Return the version that the last commit by this session made."""
-        if version := self._session.conf.get(_LAST, ""):
-            return int(version)
+        if (version := self._made()) is not None:
+            return version
         commits = self._history(1)
         return commits[0].version if commits else -1
 
@@ -166,13 +168,25 @@ class DeltaTable:
 
     def _write(self, frame: DataFrame, note: Note, mode: str, **options: str) -> bool:
         writer = frame.write.format("delta").mode(mode).options(**options)
-        with self._claimed(note):
+        self._session.conf.unset(_LAST)
+        # The rows of a batch go to files as they are. Then only Delta's look at its own log could
+        # be adapted, and is small: three jobs where one would do.
+        with self._claimed(note, adaptive=mode != "append" or note.loads):
             if self._name is None:
                 writer.save(self._path)
             else:
                 writer.saveAsTable(self._name)
+        if self._made() is not None:
+            return True
+        # Not made, as its number is given out; or by a Delta that does not say so.
         found = self.found()
         return found is not None and found.note == note
+
+    def _made(self) -> int | None:
+        """Return the version that Delta says to have made in this session; None: it says none."""
+        # Not with a text as the default: Spark holds it to be a number, too.
+        version = self._session.conf.get(_LAST, None)
+        return None if version is None else int(version)
 
     def _given_out(self) -> int:
         """Return the highest number of ours: Delta keeps it when it removes old history."""
@@ -206,9 +220,12 @@ class DeltaTable:
         )
 
     @contextlib.contextmanager
-    def _claimed(self, note: Note) -> Iterator[None]:
+    def _claimed(self, note: Note, *, adaptive: bool = True) -> Iterator[None]:
         """Let the commit that is made meanwhile have the note and its number."""
         conf = self._session.conf
+        before = conf.get(_ADAPTIVE, "true")
+        if not adaptive:
+            conf.set(_ADAPTIVE, "false")
         conf.set(_APP, APPLICATION)
         conf.set(_VERSION, str(note.number))
         conf.set(_NOTE, written(note))
@@ -217,6 +234,7 @@ class DeltaTable:
         finally:
             for name in (_APP, _VERSION, _NOTE):
                 conf.unset(name)
+            conf.set(_ADAPTIVE, before or "true")
 
     def _folder(self) -> str:
         """Return where a table without a catalog that lasts is kept."""

@@ -6,7 +6,7 @@ Columns are named by place (see `statements`), so that nothing depends on the us
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 import numpy as np
@@ -19,6 +19,7 @@ from headrace.changelog.position import MAX_ORDINAL, Position
 from headrace.pipeline.lake.net import Net, Versions
 from headrace.pipeline.lake.shape import Shape, plain
 from headrace.pipeline.lake.statements import ADDED, GONE, key, value
+from headrace.pipeline.reading.rows import places
 from headrace.pipeline.result import POSITIONS, Place
 from headrace.targets.target import Batch
 
@@ -128,10 +129,7 @@ def history_rows(found: Versions, shape: Shape, epoch: int, *, emptied: Place | 
 
 def positions(rows: pa.Table, epoch: int) -> pa.Array:
     """Return the text of each row's position, as `str(Position(…))` gives it."""
-    commits, ordinals = rows.column(1).to_numpy(), rows.column(2).to_numpy()
-    pairs: Iterable[tuple[int, int]] = zip(commits.tolist(), ordinals.tolist(), strict=True)
-    texts = [f"{epoch:04x}-{commit:016x}-{ordinal:08x}" for commit, ordinal in pairs]
-    return pa.array(texts, pa.utf8())
+    return places(epoch, rows.column(1).to_numpy(), rows.column(2).to_numpy())
 
 
 def emptied_time(rows: pa.Table, at: Position) -> datetime | None:

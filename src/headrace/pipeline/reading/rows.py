@@ -33,7 +33,9 @@ _INSERT, _POST, _DELETE, _PRE, _TRUNCATE = range(5)
 _CODES: Final = np.array([_INSERT, _POST, _DELETE, _TRUNCATE], np.int8)
 """By the number of an op."""
 
-_HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
+_PAIRS: Final = np.frombuffer("".join(f"{octet:02x}" for octet in range(256)).encode(), np.uint16)
+"""By an octet: its two digits, side by side."""
+
 _WIDTH: Final = len(str(Position(0, 0)))
 
 
@@ -116,11 +118,9 @@ def places(epoch: int, commits: npt.NDArray[np.int64], ordinals: npt.NDArray[np.
     count = len(commits)
     text = np.empty((count, _WIDTH), np.uint8)
     text[:] = np.frombuffer(str(Position(epoch, 0)).encode(), np.uint8)
-    for number, start, digits in ((commits, 5, 16), (ordinals, 22, 8)):
-        left = number.astype(np.uint64)
-        for at in range(start + digits - 1, start - 1, -1):
-            text[:, at] = _HEX[(left & np.uint64(15)).astype(np.intp)]
-            left >>= np.uint64(4)
+    for number, start, digits, kind in ((commits, 5, 16, ">u8"), (ordinals, 22, 8, ">u4")):
+        octets = number.astype(kind).view(np.uint8)
+        text[:, start : start + digits] = _PAIRS[octets].view(np.uint8).reshape(count, digits)
     offsets = np.arange(0, (count + 1) * _WIDTH, _WIDTH, dtype=np.int64)
     if offsets[-1] >= 2**31:
         raise OverflowError("more rows than one array of text can hold")

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import click
@@ -28,6 +29,9 @@ FENCE = re.compile(
 )
 NOT_RUN = re.compile(r"<!-- not run: \S.*-->")
 """Stands before a Python block that is no program, with the reason."""
+
+ON_SPARK = re.compile(r"<!-- on Spark (?P<version>\d+\.\d+) -->")
+"""Stands on a page whose programs need that version."""
 
 
 def name(page: Path) -> str:
@@ -64,6 +68,9 @@ def tracked() -> list[Path]:
 @pytest.mark.spark
 @pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p, "python"))], ids=name)
 def test_the_programs_on_a_page_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
+    named = ON_SPARK.search(page.read_text())
+    if named and not metadata.version("pyspark").startswith(f"{named['version']}."):
+        pytest.skip(f"its programs are for Spark {named['version']}")
     program = tmp_path / "page.py"
     program.write_text("\n".join(blocks(page, "python")))
     # In a process of its own, as a reader would: it starts and stops its own Spark.

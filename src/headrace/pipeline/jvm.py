@@ -328,3 +328,11 @@ def delta_transaction(
     # Its history was read just before, so this is not an old one.
     found = table.deltaLog().unsafeVolatileSnapshot().transactions().get(application)
     return int(found.get()) if found.isDefined() else 0
+
+
+def iceberg_table(session: SparkSession, name: str) -> Any:
+    """Return Iceberg's own object of a table, as it is now; SQL does not tell all that it knows."""
+    jvm: Any = session._jvm
+    # A catalog is made, at its first use, from the settings of the session that is active.
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session._jsparkSession, name)

@@ -227,14 +227,19 @@ TARGETS = {
         "Calls a function `f(df, batch)` with each batch as a DataFrame.", (_CALL,), _foreach_batch
     ),
     "table": Part(
-        "Keeps a table of a lake, in Delta or plain Parquet.",
+        "Keeps a table of a lake, in Delta, Iceberg or plain Parquet.",
         (
             Key(
                 "name",
                 Text('"lake.orders"'),
                 "Its name; `{table}` and `{schema}` stand for the source's.",
             ),
-            Key("format", Choice(("delta", "parquet")), "How it is kept.", default="delta"),
+            Key(
+                "format",
+                Choice(("delta", "iceberg", "parquet")),
+                "How it is kept.",
+                default="delta",
+            ),
             Key(
                 "mode",
                 Choice(("merge", "append", "history")),

@@ -66,6 +66,18 @@ EFFECT_DONE = "effect_done"
 TABLE_SWITCHED = "table_switched"
 """A loaded table took the place of the old one, and its state is not stored."""
 
+PART_WRITTEN = "part_written"
+"""A task has written its part of a batch or of a baseline, and nobody has its receipt."""
+
+TABLE_COMMITTED = "table_committed"
+"""A table of a lake has our commit, and its writer does not know."""
+
+COLUMNS_ADDED = "columns_added"
+"""A table of a lake has new columns, and no row that has them."""
+
+TABLE_COMPACTED = "table_compacted"
+"""A table of a lake has fewer files, and its batch is not told to be written."""
+
 PUBLICATION_ENSURED = "publication_ensured"
 """What a server is to send is settled, and nothing begins there."""
 
@@ -119,6 +131,9 @@ POSTGRES_POINTS = (
 )
 """The steps of a hand-over between copy and stream; its own rounds count them (H1 to H3)."""
 
+LAKE_POINTS = (PART_WRITTEN, TABLE_COMMITTED, COLUMNS_ADDED, TABLE_COMPACTED)
+"""What happens within a table of a lake; its own rounds count them (R24)."""
+
 _armed, _, _nth = os.environ.get("HEADRACE_KILL_POINT", "").partition(":")
 _left = int(_nth or 1)
 _token = os.environ.get("HEADRACE_KILL_ONCE")
@@ -131,7 +146,12 @@ def reach(name: str) -> None:
         return
     _left -= 1
     if _left == 0 and _token_taken():
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
+
+
+def die() -> None:
+    """End this process without any clean-up."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _token_taken() -> bool:

@@ -1,4 +1,4 @@
-"""Delta tables that keep what was: truncates in a batch, and baselines among changes."""
+"""Tables that keep what was: truncates in a batch, and baselines among changes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def staged(one: One, target: TableTarget, rows: list[Change], whole: Batch) -> B
 @story
 def what_was_before_a_truncate_of_the_same_batch_is_kept(place: Place) -> None:
     for by_executors in (False, True):
-        folder = place.folder / str(by_executors)
-        append, history = (One(Place(place.spark, folder / mode), mode) for mode in MODES)
+        where = place.within(str(by_executors))
+        append, history = (One(where.within(mode), mode) for mode in MODES)
         for one in (append, history):
             target = one.begun()
             rows = batch(EMPTIED, 9, first=5, truncate=8)
@@ -146,17 +146,16 @@ def a_reload_of_rows_with_a_key_removes_none_and_sorts_behind_all(place: Place) 
         (5, "truncate", None),
         (5, "insert", 3),
     ]
-    sql = f"describe history delta.`{one.path}`"
-    modes = [row.operationParameters["mode"] for row in place.spark.bulk.sql(sql).collect()]
     # Only the last had rows at its own positions, those of the one before.
-    assert modes == ["Overwrite", "Append", "Append", "Overwrite"]
+    added = place.kind.only_added(place.spark, one.path)
+    assert added[:-1] == [False, True, True]
 
 
 @story
 def one_that_was_taken_over_from_tells_nothing_more(place: Place) -> None:
     one = One(place, "append")
     old = one.begun()
-    # Its session has made commits, and Delta tells of the last one in it.
+    # Its session has made commits; Delta tells of the last one in it.
     assert old.write(batch([(Op.INSERT, 2, 3, "three")], 2, first=2)) == Position(1, 2)
     new = one.opened(Position(1, 2))
     for commit, id in ((3, 4), (4, 5)):

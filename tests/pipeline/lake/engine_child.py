@@ -1,7 +1,7 @@
 """
-An engine with a Delta table as its target, in a process of its own that may be killed.
+An engine with a table of a lake as its target, in a process of its own that may be killed.
 
-`python -m tests.pipeline.lake.engine_child FOLDER` follows the bank there, says `ready`, and
+`python -m tests.pipeline.lake.engine_child FORMAT FOLDER` follows the bank there, says `ready`, and
 answers each line: `check` with `right` once the table equals the bank, or with what is wrong;
 `kill` with `killed` when its JVM is dead.
 """
@@ -19,12 +19,14 @@ from headrace.errors import HeadraceError
 from headrace.pipeline import jvm
 from headrace.pipeline.failures import running
 from tests.pipeline.lake.engine_stories import LONG, Bank, check_versions, read, seen
+from tests.pipeline.lake.kinds import KINDS
 
 
-def main(folder: Path) -> None:
-    bank = Bank(folder)
+def main(format: str, folder: Path) -> None:
+    bank, kind = Bank(folder), KINDS[format]
     path = folder / "lake"
-    with bank.engine(("accounts", hr.table(path=str(path), compact_every=4)), spark=None) as engine:
+    target = hr.table(path=str(path), format=format, compact_every=4)
+    with bank.engine(("accounts", target), spark=None) as engine:
         say("ready" if engine.await_ready(LONG) else "not ready")
         runner = engine._spark
         assert runner is not None
@@ -32,7 +34,7 @@ def main(folder: Path) -> None:
         def equal() -> bool:
             try:
                 with running():
-                    return read(runner.spark, path) == bank.rows()
+                    return read(kind, runner.spark, path) == bank.rows()
             except HeadraceError:
                 return False  # its Spark died, and is started again
 
@@ -44,7 +46,7 @@ def main(folder: Path) -> None:
                     say("killed")
                     continue
                 assert seen(equal), "the table is another"
-                check_versions(runner.spark, path)
+                check_versions(kind, runner.spark, path)
             except Exception:  # noqa: BLE001  # It is told to whoever asked.
                 say(repr(traceback.format_exc()))
             else:
@@ -56,4 +58,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], Path(sys.argv[2]))

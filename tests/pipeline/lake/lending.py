@@ -5,16 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from headrace.pipeline.lake.formats import DELTA, needs
 from headrace.pipeline.lake.memory import LakeHome
-from headrace.pipeline.session import Spark, start_session
+from headrace.pipeline.session import Spark
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-
-
-def spark_with_delta(data: Path) -> Spark:
-    """Start a Spark that can keep Delta tables; its jars are fetched once, into the cache."""
-    return start_session(data, conf=needs(DELTA))
 
 
 def home(spark: Spark, data: Path, pipeline: str = "orders") -> LakeHome:

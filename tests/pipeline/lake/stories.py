@@ -1,55 +1,95 @@
 """
-What a target of Delta tables does, told in a process of its own with one Spark for all.
+What a target of tables does, told in a process of its own with one Spark for all.
 
-`python -m tests.pipeline.lake.stories FOLDER` tells all of them, or those named behind it, and
-writes to `FOLDER/told.json` of each what went wrong, or nothing.
+`python -m tests.pipeline.lake.stories FORMAT FOLDER` tells all of them, or those named behind it,
+and writes to `FOLDER/told.json` of each what went wrong, or nothing.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-STORIES: dict[str, Callable[[Place], None]] = {}
-"""By name; each has a folder of its own."""
+if TYPE_CHECKING:
+    from headrace.pipeline.session import Spark
+    from tests.pipeline.lake.kinds import Kind
+
+ROOT = Path(__file__).parents[3]
 
 
 class Place:
-    """Where a story happens."""
+    """Where a story happens: with a Spark, in a folder of its own, about one format."""
 
-    def __init__(self, spark: Spark, folder: Path) -> None:
+    def __init__(self, spark: Spark, folder: Path, kind: Kind) -> None:
         self.spark = spark
         self.folder = folder
+        self.kind = kind
         folder.mkdir(parents=True, exist_ok=True)
 
+    def within(self, name: str) -> Place:
+        return Place(self.spark, self.folder / name, self.kind)
 
-def story(tell: Callable[[Place], None]) -> Callable[[Place], None]:
-    STORIES[tell.__name__] = tell
+
+Story = Callable[[Place], None]
+STORIES: dict[str, dict[str, Story]] = {"delta": {}, "iceberg": {}}
+"""By format and name."""
+
+
+def story(tell: Story) -> Story:
+    """Tell it of every format."""
+    for told in STORIES.values():
+        told[tell.__name__] = tell
     return tell
 
 
-if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+def story_of(format: str) -> Callable[[Story], Story]:
+    """Tell it of one format alone."""
+
+    def take(tell: Story) -> Story:
+        STORIES[format][tell.__name__] = tell
+        return tell
+
+    return take
 
 
-def main(folder: Path, names: list[str]) -> None:
+def told_of(format: str, folder: Path) -> dict[str, str]:
+    """Tell all stories of a format, in another process; return what went wrong with each."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pipeline.lake.stories", format, str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1400,
+        check=False,
+    )
+    path = folder / "told.json"
+    assert path.exists(), done.stderr[-4000:]
+    found: dict[str, str] = json.loads(path.read_text())
+    return found
+
+
+def main(format: str, folder: Path, names: list[str]) -> None:
+    from headrace.pipeline.session import start_session
     from tests.pipeline.lake import (  # noqa: F401  # They fill it.
         changes_stories,
         delta_stories,
         engine_stories,
         foreign_stories,
+        iceberg_stories,
     )
-    from tests.pipeline.lake.lending import spark_with_delta
+    from tests.pipeline.lake.kinds import KINDS
 
-    spark = spark_with_delta(folder / "spark")
+    kind = KINDS[format]
+    spark = start_session(folder / "spark", conf=kind.needs(folder))
     told: dict[str, str] = {}
-    for name in names or STORIES:
+    for name in names or STORIES[format]:
         try:
-            STORIES[name](Place(spark, folder / name))
+            STORIES[format][name](Place(spark, folder / name, kind))
         except Exception:  # noqa: BLE001  # Whatever it is, the others are told as well.
             told[name] = traceback.format_exc()
         else:
@@ -62,4 +102,4 @@ if __name__ == "__main__":
     # Imported under its own name: the modules that fill it import that one.
     from tests.pipeline.lake.stories import main as run
 
-    run(Path(sys.argv[1]), sys.argv[2:])
+    run(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

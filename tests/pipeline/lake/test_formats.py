@@ -37,6 +37,8 @@ def with_columns(*names: str, key: tuple[str, ...] = ("id",)) -> TableSchema:
         ({"format": "parquet"}, "merge"),
         ({"format": "parquet", "mode": "history"}, "history"),
         ({"compact_every": -1}, "compact_every"),
+        ({"format": "iceberg"}, "catalog"),
+        ({"format": "iceberg", "path": "/lake/orders"}, "catalog"),
     ],
 )
 def test_what_there_is_not_is_refused_by_name(options: dict[str, object], word: str) -> None:

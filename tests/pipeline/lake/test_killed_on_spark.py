@@ -14,7 +14,7 @@ import pytest
 
 from headrace.storage.points import BASELINE_LOADED, JOB_DONE, TABLE_SWITCHED, TARGET_WRITTEN
 from tests.pipeline.lake.engine_stories import Bank
-from tests.pipeline.lake.jars import need_delta
+from tests.pipeline.lake.jars import need_format
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(1500)]
 
@@ -23,13 +23,13 @@ LIFE_SECONDS = 400.0
 
 
 @contextmanager
-def engine(folder: Path, point: str | None = None) -> Iterator[subprocess.Popen[str]]:
+def engine(format: str, folder: Path, point: str | None = None) -> Iterator[subprocess.Popen[str]]:
     environ = {**os.environ}
     if point is not None:
         token = folder / "token"
         token.touch()
         environ |= {"HEADRACE_KILL_POINT": point, "HEADRACE_KILL_ONCE": str(token)}
-    command = [sys.executable, "-m", "tests.pipeline.lake.engine_child", str(folder)]
+    command = [sys.executable, "-m", "tests.pipeline.lake.engine_child", format, str(folder)]
     with (
         (folder / "stderr").open("a") as errors,
         subprocess.Popen(
@@ -49,11 +49,14 @@ def engine(folder: Path, point: str | None = None) -> Iterator[subprocess.Popen[
 
 
 @pytest.mark.meets("R24")
-def test_a_table_equals_the_source_whenever_its_engine_is_killed(tmp_path: Path) -> None:
-    need_delta()
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
+def test_a_table_equals_the_source_whenever_its_engine_is_killed(
+    tmp_path: Path, format: str
+) -> None:
+    need_format(format)
     bank = Bank(tmp_path).made()
     for point in (BASELINE_LOADED, TABLE_SWITCHED, f"{TARGET_WRITTEN}:2", f"{JOB_DONE}:2"):
-        with engine(tmp_path, point) as process:
+        with engine(format, tmp_path, point) as process:
             # Work goes on until it dies: one batch after the other comes by the point.
             while process.poll() is None:
                 bank.work(1)
@@ -61,7 +64,7 @@ def test_a_table_equals_the_source_whenever_its_engine_is_killed(tmp_path: Path)
                     process.wait(0.5)
             assert process.returncode == -signal.SIGKILL, (tmp_path / "stderr").read_text()[-3000:]
             assert not (tmp_path / "token").exists(), "the point was not reached"
-    with engine(tmp_path) as process:
+    with engine(format, tmp_path) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", (tmp_path / "stderr").read_text()[-3000:]

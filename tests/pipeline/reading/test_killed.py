@@ -8,15 +8,21 @@ import random
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import headrace as hr
+from tests.pipeline.lake.jars import need_delta
+from tests.pipeline.lake.rounds.versions import versions
+from tests.pipeline.reading.killed_child import APPLICATION, TABLE
 from tests.pipeline.reading.plain import environment
 from tests.support.shop import PATIENCE, Shop
 
-KILLS = 5
+KILLS = {"files": 5, "delta": 3}
 """In every run of the tests; `HEADRACE_KILLS=20` for more."""
 SEED = 4711
 
@@ -24,9 +30,9 @@ SEED = 4711
 class Query:
     """The query's process, and the JVM that it starts."""
 
-    def __init__(self, shop: Shop, folder: Path, *, now: bool = False) -> None:
+    def __init__(self, shop: Shop, folder: Path, kind: str, *, now: bool = False) -> None:
         module = "tests.pipeline.reading.killed_child"
-        arguments = [str(shop.data), str(folder), *(["now"] if now else [])]
+        arguments = [str(shop.data), str(folder), kind, *(["now"] if now else [])]
         self._errors = (folder.parent / "errors.txt").open("w")
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -62,7 +68,18 @@ class Query:
         self._errors.close()
 
 
-def rows_of(folder: Path) -> dict[int, str]:
+def rows_of_delta(folder: Path) -> dict[int, str]:
+    """Return the table's rows, each batch of which is one commit."""
+    every = list(versions(folder / TABLE, APPLICATION))
+    batches = [version.transaction for version in every if version.transaction is not None]
+    assert all(a < b for a, b in pairwise(batches)), batches
+    assert len(batches) > 1
+    keys = [row["id"] for row in every[-1].rows]
+    assert len(keys) == len(set(keys))
+    return {row["id"]: row["status"] for row in every[-1].rows}
+
+
+def rows_of_files(folder: Path) -> dict[int, str]:
     """Return the table that the files come to, batch by batch."""
     found: dict[int, str] = {}
     files = sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
@@ -85,7 +102,12 @@ def rows_of(folder: Path) -> dict[int, str]:
 @pytest.mark.crash
 @pytest.mark.spark
 @pytest.mark.timeout(1800)
-def test_a_query_killed_again_and_again_equals_its_source(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "rows_of"), [("files", rows_of_files), ("delta", rows_of_delta)])
+def test_a_query_killed_again_and_again_equals_its_source(
+    tmp_path: Path, kind: str, rows_of: Callable[[Path], dict[int, str]]
+) -> None:
+    if kind == "delta":
+        need_delta()
     chance = random.Random(SEED)
     shop = Shop(tmp_path, rows=50)
     folder = tmp_path / "target"
@@ -103,12 +125,14 @@ def test_a_query_killed_again_and_again_equals_its_source(tmp_path: Path) -> Non
     engine = hr.record(shop.source(), ["orders"], data=shop.data)
     try:
         assert engine.await_ready(PATIENCE)
-        for _ in range(int(os.environ.get("HEADRACE_KILLS", KILLS))):
-            query = Query(shop, folder)
+        for _ in range(int(os.environ.get("HEADRACE_KILLS", KILLS[kind]))):
+            query = Query(shop, folder, kind)
             try:
                 query.until("started")
                 work()
                 query.until("begin", "ready", "written", times=chance.randint(1, 6))
+                # A pace, not a wait: it is to die anywhere between what it says.
+                time.sleep(chance.choice([0, 0, 0.1, 0.5, 1.5]))
             finally:
                 query.kill()
         work()
@@ -116,7 +140,7 @@ def test_a_query_killed_again_and_again_equals_its_source(tmp_path: Path) -> Non
         assert engine._readiness.wait_for(
             lambda: engine.source_info("shop").end.commit >= end, PATIENCE
         )
-        query = Query(shop, folder, now=True)
+        query = Query(shop, folder, kind, now=True)
         try:
             query.until("ended")
         finally:

@@ -34,7 +34,10 @@ class Line:
         *,
         shared: bool,
         armed: str | None = None,
+        module: str = "tests.postgres.rounds.child",
+        patience: float = ANSWER_SECONDS,
     ) -> None:
+        self._patience = patience
         self.token = folder / "token"
         environment = {
             **os.environ,
@@ -46,7 +49,7 @@ class Line:
             environment["HEADRACE_KILL_POINT"] = armed
             environment["HEADRACE_KILL_ONCE"] = str(self.token)
         self.armed = armed
-        arguments = [sys.executable, "-m", "tests.postgres.rounds.child", str(folder), dsn]
+        arguments = [sys.executable, "-m", module, str(folder), dsn]
         arguments += ["--tables", *tables] + ["--shared"] * shared
         with (folder / "child.err").open("a") as errors:
             self.process = subprocess.Popen(
@@ -96,12 +99,12 @@ class Line:
 
     def expect(self, answer: str) -> str:
         """Wait for an answer and return what follows the first word."""
-        until = time.monotonic() + ANSWER_SECONDS
+        until = time.monotonic() + self._patience
         while True:
             try:
                 line = self._lines.get(timeout=max(0.0, until - time.monotonic()))
             except queue.Empty:
-                raise RoundFailed(f"no {answer} within {ANSWER_SECONDS} s") from None
+                raise RoundFailed(f"no {answer} within {self._patience} s") from None
             if line is None:
                 raise RoundFailed(f"engine ended before {answer}, exit code {self.close()}")
             said, _, rest = line.partition(" ")

@@ -10,5 +10,5 @@ Each batch is one commit of the table, and the batch's position stands in that v
 so what the table shows and how far it is cannot differ, whatever dies in between. The commit
 has a number, one above the last, which only one writer can get (R24). `net`, `note`,
 `statements` and `naming` are pure; `formats` says what a format can do and what Spark needs
-for it; `delta` and `parquet` are the formats, and another one is another such module.
+for it; `delta`, `iceberg` and `parquet` are the formats, and another one is another such module.
 """

@@ -1,8 +1,8 @@
 """
 What a format must be able to do for a table to be a target with its position inside.
 
-Delta does it with application transactions; Iceberg could with properties of a snapshot. A new
-format is a class of this shape, an entry in `sessions`, and a `Format` in `formats`.
+Delta does it with application transactions, Iceberg with properties of a snapshot and a branch. A
+new format is a class of this shape, an entry in `sessions`, and a `Format` in `formats`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.pipeline.lake.note import Note
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Commits(Protocol):
     """What its session is given, which nobody else uses."""
 
     table: str
-    """As SQL takes it."""
+    """What a MERGE is made into, as SQL takes it."""
 
     def __init__(self, session: SparkSession, where: Where, *, persistent: bool) -> None: ...
 
@@ -107,4 +107,9 @@ class Commits(Protocol):
 
     def register(self) -> None:
         """Make a table that is found by its folder known by its name, in this Spark."""
+        ...
+
+    @staticmethod
+    def kept(type: DataType) -> DataType:
+        """Return the type that a column has in it which was given this one."""
         ...

@@ -27,7 +27,7 @@ from headrace.pipeline.literals import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 _APP = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
@@ -165,6 +165,11 @@ class DeltaTable:
             session.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(where.schema)}")
         location = self._path.replace("\\", "\\\\").replace("'", "\\'")
         session.sql(f"CREATE TABLE IF NOT EXISTS {where.name} USING delta LOCATION '{location}'")
+
+    @staticmethod
+    def kept(type: DataType) -> DataType:
+        """Return the type itself."""
+        return type
 
     def _write(self, frame: DataFrame, note: Note, mode: str, **options: str) -> bool:
         writer = frame.write.format("delta").mode(mode).options(**options)

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from headrace.errors import BadTable, SparkFailed
+from headrace.pipeline.lake.naming import Where
 from headrace.pipeline.lake.shape import MODES, Mode, Shape
 
 PACKAGES = "spark.jars.packages"
@@ -25,6 +26,15 @@ _LISTS = (PACKAGES, EXTENSIONS)
 _DELTA_CLASS = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 _DELTA_REFUSES = frozenset(" ,;{}()\n\t=")
+_ICEBERG_CLASS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+_ICEBERG_TAKEN = frozenset(
+    {"_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id"}
+    | {"_last_updated_sequence_number"}
+)
+"""Columns that each of its tables has besides, and a MERGE reads."""
+
+_RENAMES = ("file", "hdfs", "viewfs")
+"""File systems whose rename is the commit of a table that is in a folder and in no catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +58,41 @@ class Format:
     refuses: Callable[[Shape], str | None] = lambda shape: None
     """Says what of a table it cannot hold."""
 
+    refuses_place: Callable[[str | None, str | None], str | None] = lambda name, path: None
+    """Says why it has no tables by this name, in this folder."""
+
 
 def _delta_refuses(shape: Shape) -> str | None:
-    lowered: dict[str, str] = {}
     for name in shape.names:
         if bad := sorted(_DELTA_REFUSES & set(name)):
             return f"the column {name!r} has {bad[0]!r} in its name"
+    return _by_case(shape)
+
+
+def _iceberg_refuses(shape: Shape) -> str | None:
+    for name in shape.names:
+        if name.lower() in _ICEBERG_TAKEN:
+            return f"the column {name} has a name that each of its tables gives to one of its own"
+    return _by_case(shape)
+
+
+def _by_case(shape: Shape) -> str | None:
+    lowered: dict[str, str] = {}
+    for name in shape.names:
         if (other := lowered.setdefault(name.lower(), name)) != name:
             return f"the columns {other} and {name} differ by case alone"
+    return None
+
+
+def _iceberg_refuses_place(name: str | None, path: str | None) -> str | None:
+    if path is None:
+        known = not Where(tuple((name or "").split(".")), None).in_session_catalog
+        return None if known else "its tables are in a catalog of Iceberg, or in a folder"
+    if name is not None:
+        return "a catalog says itself where its tables are"
+    scheme, found, _ = path.partition("://")
+    if found and scheme not in _RENAMES:
+        return f"a folder at {scheme}:// has no rename that only one writer succeeds with"
     return None
 
 
@@ -72,8 +109,17 @@ DELTA = Format(
     tuning={"spark.databricks.delta.snapshotPartitions": "2"},
     refuses=_delta_refuses,
 )
+ICEBERG = Format(
+    "iceberg",
+    MODES,
+    transactional=True,
+    packages={"4.1": "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"},
+    settings={EXTENSIONS: _ICEBERG_CLASS},
+    refuses=_iceberg_refuses,
+    refuses_place=_iceberg_refuses_place,
+)
 PARQUET = Format("parquet", ("append",), transactional=False)
-FORMATS = {each.name: each for each in (DELTA, PARQUET)}
+FORMATS = {each.name: each for each in (DELTA, ICEBERG, PARQUET)}
 
 
 def chosen(name: str, mode: str) -> tuple[Format, Mode]:
@@ -88,11 +134,22 @@ def chosen(name: str, mode: str) -> tuple[Format, Mode]:
     if mode in MODES:
         raise BadTable(
             f"A table of plain {name} cannot be kept in mode {mode}",
-            remedy=f"Use mode {known} with it, or format delta.",
+            remedy=f"Use mode {known} with it, or format delta or iceberg.",
             format=name,
             mode=mode,
         )
     raise BadTable("There is no such mode", remedy=f"Write {known}.", mode=mode)
+
+
+def check_place(format: Format, name: str | None, path: str | None) -> None:
+    """Raise `BadTable` where a format has no tables by this name, in this folder."""
+    if (why := format.refuses_place(name, path)) is not None:
+        raise BadTable(
+            f"A table of {format.name} cannot be there: {why}",
+            remedy="Name it catalog.schema.table, or give path= alone, on a disk or HDFS.",
+            name=name,
+            path=path,
+        )
 
 
 def needs(format: Format, version: str | None = None) -> dict[str, str]:

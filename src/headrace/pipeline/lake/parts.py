@@ -29,6 +29,7 @@ from headrace.pipeline.lake.shape import Shape
 from headrace.pipeline.lake.statements import value
 from headrace.pipeline.literals import quoted
 from headrace.pipeline.result import result_schema, shaped
+from headrace.storage.points import PART_WRITTEN, reach
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -218,6 +219,7 @@ def _new_path(folder: str) -> Path:
 
 
 def _receipt(receipt: Receipt) -> pa.RecordBatch:
+    reach(PART_WRITTEN)
     text = msgspec.json.encode(receipt).decode()
     return pa.RecordBatch.from_pydict(
         {"receipt": [text]}, schema=pa.schema([("receipt", pa.string())])

@@ -11,6 +11,7 @@ from headrace.errors import SparkGone
 from headrace.pipeline.lake.commits import Commits
 from headrace.pipeline.lake.delta import DeltaTable
 from headrace.pipeline.lake.formats import Format, check_session
+from headrace.pipeline.lake.iceberg import IcebergTable
 from headrace.pipeline.lake.naming import Where
 from headrace.pipeline.shapes import spark_type
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.session import Spark
 
 
-_WRITERS: dict[str, type[Commits]] = {"delta": DeltaTable}
+_WRITERS: dict[str, type[Commits]] = {"delta": DeltaTable, "iceberg": IcebergTable}
 """By format: who commits to its tables."""
 
 

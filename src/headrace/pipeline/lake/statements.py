@@ -86,6 +86,23 @@ def merge_history(
     return text
 
 
+def replace_from(table: str, names: Sequence[str], column: str, least: str) -> str:
+    """
+    Return the MERGE that adds rows in place of those that have `least` or more in a column.
+
+    The view has each value of the column that is to go, once, as `k0` and not `added`. So what is
+    looked through are the files that have such rows, and not the table.
+    """
+    at = f"t.{quoted(column)}"
+    columns = ", ".join(quoted(name) for name in names)
+    values = ", ".join(f"s.{value(place)}" for place in range(len(names)))
+    return (
+        f"MERGE INTO {table} AS t USING {VIEW} AS s ON {at} = s.{key(0)} AND {at} >= '{least}'"
+        f" WHEN MATCHED THEN DELETE"
+        f" WHEN NOT MATCHED AND s.{ADDED} THEN INSERT ({columns}) VALUES ({values})"
+    )
+
+
 def _within(bounds: Mapping[str, tuple[int, int]] | None) -> list[str]:
     """Return conditions that let files without any of the keys be left alone."""
     return [

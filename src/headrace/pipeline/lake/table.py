@@ -27,11 +27,12 @@ import pyarrow as pa
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
-from headrace.errors import BadTable, TableTaken, TargetError
+from headrace.errors import BadTable, TargetError
 from headrace.observe.logs import logger
 from headrace.pipeline.failures import running
 from headrace.pipeline.lake.commits import Commits, Found
 from headrace.pipeline.lake.emptying import emptyings, ended
+from headrace.pipeline.lake.judging import followed, judged, misfit, not_ours, taken
 from headrace.pipeline.lake.looking import CUT_OFF
 from headrace.pipeline.lake.memory import LakeHome, Memory
 from headrace.pipeline.lake.naming import Where
@@ -49,6 +50,7 @@ from headrace.pipeline.lake.sessions import Sessions
 from headrace.pipeline.lake.shape import VALID, Shape
 from headrace.pipeline.lake.staging import Staging
 from headrace.pipeline.lake.statements import GONE, merge_history, merge_rows
+from headrace.storage.points import COLUMNS_ADDED, TABLE_COMMITTED, TABLE_COMPACTED, reach
 from headrace.targets.target import Batch
 
 if TYPE_CHECKING:
@@ -120,8 +122,8 @@ class LakeTable:
         self._version = self._memory.version(self.name)
         with self._running():
             self._take(self._table().found(self._version), at)
-            if self.ours and self.lost is None and (misfit := self._misfit()) is not None:
-                self.lost = misfit
+            if self.ours and self.lost is None:
+                self.lost = misfit(self._table(), self.shape)
             if self.ours:
                 self._table().register()
         if self.lost is not None:
@@ -174,7 +176,7 @@ class LakeTable:
         """Read the table back where it is not known how far it is; raise where it is not ours."""
         self._read_back()
         if self.lost is not None:
-            raise self._not_ours(self.lost)
+            raise not_ours(self.lost, self.where)
 
     def _read_back(self) -> None:
         if not self._unknown:
@@ -187,13 +189,6 @@ class LakeTable:
                 # was about to end when this one began; the engine knows.
                 self._home.check()
             self._take(found, self.position)
-
-    def _not_ours(self, why: str) -> TableTaken:
-        return TableTaken(
-            f"The table is not what was left there: {why}",
-            remedy="Let nobody else write to it, and restart the engine: it is loaded anew.",
-            table=self.where.shown,
-        )
 
     def switch(self, staging: Staging, at: Position, baseline: int) -> None:
         """Make staged rows the table, in one commit."""
@@ -246,6 +241,7 @@ class LakeTable:
         ]
         if new:
             table.add_columns(new)
+            reach(COLUMNS_ADDED)
 
     def _merge(
         self, batch: Batch, rows: pa.Table, emptied: Position | None
@@ -327,8 +323,9 @@ class LakeTable:
                 "Another writer was quicker: the table is read back, and the batch comes again",
                 table=self.where.shown,
             )
+        reach(TABLE_COMMITTED)
         table = self._table()
-        version, lost = self._followed(table) if self.ours else (table.committed(), None)
+        version, lost = followed(table, self._version) if self.ours else (table.committed(), None)
         # Asked for once: it stays the same until the table is another one, or was lost.
         known = self._memory.identity(self.name) if self.ours and not note.loads else None
         self._number, self.position = note.number, at
@@ -337,28 +334,7 @@ class LakeTable:
         self._version, self.lost = version, lost
         self._memory.remember(self.name, note.number, known or table.identity(), version)
         if lost is not None:
-            raise self._not_ours(lost)
-
-    def _followed(self, table: Commits) -> tuple[int | None, str | None]:
-        """Return how far the table is known after a commit, and what is wrong with it."""
-        version, before = table.committed(), self._version
-        if before is not None and version == before + 1:
-            return version, None
-        found = table.found(before)
-        if found is None or found.note is None:
-            return before, "the table is gone"
-        return self._judged(found, found.note, -1 if before is None else before + 1)
-
-    def _judged(self, found: Found, note: Note, least: int) -> tuple[int | None, str | None]:
-        """Return how far a table of ours is known, and what is wrong with it."""
-        # A load begins anew, whatever was there before.
-        if found.version < least and not note.loads:
-            return self._version, "the table was put back to an earlier version, or made anew"
-        if found.others is not None:
-            cut_off = found.others == CUT_OFF
-            why = CUT_OFF if cut_off else f"somebody else changed its rows ({found.others})"
-            return self._version, why
-        return found.version, None
+            raise not_ours(lost, self.where)
 
     def _take(self, found: Found | None, at: Position) -> None:
         """Take up what the table's history says."""
@@ -371,7 +347,7 @@ class LakeTable:
             self._number, self._baseline = note.number, note.baseline
             self.position = max(note.at, at)
             known_to = -1 if self._version is None else self._version
-            self._version, self.lost = self._judged(found, note, known_to)
+            self._version, self.lost = judged(found, note, self._version, known_to)
             if note.number < last:
                 self.lost = "the table was put back to an earlier version"
             elif self.lost is None and not self._same_as_before():
@@ -385,7 +361,7 @@ class LakeTable:
             self.lost = CUT_OFF
         else:
             if found is not None and not self._adopt:
-                raise self._taken(note)
+                raise taken(note, self._memory.owner, self.where)
             self.ours = False
             self._number = 0 if found is None else found.number
             self.lost = "the table is gone, or was made anew" if known else None
@@ -399,47 +375,19 @@ class LakeTable:
         known = self._memory.identity(self.name)
         return known is None or known == self._table().identity()
 
-    def _misfit(self) -> str | None:
-        """Return why a table of ours cannot take rows of this shape; None: it can."""
-        from headrace.pipeline.shapes import spark_type
-
-        have = {field.name: field.dataType for field in self._table().schema()}
-        for name, type in self.shape.columns:
-            if name not in have:
-                return f"it lacks the column {name}"
-            if have[name].simpleString() != spark_type(type).simpleString():
-                return f"its column {name} has another type"
-        return None
-
     def check_fit(self) -> None:
         """Raise where rows are to be added to a table that is not of this shape."""
-        if (misfit := self._misfit()) is not None:
+        if (why := misfit(self._table(), self.shape)) is not None:
             raise BadTable(
-                f"The table cannot be gone on with: {misfit}",
+                f"The table cannot be gone on with: {why}",
                 remedy="Name another table, whose columns are made as they are needed.",
                 table=self.where.shown,
             )
 
-    def _taken(self, note: Note | None) -> TableTaken:
-        if note is None:
-            return TableTaken(
-                "There is a table already, and it is not ours", table=self.where.shown
-            )
-        if note.owner == self._memory.owner:
-            return TableTaken(
-                "Another table of this pipeline is kept here",
-                table=self.where.shown,
-                kept=note.table,
-            )
-        return TableTaken(
-            "Another pipeline writes to this table",
-            table=self.where.shown,
-            pipeline=note.owner.partition("/")[0],
-        )
-
     def _tidy(self) -> None:
         if self._compact_every and self._commits % self._compact_every == 0:
             self._table().compact()
+            reach(TABLE_COMPACTED)
 
     def time(self) -> datetime:
         """Return what time it is."""

@@ -5,9 +5,9 @@ A table of a lake as a target: `hr.table("lake.orders", format="delta", mode="me
 `_commit_version`, `_commit_timestamp` and `_position`. `history`: every row that ever was, with
 `_valid_from`, `_valid_to` and their positions; what is so now has no `_valid_to`.
 
-Delta keeps our position in its own commits, one a batch: nothing is applied twice, and no version
-of the table shows half a transaction. With several tables, each has commits of its own. Plain
-Parquet has `append` alone, and a file a batch.
+Delta and Iceberg keep our position in their own commits, one a batch: nothing is applied twice, and
+no version of the table shows half a transaction. With several tables, each has commits of its
+own. Plain Parquet has `append` alone, and a file a batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import BadTable, UnknownTable
-from headrace.pipeline.lake.formats import Format, chosen, needs
+from headrace.pipeline.lake.formats import Format, check_place, chosen, needs
 from headrace.pipeline.lake.memory import LakeHome, Memory
 from headrace.pipeline.lake.naming import check_name, places
 from headrace.pipeline.lake.parquet import ParquetLoading, ParquetTable, check_plain
@@ -288,6 +288,7 @@ def table(
     check_name(name, path)
     if not found.transactional:
         check_plain(path, adopt=adopt)
+    check_place(found, name, path)
     if compact_every < 0:
         raise BadTable("compact_every is a number of commits, or 0", compact_every=compact_every)
     return TableTarget(

@@ -1,0 +1,86 @@
+"""
+Whether a table is what was left there, and what is said where it is not.
+
+Judgements alone: what follows from them is the table's own business, see `table`.
+"""
+
+from __future__ import annotations
+
+from headrace.errors import TableTaken
+from headrace.pipeline.lake.commits import Commits, Found
+from headrace.pipeline.lake.looking import CUT_OFF
+from headrace.pipeline.lake.naming import Where
+from headrace.pipeline.lake.note import Note
+from headrace.pipeline.lake.shape import Shape
+
+
+def followed(table: Commits, before: int | None) -> tuple[int | None, str | None]:
+    """
+    Return how far a table is known after a commit of ours, and what is wrong with it.
+
+    `before` is how far it was known.
+    """
+    version = table.committed()
+    if before is not None and version == before + 1:
+        return version, None
+    found = table.found(before)
+    if found is None or found.note is None:
+        return before, "the table is gone"
+    return judged(found, found.note, before, -1 if before is None else before + 1)
+
+
+def judged(
+    found: Found, note: Note, before: int | None, least: int
+) -> tuple[int | None, str | None]:
+    """
+    Return how far a table of ours is known, and what is wrong with it.
+
+    `before` is how far it was known, `least` the version that it must have reached.
+    """
+    # A load begins anew, whatever was there before.
+    if found.version < least and not note.loads:
+        return before, "the table was put back to an earlier version, or made anew"
+    if found.others is not None:
+        cut_off = found.others == CUT_OFF
+        why = CUT_OFF if cut_off else f"somebody else changed its rows ({found.others})"
+        return before, why
+    return found.version, None
+
+
+def misfit(table: Commits, shape: Shape) -> str | None:
+    """Return why a table of ours cannot take rows of a shape; None: it can."""
+    from headrace.pipeline.shapes import spark_type
+
+    have = {field.name: field.dataType for field in table.schema()}
+    for name, type in shape.columns:
+        if name not in have:
+            return f"it lacks the column {name}"
+        if have[name].simpleString() != table.kept(spark_type(type)).simpleString():
+            return f"its column {name} has another type"
+    return None
+
+
+def not_ours(why: str, where: Where) -> TableTaken:
+    """Return what is raised where a table of ours has other rows than were left there."""
+    return TableTaken(
+        f"The table is not what was left there: {why}",
+        remedy="Let nobody else write to it, and restart the engine: it is loaded anew.",
+        table=where.shown,
+    )
+
+
+def taken(note: Note | None, owner: str, where: Where) -> TableTaken:
+    """Return what is raised where there is a table that somebody else has, by its last note."""
+    if note is None:
+        return TableTaken("There is a table already, and it is not ours", table=where.shown)
+    if note.owner == owner:
+        return TableTaken(
+            "Another table of this pipeline is kept here",
+            table=where.shown,
+            kept=note.table,
+        )
+    return TableTaken(
+        "Another pipeline writes to this table",
+        table=where.shown,
+        pipeline=note.owner.partition("/")[0],
+    )

@@ -1,0 +1,130 @@
+"""
+The engine of a round, in a process that can be killed, with its Spark.
+
+Says `started`, then answers commands: `ready` with `done` once all is loaded, or after a while;
+`arm WHO TOKEN POINT:N` with `done`: whoever it is dies there, if the token is still there;
+`settle LSN` with `settled` once the tables have come that far, and all is well; `reload T` with
+`done`; `look T [VERSION]` with the rows that Spark reads, as JSON; `stop` with `stopped`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import headrace as hr
+from headrace.control.states import PipelineState, TableState
+from headrace.errors import HeadraceError
+from headrace.pipeline import jvm
+from headrace.storage import points
+from tests.pipeline.lake.rounds.plan import Who
+from tests.support.shop import await_that
+
+SETTLE_SECONDS = 300.0
+READY_SECONDS = 90.0
+COMPACT_EVERY = 3
+LAKE = "lake"
+_die = points.die
+
+
+class EngineProcess:
+    """The engine, and the answers to commands."""
+
+    def __init__(self, folder: Path, dsn: str, tables: Sequence[str], *, staged: bool) -> None:
+        target = hr.table(
+            f"{LAKE}.{{table}}",
+            format="delta",
+            mode="merge",
+            compact_every=COMPACT_EVERY,
+            staged_from=1 if staged else 100_000,
+        )
+        source = hr.postgres(dsn, name="bank")
+        self.engine = hr.Engine(
+            hr.Pipeline(source, tables=tables, target=target, name=LAKE), data=folder / "data"
+        )
+
+    def answer(self, command: str, arguments: Sequence[str]) -> str:
+        match command, *arguments:
+            case ["ready"]:
+                self.engine.await_ready(READY_SECONDS)
+            case ["arm", who, token, point]:
+                arm(Who[who], token, point)
+            case ["settle", lsn]:
+                await_that(self.engine, lambda: self._ends(int(lsn)), SETTLE_SECONDS)
+                return "settled" if self._at_rest(int(lsn)) else f"error {self.told()}"
+            case ["reload", table]:
+                self.engine.reload("bank", table)
+            case ["look", table, *version]:
+                return f"rows {self._look(table, version)}"
+        return "done"
+
+    def _ends(self, lsn: int) -> bool:
+        (pipeline,) = self.engine.pipelines()
+        return pipeline.state == PipelineState.FAILED or self._at_rest(lsn)
+
+    def _at_rest(self, lsn: int) -> bool:
+        (pipeline,) = self.engine.pipelines()
+        return pipeline.position.commit >= lsn and all(
+            table.state == TableState.LIVE for table in pipeline.tables
+        )
+
+    def _look(self, table: str, version: Sequence[str]) -> str:
+        asked = f" version as of {version[0]}" if version else ""
+        rows = hr.spark().sql(f"select * from {LAKE}.{table}{asked}").collect()
+        return json.dumps([row.asDict() for row in rows])
+
+    def told(self) -> str:
+        (pipeline,) = self.engine.pipelines()
+        return f"{pipeline} {self.engine.sources()}"
+
+
+def arm(who: Who, token: str, point: str) -> None:
+    """Arm a point of this process, in place of any other."""
+    name, _, nth = point.partition(":")
+    points._left, points._token = int(nth), token
+    points.die = _kill_jvm if who == Who.JVM else _die
+    points._armed = name
+
+
+def _kill_jvm() -> None:
+    if jvm.running is not None:
+        process = jvm.running.machine.process
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("dsn")
+    parser.add_argument("--tables", nargs="+")
+    parser.add_argument("--shared", action="store_true", help="let executors prepare all")
+    given = parser.parse_args()
+    process = EngineProcess(given.folder, given.dsn, given.tables, staged=given.shared)
+    try:
+        with process.engine:
+            say("started")
+            for line in sys.stdin:
+                command, *arguments = line.split()
+                if command == "stop":
+                    break
+                say(process.answer(command, arguments))
+    except HeadraceError as error:
+        say(f"error {error}")
+        return error.exit_code
+    say("stopped")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

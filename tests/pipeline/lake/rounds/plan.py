@@ -1,0 +1,139 @@
+"""
+What happens in a round, decided by its seed alone.
+
+How fast the machine is decides what each blow finds, so a seed repeats the plan and not the
+instant; at a named point the two are nearly the same. Neighbouring seeds take the blows in turn,
+so that a run of them comes by all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+from headrace.storage import points
+
+
+class Who(StrEnum):
+    """Whom a blow hits."""
+
+    ENGINE = "engine"
+    JVM = "JVM"
+    WORKER = "Python worker"
+    RECORDER = "recorder"
+
+
+class When(StrEnum):
+    """Instants that are seen from outside; all others are named points."""
+
+    DATA = "data file begun"
+    """A commit's data file is being written, or is written; the commit is not there."""
+
+    COMMIT = "commit visible"
+    """The table's log has a new commit, and hardly anybody knows."""
+
+    ANY = "any moment"
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """Somebody is killed at an instant."""
+
+    who: Who
+    when: str
+
+    def __str__(self) -> str:
+        return f"{self.who} at {self.when}"
+
+
+OF_ENGINE = (
+    points.BASELINE_LOADED,
+    points.TABLE_SWITCHED,
+    points.JOB_DONE,
+    points.TARGET_WRITTEN,
+    points.TABLE_COMMITTED,
+    points.COLUMNS_ADDED,
+    points.TABLE_COMPACTED,
+)
+"""Points that the engine's own process passes, and where its JVM can be killed as well."""
+
+OF_RECORDER = (
+    points.SEGMENT_WRITTEN,
+    points.ENTRY_SYNCED,
+    points.CHANGES_READ,
+    points.BEFORE_ACKNOWLEDGE,
+    points.BASELINE_FINISHED,
+)
+OF_LOADING = (points.BASELINE_LOADED, points.TABLE_SWITCHED, points.BASELINE_FINISHED)
+"""Passed when a table is loaded, and again when it is loaded anew."""
+
+ENDS = (
+    *(Blow(Who.ENGINE, point) for point in OF_ENGINE),
+    *(Blow(Who.ENGINE, when) for when in When),
+)
+"""How the life of an engine may end."""
+
+BLOWS = (
+    *(Blow(Who.JVM, point) for point in OF_ENGINE),
+    *(Blow(Who.JVM, when) for when in When),
+    Blow(Who.WORKER, points.PART_WRITTEN),
+    Blow(Who.WORKER, When.ANY),
+    *(Blow(Who.RECORDER, point) for point in OF_RECORDER),
+    Blow(Who.RECORDER, When.ANY),
+)
+"""What an engine lives through."""
+
+ALL = (*ENDS, *BLOWS)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One engine, from its start to its end."""
+
+    armed: Blow | None
+    """Of a process that must be told when it starts: a worker's point, or the recorder's."""
+
+    blows: tuple[Blow, ...]
+    end: Blow
+    nth: int
+    """How often the points of the engine are passed before somebody dies there."""
+
+    waits: bool
+    """Whether the first blow waits until all is loaded; otherwise it falls into the start."""
+
+    staged: bool
+    """Whether executors prepare every batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One round."""
+
+    seed: int
+    lives: tuple[Life, ...]
+
+
+def planned(seed: int, lives: int = 2) -> Plan:
+    """Return the round of this seed."""
+    dice = Random(f"lake {seed}")
+    made = []
+    for number in range(seed * lives, (seed + 1) * lives):
+        # Two of what comes next, and an end: each list is gone through for itself.
+        own = [BLOWS[(2 * number + more) % len(BLOWS)] for more in range(2)]
+        early = [each for each in own if _is_told_at_start(each)]
+        made.append(
+            Life(
+                armed=early[0] if early else None,
+                blows=tuple(each for each in own if each not in early[:1]),
+                end=ENDS[number % len(ENDS)],
+                nth=dice.choice([1, 1, 2]),
+                waits=dice.random() < 0.7,
+                staged=bool(early) or dice.random() < 0.5,
+            )
+        )
+    return Plan(seed, tuple(made))
+
+
+def _is_told_at_start(blow: Blow) -> bool:
+    return blow.when in (points.PART_WRITTEN, *OF_RECORDER)

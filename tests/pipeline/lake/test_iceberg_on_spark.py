@@ -1,0 +1,29 @@
+"""The stories of Iceberg tables, all told in one process; there is an Iceberg for Spark 4.1."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pipeline.lake import (  # noqa: F401  # They fill STORIES.
+    changes_stories,
+    delta_stories,
+    engine_stories,
+    foreign_stories,
+    iceberg_stories,
+)
+from tests.pipeline.lake.jars import need_format
+from tests.pipeline.lake.stories import STORIES, told_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    need_format("iceberg")
+    return told_of("iceberg", tmp_path_factory.mktemp("stories"))
+
+
+@pytest.mark.meets("R24", "S16")
+@pytest.mark.parametrize("name", sorted(STORIES["iceberg"]))
+def test_iceberg(told: dict[str, str], name: str) -> None:
+    assert told.get(name, "not told: the process ended before") == ""

@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON_HERE := .venv/bin/python
 PYTEST := $(PYTHON_HERE) -m pytest
-FAST_ONES := -m "not spark and not server and not crash and not long and not cluster"
+FAST_ONES := -m "not spark and not server and not crash and not long and not cluster and not s3"
 
 ARGS ?=
 SEEDS ?= 2000
@@ -20,7 +20,7 @@ QUICK ?=
 ONLY ?=
 
 .PHONY: help setup demo test check lint types format fresh bench simulate test-crash \
-	test-cluster test-postgres test-spark soak mutate lock reference clean
+	test-cluster test-s3 test-postgres test-spark soak mutate lock reference clean
 
 help: ## this list
 	@echo "Headrace: every committed change of a database, on Spark, to whoever needs it."
@@ -48,7 +48,7 @@ else
 	@echo "Once more, those without a JVM or a server, in a time zone 12:45 or 13:45 from Greenwich:"
 	@TZ=Pacific/Chatham $(PYTEST) -q $(FAST_ONES) $(ARGS)
 endif
-	@echo "Not run, because they take long: make test-cluster, make test-crash, make simulate SEEDS=50000, make soak, make mutate, make bench, make fresh."
+	@echo "Not run, because they take long: make test-cluster, make test-s3, make test-crash, make simulate SEEDS=50000, make soak, make mutate, make bench, make fresh."
 
 check: setup lint types test ## ruff, mypy, tests; CI runs it and test-cluster
 
@@ -77,6 +77,10 @@ test-crash: setup ## kill real processes at named points (MINUTES=10, ROUNDS=, S
 
 test-cluster: setup ## a Spark master, two workers, pipelines on them, and what can be lost
 	@$(PYTEST) -m cluster $(or $(ARGS),tests/cluster)
+
+test-s3: setup ## a log on a real server of S3, which is built at the first run
+	@$(PYTHON_HERE) -m tests.s3.server
+	@$(PYTEST) -m s3 $(or $(ARGS),tests/s3)
 
 test-postgres: setup ## the tests of PostgreSQL on every major (VERSIONS="14 18")
 	@$(PYTHON_HERE) -m tools.test_postgres --versions "$(VERSIONS)" $(if $(ARGS),-- $(ARGS))

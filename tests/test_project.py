@@ -164,7 +164,7 @@ def test_make_alone_lists_the_targets() -> None:
     )
     for target in (
         *("setup", "demo", "test", "check", "fresh", "bench", "simulate", "test-crash"),
-        *("test-cluster", "soak", "mutate", "lock", "clean"),
+        *("test-cluster", "test-s3", "soak", "mutate", "lock", "clean"),
     ):
         assert re.search(rf"^  make {target} +\S", done.stdout, re.M), target
 

@@ -145,4 +145,32 @@ OF_LOG = (
         "    return baseline.baseline != than\n",
         test="tests/control/test_log_care.py",
     ),
+    Mutation(
+        "our own object behind a lost answer is another's",
+        "storage/objects.py",
+        "            if tries == 1 or not self._holds(name, data):\n",
+        "            if True:\n",
+        test="tests/storage/test_objects.py",
+    ),
+    Mutation(
+        "another's object behind a lost answer is ours",
+        "storage/objects.py",
+        "            if tries == 1 or not self._holds(name, data):\n",
+        "            if tries == 1:\n",
+        test="tests/storage/test_objects.py",
+    ),
+    Mutation(
+        "a storage without conditions is trusted",
+        "storage/opening.py",
+        "    files.prove()\n",
+        "",
+        test="tests/storage/test_opening.py",
+    ),
+    Mutation(
+        "a lost store begins at the first term",
+        "control/engine.py",
+        "        home.store.outrank(log.term)\n",
+        "",
+        test="tests/control/test_log_elsewhere.py",
+    ),
 )

@@ -74,7 +74,12 @@ def batch(
     """Write segments of one schema, and return them as a batch."""
     made = [written(folder, schema, changes) for changes in segments]
     files = [file for _, file in made]
-    part = Part(schema, tuple(path for path, _ in made), tuple(file.rows for file in files))
+    part = Part(
+        schema,
+        tuple(path for path, _ in made),
+        tuple(file.rows for file in files),
+        sizes=tuple(file.bytes for file in files),
+    )
     return [part], BatchFacts.of(files, Position(1, 1), Position(1, 99))
 
 

@@ -44,7 +44,7 @@ class Recording:
             name="shop",
             options=dict(spec.options),
             tables=tables,
-            data=str(self.data),
+            storage=str(self.data),
             writer=f"w{self.term}",
             term=self.term,
             reader=f"shop@{self.data}",

@@ -23,8 +23,7 @@ from headrace.capture.source import Recordable, SourceSpec
 from headrace.capture.wire import COMMANDS, Channel, Command, Failed, Setup, Started, Stop
 from headrace.changelog.log import LogWriter
 from headrace.errors import HeadraceError
-from headrace.storage.disk import RealDisk
-from headrace.storage.files import Files
+from headrace.storage.opening import opened
 
 GRACE_SECONDS = 1.0
 """For the main thread to end by itself once the line has ended."""
@@ -72,7 +71,7 @@ def log_opener(setup: Setup, source: Recordable) -> partial[LogWriter]:
     """Return what opens the log for writing."""
     return partial(
         LogWriter.open,
-        Files(RealDisk(), setup.data),
+        opened(setup.storage),
         source=setup.name,
         origin=source.origin,
         writer=setup.writer,

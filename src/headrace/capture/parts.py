@@ -24,8 +24,7 @@ from headrace.changelog.baseline import PART_BYTES, as_baseline
 from headrace.changelog.entry import File
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import describe, segment_bytes
-from headrace.storage.disk import RealDisk
-from headrace.storage.files import Files
+from headrace.storage.opening import opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ def _copy_part(order: Order, source: Recordable, number: int) -> Iterator[File]:
     limit = source.traits.copy_rows_per_s
     # From now on: of many small parts none may count time that another one took.
     pacing = Pacing(None if limit is None else limit / order.at_once, time.monotonic())
-    files = Files(RealDisk(), order.folder)
+    files = opened(order.folder)
     attempt = uuid.uuid4().hex[:12]
     gathered = _gathered(cast(Shares, source), order.parts[number], pacing)
     for count, (schema, rows) in enumerate(gathered):

@@ -7,7 +7,8 @@ the source's own `read`, so a simulation can drive it through every interleaving
 
 When a flush is due (R10): 5 ms after the first change while the engine is idle, which it
 says once for each batch it could take; otherwise 1 s after it; at a size limit; always
-at the end of a commit. So a busy engine finds one file where there would be a hundred.
+at the end of a commit. So a busy engine finds one file where there would be a hundred. In a
+storage that is paid by the write, it is never as soon as 5 ms.
 
 Whatever goes wrong on the way, what the index names is the truth: on any error the
 recorder forgets what it held, opens log and source anew and reads on after the last
@@ -355,7 +356,8 @@ class Recorder:
             self._markers += changes.markers
 
     def _flush_at(self, first: float) -> float:
-        return first + (SOON_SECONDS if self._credit else LATE_SECONDS)
+        soon = SOON_SECONDS if self._log is None else max(SOON_SECONDS, self._log.segments.pace)
+        return first + (soon if self._credit else LATE_SECONDS)
 
     def _flush_due(self, log: LogWriter) -> bool:
         if self._first_pending is None:

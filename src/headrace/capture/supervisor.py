@@ -275,6 +275,7 @@ def start_recorder(
     tables: Sequence[str],
     *,
     data: str,
+    storage: str | None = None,
     writer: str,
     term: int,
     on_report: OnReport,
@@ -285,7 +286,7 @@ def start_recorder(
     baselines: int = 0,
 ) -> RunningRecorder:
     """
-    Start recording `tables` of a source into the data directory `data`.
+    Start recording `tables` of a source into the data directory `data`, or into `storage`.
 
     Those that a list of patterns in `selections` chooses are recorded, too, as they come.
     `reader` tells apart those who read one source; by default it is the data directory.
@@ -297,7 +298,7 @@ def start_recorder(
         name=spec.name,
         options=dict(spec.options),
         tables=tuple(tables),
-        data=where,
+        storage=storage or where,
         writer=writer,
         term=term,
         reader=reader or reader_of(spec.name, where),

@@ -118,8 +118,8 @@ class Setup(msgspec.Struct, frozen=True, tag="setup"):
     tables: tuple[str, ...]
     """Those that are named."""
 
-    data: str
-    """The data directory."""
+    storage: str
+    """Where the log lies: the data directory, or elsewhere."""
 
     writer: str
     term: int

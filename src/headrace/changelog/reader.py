@@ -172,6 +172,11 @@ class LogReader:
             )
             return self._last_entry > beyond
 
+    @property
+    def term(self) -> int:
+        """The highest term of any writer so far."""
+        return self._history.term
+
     def interrupt(self) -> None:
         """End every wait that is going on now."""
         with self._changed:

@@ -57,6 +57,7 @@ class Home:
     data: Path
     store: Store
     files: Files
+    """What executors read, and what outlives this machine where it lies elsewhere."""
     runner: Runner | None = None
     """None while it has no pipeline."""
 

@@ -35,6 +35,7 @@ from headrace.errors import (
     Unused,
     WrongValue,
 )
+from headrace.storage.places import bucket_of
 
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
@@ -139,6 +140,7 @@ def configured(tree: Node) -> Configured:
     else:
         _check_ids(tree.value, problems)
         _check_references(values, problems)
+        _check_storage(values["log"], problems)
     warnings = _inline_secrets(values, problems) + _idle_sources(values)
     problems.raise_all()
     spark = values["spark"]
@@ -191,6 +193,14 @@ def _check_references(values: Values, problems: Problems) -> None:
             "is missing, and no source records a table",
             remedy="Add pipelines.NAME { source = …, tables = […], target { … } }.",
         )
+
+
+def _check_storage(log: Values, problems: Problems) -> None:
+    try:
+        if log.get("storage"):
+            bucket_of(log["storage"])
+    except WrongValue as error:
+        problems.found.append(located(error, log.place_of("storage")))
 
 
 def _inline_secrets(values: Values, problems: Problems) -> list[HeadraceError]:

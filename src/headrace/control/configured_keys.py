@@ -29,7 +29,7 @@ _SOURCE = (
 )
 
 _DEAD_LETTER = (
-    Key("store", Choice(("local",)), "Where letters are kept: the data folder.", default="local"),
+    Key("store", Choice(("local",)), "Where letters are kept: beside the log.", default="local"),
     Key(
         "max_per_batch",
         Integer(0),
@@ -123,6 +123,12 @@ _LOG = (
     ),
     Key("compact", Boolean(), "Whether many small flushes become one.", default=True),
     Key("fold", Boolean(), "Whether a baseline is brought up to date.", default=True),
+    Key(
+        "storage",
+        Text('"s3://bucket/prefix"'),
+        "Where logs and dead letters lie, as `s3://bucket/prefix`; by default in the data folder."
+        " See [the guide](../guides/s3.md).",
+    ),
 )
 
 _SECRETS = (

@@ -405,6 +405,7 @@ class Delivery:
                 tuple(file.rows for file in of_schema),
                 sum(file.marked for file in of_schema),
                 member.input,
+                tuple(file.bytes for file in of_schema),
             )
             for schema_id, of_schema in by_schema.items()
         ]

@@ -18,7 +18,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -50,8 +49,7 @@ from headrace.observe.logs import log_into, logger
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.letter import DeadLetter
-from headrace.storage.disk import RealDisk
-from headrace.storage.files import Files
+from headrace.storage.opening import use_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,7 +173,7 @@ class Engine(Knows, Changes, Replays):
         store = Store.at(data / "control.sqlite")
         self._undo.append(store.close)
         store.take_over()
-        home = self._home = Home(data, store, Files(RealDisk(), str(data)))
+        home = self._home = Home(data, store, use_storage(data, self._log_options.storage))
         for name, source in self._sources.items():
             self._undo.append(self._record(name, source, home))
         self._taken.ask_baselines(self._recordings)
@@ -186,7 +184,7 @@ class Engine(Knows, Changes, Replays):
         self._undo.append(partial(end_care, self._recordings))
 
     def _start_pipelines(self, home: Home) -> None:
-        home.runner = runner = self._runner or self._start_spark(home.data)
+        home.runner = runner = self._runner or self._start_spark(home)
         for copies in share_copies(self._recordings, self._sources, runner, home.files):
             self._undo.append(copies.stop)
         self._runs[:] = [
@@ -222,6 +220,8 @@ class Engine(Knows, Changes, Replays):
     def _log_of(self, source: Recordable, home: Home) -> Recording:
         """Open the log of a source that nobody records yet."""
         log = LogReader.open(home.files, source.name)
+        # Before it is recorded: a log in a bucket outlives the store, which is on this machine.
+        home.store.outrank(log.term)
         recording = Recording(source.name, source.spec.kind, log, self._heard, time.time)
         recording.on_found = partial(self._taken.grow, recording, self._wake)
         return recording
@@ -235,7 +235,8 @@ class Engine(Knows, Changes, Replays):
             source,
             source.spec,
             self._taken.named(source.name),
-            data=home.files.path(""),
+            data=str(home.data),
+            storage=home.files.path(""),
             writer=uuid.uuid4().hex,
             term=home.store.term,
             on_report=recording.on_report,
@@ -250,9 +251,9 @@ class Engine(Knows, Changes, Replays):
         args = (self._recordings, self._runs, self._taken.only_recorded, home.store, home.files)
         care_for(*args, self._log_options, (time.monotonic, time.time))
 
-    def _start_spark(self, data: Path) -> Runner:
-        options = with_needs(self._spark_options, self._pipelines)
-        runner = self._spark = spark_runner(data, self._session, options)
+    def _start_spark(self, home: Home) -> Runner:
+        options = with_needs(self._spark_options, self._pipelines, home.files)
+        runner = self._spark = spark_runner(home.data, home.files, self._session, options)
         self._undo.append(runner.stop)
         self._undo.append(Watch(runner, self._spark_moved).stop)
         self._step("spark is up")

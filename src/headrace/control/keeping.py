@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headrace.config.units import duration, size
 from headrace.errors import WrongValue
+from headrace.storage.places import bucket_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class LogOptions:
     fold: bool = True
     """Whether a baseline is brought up to date, so that the changes before need not be kept."""
 
+    storage: str | None = None
+    """Where logs and dead letters lie, as `s3://bucket/prefix`; None: in the data directory."""
+
 
 def log(
     *,
@@ -44,12 +48,16 @@ def log(
     keep_baselines: bool | None = None,
     compact: bool = True,
     fold: bool = True,
+    storage: str | None = None,
 ) -> LogOptions:
     """
     Return how logs are to be kept: `Engine(…, log=hr.log(keep="24h", cap="10GB"))`.
 
     Amounts are numbers of seconds or bytes, or texts like `90s`, `24h`, `7d`, `500MB`, `10GiB`.
+    `storage` is where they lie instead of in the data directory: `s3://bucket/prefix`.
     """
+    if storage is not None:
+        bucket_of(storage)
     return LogOptions(
         keep=_not_below_zero(duration(keep) if isinstance(keep, str) else keep),
         cap=None if cap is None else int(_not_below_zero(_bytes(cap))),
@@ -57,6 +65,7 @@ def log(
         keep_baselines=keep_baselines,
         compact=compact,
         fold=fold,
+        storage=storage,
     )
 
 

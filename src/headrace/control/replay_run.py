@@ -320,6 +320,7 @@ class Replay:
                 tuple(file.rows for file in listed),
                 sum(file.marked for file in listed),
                 table.schema,
+                tuple(file.bytes for file in listed),
             )
             for schema_id, listed in by_schema.items()
         ]

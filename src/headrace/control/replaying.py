@@ -27,8 +27,7 @@ from headrace.control.replay_run import Replay
 from headrace.errors import BadTransform, NotRunning, UnknownPart
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import TakesFrames
-from headrace.storage.disk import RealDisk
-from headrace.storage.files import Files
+from headrace.storage.opening import storage_of
 
 if TYPE_CHECKING:
     from headrace.control.run import PipelineRun
@@ -149,7 +148,7 @@ def replay_log(
     on_progress: OnProgress = lambda progress: None,
 ) -> Replayed:
     """Replay from the log in a data directory, without an engine; one may run there."""
-    log = LogReader.open(Files(RealDisk(), str(data)), pipeline.source.name)
+    log = LogReader.open(storage_of(data), pipeline.source.name)
     twin = like(pipeline, name)
     return _replayed(name, twin, target, log, runner, start, end, on_progress)
 

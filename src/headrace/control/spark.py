@@ -15,6 +15,8 @@ from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.lake.formats import merged
 from headrace.pipeline.lake.memory import LakeHome
 from headrace.pipeline.lake.target import UsesSpark
+from headrace.pipeline.s3a import s3_needs
+from headrace.storage.files import Files
 from headrace.targets.target import Target
 
 if TYPE_CHECKING:
@@ -39,28 +41,33 @@ class SparkOptions:
     events: bool
 
 
-def spark_runner(data: Path, session: SparkSession | None, options: SparkOptions) -> SparkRunner:
-    """Return a runner on the session that was brought, or on one of our own."""
+def spark_runner(
+    data: Path, files: Files, session: SparkSession | None, options: SparkOptions
+) -> SparkRunner:
+    """Return a runner on the session that was brought, or on one of our own; logs in `files`."""
     # Imported here, because an engine that only records needs no Spark.
+    from headrace.pipeline.aside import Aside
     from headrace.pipeline.cluster.probing import probed
     from headrace.pipeline.runner import SparkRunner
     from headrace.pipeline.session import Spark, start_session
 
-    scratch = data / "scratch"
+    scratch = Aside(files.path("scratch"))
     if session is not None:
-        return SparkRunner(probed(Spark.bring(session), data), scratch=scratch)
+        return SparkRunner(probed(Spark.bring(session), files), scratch=scratch)
 
     def start() -> Spark:
         # One that is started again may have other executors, too.
         started = start_session(data, conf=options.conf, ui=options.ui, events=options.events)
-        return probed(started, data)
+        return probed(started, files)
 
     return SparkRunner(start(), scratch=scratch, renew=start)
 
 
-def with_needs(options: SparkOptions, pipelines: Sequence[Pipeline]) -> SparkOptions:
-    """Return the options with what these pipelines' targets need of a Spark that we start."""
+def with_needs(options: SparkOptions, pipelines: Sequence[Pipeline], files: Files) -> SparkOptions:
+    """Return the options with what targets, and the log's storage, need of a Spark of ours."""
     wanted = [each.target.spark_needs() for each in pipelines if isinstance(each.target, UsesSpark)]
+    if not files.local:
+        wanted.append(s3_needs(options.conf))
     return replace(options, conf=merged(options.conf, wanted))
 
 

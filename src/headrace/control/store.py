@@ -121,6 +121,15 @@ class Store:
             (self.term,) = self._connection.execute("select term from about").fetchone()
         return self.term
 
+    def outrank(self, term: int) -> None:
+        """Raise our term beyond one that a log has seen: a lost store has begun at 1 again."""
+        if term < self.term:
+            return
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute("update about set term = ?", (term + 1,))
+            self.term = term + 1
+
     def reached(self, pipeline: str, table: str) -> Position:
         """Return the position up to which all is durable, or `ORIGIN`."""
         with self._guarded():

@@ -5,6 +5,7 @@ Everything this package raises on purpose.
   + StorageError             bytes could not be kept or read back
     - StorageFull              no room left
     - AlreadyStored            somebody else created the file first
+    - UnsafeStorage            an object storage without conditional writes
   + ChangeLogError           the log on disk, or a value on its way into it
     - BadPosition, BadValue, BadSchema
     - CorruptSegment, CorruptIndex, UnknownFormat
@@ -180,6 +181,7 @@ from headrace.errors.stored import (
     StorageError,
     StorageFull,
     UnknownFormat,
+    UnsafeStorage,
 )
 
 __all__ = [
@@ -270,6 +272,7 @@ __all__ = [
     "UnknownPipeline",
     "UnknownTable",
     "UnknownValue",
+    "UnsafeStorage",
     "UnsentColumn",
     "Unused",
     "WrongType",

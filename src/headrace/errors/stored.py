@@ -29,6 +29,16 @@ class AlreadyStored(StorageError):
     remedy = "Another writer is at work in this folder: stop one of the two."
 
 
+class UnsafeStorage(StorageError):
+    """An object storage that does not refuse to create what is there, as a log needs it to."""
+
+    code = "storage.unsafe"
+    remedy = (
+        "Use a storage that keeps to conditional writes (If-None-Match on PutObject), as AWS S3,"
+        " Google's, Cloudflare R2 and MinIO do; where it can be switched on, do that."
+    )
+
+
 class ChangeLogError(HeadraceError):
     """The change log, or a value on its way into it."""
 

@@ -42,6 +42,9 @@ class Part:
     newest: TableSchema | None = None
     """The table's schema as the pipeline knows it, where it was altered since; see `lifting`."""
 
+    sizes: tuple[int, ...] = ()
+    """Bytes of each segment, as far as they are known: for people alone."""
+
     @property
     def now(self) -> TableSchema:
         """The schema that the rows are brought to."""

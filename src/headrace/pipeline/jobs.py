@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -248,7 +247,7 @@ class Job:
     def _numbers(self, piece: Piece, place: str) -> Place:
         """Return segment and row number for a file's name and a row number in it."""
         name, _, row = place.rpartition("/")
-        names = [Path(path).name for path in piece.paths]
+        names = [path.rpartition("/")[2] for path in piece.paths]
         return (self._first or 0) + names.index(name), int(row)
 
 

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.changelog.schema import TableSchema
-from headrace.errors import JobFailed
+from headrace.errors import JobFailed, StorageError
+from headrace.pipeline.aside import readable
 from headrace.pipeline.result import OUTSIDE_TYPE, Failure
 
 
@@ -49,9 +50,9 @@ def outside_type(
 def _marked(path: str) -> list[tuple[int, dict[str, Any]]]:
     """Return the rows of a segment that have marks, with their numbers."""
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(readable(path)) as file:
             rows = file.read(columns=["_commit", "_ordinal", "_exact"])
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, StorageError) as error:
         raise JobFailed("A segment cannot be read", file=path) from error
     numbered = rows.append_column("at", pa.array(range(rows.num_rows), pa.int64()))
     marked = numbered.filter(numbered["_exact"].is_valid()).to_pylist()

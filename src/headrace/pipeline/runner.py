@@ -13,7 +13,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from headrace.capture.source import SourceTraits
 from headrace.changelog.entry import File
 from headrace.changelog.schema import TableSchema
 from headrace.errors import FunctionFailed, HeadraceError, JobFailed, RowFailed, SparkGone
+from headrace.pipeline.aside import Aside
 from headrace.pipeline.batch import BatchFacts, Behind, Loaded, Part, Runner
 from headrace.pipeline.copying import copy_parts
 from headrace.pipeline.definition import Pipeline
@@ -98,7 +98,7 @@ class SparkRunner:
         self,
         spark: Spark,
         *,
-        scratch: Path | None = None,
+        scratch: Aside | None = None,
         renew: Callable[[], Spark] | None = None,
     ) -> None:
         self._plans = Plans(spark, renew)
@@ -262,7 +262,7 @@ class SparkRunner:
             outputs = [piece.plan.output for piece in pieces]
             work = _Work(job, isolation, outputs, told, time.perf_counter())
             yield work
-            self._remember(pipeline, spark, work, pieces, facts.rows)
+            self._remember(pipeline, spark, work, facts.rows, sum(map(_size, parts)))
 
     @contextlib.contextmanager
     def _piece(
@@ -286,7 +286,7 @@ class SparkRunner:
                 isolation.admit(job.outside_type())
             work = _Work(job, isolation, [plan.output], told, time.perf_counter())
             yield work
-            self._remember(pipeline, spark, work, [piece], count)
+            self._remember(pipeline, spark, work, count, sum(chunk.sizes))
 
     @contextlib.contextmanager
     def _running(self, pipeline: Pipeline, text: str) -> Iterator[Spark]:
@@ -297,9 +297,8 @@ class SparkRunner:
                 yield spark
 
     def _remember(
-        self, pipeline: Pipeline, spark: Spark, work: _Work, pieces: Sequence[Piece], rows: int
+        self, pipeline: Pipeline, spark: Spark, work: _Work, rows: int, size: int
     ) -> None:
-        size = sum(_size(path) for piece in pieces for path in piece.paths)
         last = _Last(spark, work.job.frame, work.ms, rows, work.rows_out, size)
         self._last[id(pipeline)] = last
 
@@ -316,6 +315,7 @@ class _Chunk:
 
     paths: tuple[str, ...]
     row_count: int
+    sizes: tuple[int, ...]
 
 
 def _chunks(part: Part) -> Iterator[_Chunk]:
@@ -323,11 +323,11 @@ def _chunks(part: Part) -> Iterator[_Chunk]:
     number, start, total = 1, 0, 0
     for at, count in enumerate(part.row_counts):
         if at > start and total + count > BASELINE_ROWS:
-            yield _Chunk(number, start, part.paths[start:at], total)
+            yield _Chunk(number, start, part.paths[start:at], total, part.sizes[start:at])
             number, start, total = number + 1, at, 0
         total += count
     if start < len(part.paths):
-        yield _Chunk(number, start, part.paths[start:], total)
+        yield _Chunk(number, start, part.paths[start:], total, part.sizes[start:])
 
 
 def _shape(plan: Plan, facts: BatchFacts) -> Shape:
@@ -348,8 +348,5 @@ def _of_function(error: RowFailed) -> HeadraceError:
     )
 
 
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except OSError:
-        return 0
+def _size(part: Part) -> int:
+    return sum(part.sizes)

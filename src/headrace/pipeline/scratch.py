@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import shutil
+import secrets
 import tempfile
 import weakref
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.changelog.segment import segment_bytes
-from headrace.errors import JobFailed
+from headrace.errors import JobFailed, StorageError
+from headrace.pipeline.aside import Aside, readable
 from headrace.pipeline.result import Place
-from headrace.storage.private import make_private_folder
 
 _ORDINAL_BITS = 31
 
@@ -33,38 +32,47 @@ _ORDINAL_BITS = 31
 class Scratch:
     """A folder for copies, emptied at the start; a temporary one where none is given."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Aside | None = None) -> None:
         self._folder = folder
-        # Plain digits: what begins with an underscore or a dot is read as empty (S15).
+        # Digits first: what begins with an underscore or a dot is read as empty (S15).
         self._numbers = itertools.count()
+        # Where another machine's engine has taken over, the old one must not read its copies.
+        self._own = secrets.token_hex(4)
         if folder is not None:
-            for left in folder.glob("*.parquet"):
-                left.unlink()
+            # Not all that is there: others keep folders of their own in it.
+            for left in folder.names():
+                folder.remove(left)
 
     @contextlib.contextmanager
     def copies(self) -> Iterator[Copies]:
         """Make copies meanwhile; all of them are removed at the end. From any thread."""
-        made: list[Path] = []
+        made: list[str] = []
         try:
             yield Copies(self, made)
         finally:
-            for path in made:
-                path.unlink(missing_ok=True)
+            for name in made:
+                # What cannot be removed now is at the next start.
+                with contextlib.suppress(StorageError):
+                    self.folder.remove(name)
 
-    def next_path(self) -> Path:
-        """Return where the next copy goes."""
+    @property
+    def folder(self) -> Aside:
+        """Where copies go."""
         folder = self._folder
         if folder is None:
-            folder = self._folder = Path(tempfile.mkdtemp(prefix="headrace-scratch-"))
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        make_private_folder(folder)
-        return folder / f"{next(self._numbers):012x}.parquet"
+            folder = self._folder = Aside(tempfile.mkdtemp(prefix="headrace-scratch-"))
+            weakref.finalize(self, folder.clear)
+        return folder
+
+    def next_name(self) -> str:
+        """Return a name that no other copy has."""
+        return f"{next(self._numbers):012x}-{self._own}.parquet"
 
 
 class Copies:
     """Makes copies that live together."""
 
-    def __init__(self, scratch: Scratch, made: list[Path]) -> None:
+    def __init__(self, scratch: Scratch, made: list[str]) -> None:
         self._scratch = scratch
         self._made = made
 
@@ -101,12 +109,11 @@ class Copies:
         return found
 
     def _written(self, rows: pa.Table) -> str:
-        path = self._scratch.next_path()
-        self._made.append(path)
-        # Rows are private to whoever may read the log itself.
-        path.touch(mode=0o600)
-        path.write_bytes(segment_bytes(rows))
-        return str(path)
+        folder, name = self._scratch.folder, self._scratch.next_name()
+        self._made.append(name)
+        with folder.writing(name) as file:
+            file.write(segment_bytes(rows))
+        return folder.path(name)
 
 
 def places_in(paths: Sequence[str]) -> list[Place]:
@@ -126,9 +133,9 @@ def _positions(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 def _read(path: str, columns: list[str] | None = None) -> pa.Table:
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(readable(path)) as file:
             return file.read(columns)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, StorageError) as error:
         # As Spark's own failure to read it would be: the file's, and no row's.
         raise JobFailed("A segment cannot be read", file=path) from error
 

@@ -13,8 +13,11 @@ one temporary file; and it never begins with `_` or `.`: Spark reads such files 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import ClassVar
+
+import pyarrow as pa
 
 from headrace.errors import AlreadyStored, StorageError, StorageFull
 from headrace.storage.disk import Buffer, Disk
@@ -32,7 +35,15 @@ class Files:
     *Failure*: `StorageFull` or `StorageError` with the path; the name then holds what it held
     before, or, when the very last step failed, the new file, which may vanish at a power cut.
     A missing file passes as `FileNotFoundError`. *Threads*: any number, on different names.
+
+    `Objects` is the same in a bucket; which of the two a place is, `opening.opened` tells.
     """
+
+    local: ClassVar[bool] = True
+    """Whether paths are those of a file system that this machine has."""
+
+    pace: ClassVar[float] = 0.0
+    """Seconds for which changes are gathered at least: where each write is paid for."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk = disk
@@ -41,6 +52,9 @@ class Files:
     def within(self, folder: str) -> Files:
         """Return the same storage, rooted at `folder`."""
         return Files(self._disk, self.path(folder))
+
+    def prove(self) -> None:
+        """Raise where this storage would not keep two writers apart: a file system does."""
 
     def put(self, name: str, data: Buffer) -> None:
         """Store a file, in place of an earlier one of that name."""
@@ -87,6 +101,18 @@ class Files:
         with _translated(path, absent=True):
             return self._disk.read(path)
 
+    def read_many(self, names: Iterable[str]) -> Iterator[bytes | None]:
+        """Yield the bytes of each file, in order; None for one that is missing."""
+        for name in names:
+            try:
+                yield self.read(name)
+            except FileNotFoundError:
+                yield None
+
+    def reader(self, name: str) -> str | pa.NativeFile:
+        """Return what `pyarrow.parquet` reads a file from: its path, or its bytes."""
+        return self.path(name)
+
     def list(self, folder: str) -> list[str]:
         """Return the names in `folder`, sorted; none where it is missing."""
         path = self.path(folder)
@@ -94,7 +120,7 @@ class Files:
             return self._disk.list(path)
 
     def remove(self, name: str) -> None:
-        """Remove a file; `FileNotFoundError` where there is none."""
+        """Remove a file; where there is none, `FileNotFoundError`, or nothing in a bucket."""
         path = self.path(name)
         with _translated(path, absent=True):
             self._disk.remove(path)

@@ -13,6 +13,7 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
 from headrace.errors import Fenced, TableTaken, TargetError
+from headrace.pipeline.aside import Aside
 from headrace.pipeline.lake import switching, table
 from headrace.pipeline.lake.looking import CUT_OFF, Commit, looked_at, settled
 from headrace.pipeline.lake.note import Note, read, written
@@ -266,13 +267,14 @@ def staged_with(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Position | 
     def stage(
         frame: object,
         shape: object,
-        folder: Path,
+        folder: Aside,
         epoch: int,
         after: Position,
         emptied: Position | None,
     ) -> Staged:
-        folder.mkdir(parents=True)
-        asked.append((folder, emptied))
+        made = Path(folder.place)
+        made.mkdir(parents=True)
+        asked.append((made, emptied))
         return Staged((), after)
 
     monkeypatch.setattr(table, "stage_changes", stage)
@@ -304,8 +306,9 @@ def test_each_table_has_a_staging_folder_of_its_own(tmp_path: Path) -> None:
         kept = Writer(tmp_path / str(at))
         kept.folder.mkdir()
         opened = kept.opened(schema=replace(THINGS, table=name))
-        folders.add(opened.staging_folder.name)
-        assert len(opened.staging_folder.name) < 200
+        name = Path(opened.staging_folder.place).name
+        folders.add(name)
+        assert len(name) < 200
     assert len(folders) == 4
 
 

@@ -13,19 +13,19 @@ from headrace.changelog.log import LogWriter
 from headrace.changelog.schema import TableSchema
 from headrace.pipeline.reading.readers import HeadraceReader, HeadraceStreamReader
 from headrace.pipeline.reading.source import HeadraceSource
-from headrace.storage.disk import RealDisk
-from headrace.storage.files import Files
+from headrace.storage.opening import opened
 from tests.changelog.log_making import ORDERS, ORIGIN_TEXT, At, begun, row_table
 
 Row = dict[str, Any]
 
 
 class MadeLog:
-    """A log of `orders`, written flush by flush."""
+    """A log of `orders`, written flush by flush; in a folder, or at a `place` elsewhere."""
 
-    def __init__(self, folder: Path, at: int = 0) -> None:
+    def __init__(self, folder: Path, at: int = 0, *, place: str | None = None) -> None:
         self.data = folder / "data"
-        self.files = Files(RealDisk(), str(self.data))
+        self.place = place or str(self.data)
+        self.files = opened(self.place)
         self.writer: LogWriter = begun(self.files, at)
 
     def flush(self, *rows: Change, schema: TableSchema = ORDERS) -> None:
@@ -55,7 +55,7 @@ class MadeLog:
     # --- reading
 
     def source(self, **options: object) -> HeadraceSource:
-        given = {"log": str(self.data), "table": "orders", "wait": "0s"}
+        given = {"log": self.place, "table": "orders", "wait": "0s"}
         given |= {name: str(value) for name, value in options.items()}
         # As Spark hands them over.
         return HeadraceSource({name.lower(): value for name, value in given.items()})

@@ -119,10 +119,9 @@ def show_letter(
 def _read(folder: Path, pipeline: str | None, *, superseded: bool) -> tuple[DeadLetter, ...]:
     # Here and not above: `--help` needs no Arrow, and is slow with it.
     from headrace.pipeline.letters import read_letters
-    from headrace.storage.disk import RealDisk
-    from headrace.storage.files import Files
+    from headrace.storage.opening import storage_of
 
-    return read_letters(Files(RealDisk(), str(folder)), pipeline, superseded=superseded)
+    return read_letters(storage_of(folder), pipeline, superseded=superseded)
 
 
 def _check_names(

@@ -33,7 +33,7 @@ class Result:
     """One thing that was examined."""
 
     part: str
-    """`installation`, `machine`, `data`, `configuration`, `source shop`, `engine`."""
+    """`installation`, `machine`, `data`, `configuration`, `storage`, `source shop`, `engine`."""
 
     kind: Kind
     says: str
@@ -129,7 +129,22 @@ def _configuration(found: Configured, folder: Path) -> Iterator[Result]:
     else:
         counts = f"sources: {len(found.sources)}, pipelines: {len(found.pipelines)}"
         yield Result(part, "well", f"{counts}; their databases can be captured as it says")
+    yield from _storage(found)
     yield from _sources(built, folder)
+
+
+def _storage(found: Configured) -> Iterator[Result]:
+    place = found.log["storage"]
+    if place is None:
+        return
+    from headrace.storage.opening import opened
+
+    try:
+        opened(place).prove()
+    except HeadraceError as error:
+        yield from _wrong("storage", error)
+    else:
+        yield Result("storage", "well", f"{place} can be written to, and keeps two writers apart")
 
 
 def _sources(built: Built, folder: Path) -> Iterator[Result]:

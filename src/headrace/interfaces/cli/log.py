@@ -13,9 +13,13 @@ import click
 from headrace.errors import HeadraceError, UnknownPipeline
 from headrace.interfaces.cli.known import one_of
 from headrace.interfaces.cli.log_read import read
-from headrace.interfaces.cli.options import config_options, data_option, json_option
-from headrace.interfaces.cli.reaching import data_directory
-from headrace.interfaces.cli.where import used_folder
+from headrace.interfaces.cli.options import (
+    config_options,
+    data_option,
+    json_option,
+    storage_option,
+)
+from headrace.interfaces.cli.where import Place, place_of, recorded
 
 if TYPE_CHECKING:
     from headrace.changelog.inventory import LogInventory
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 @click.group("log", invoke_without_command=True, short_help="Look at the change log.")
 @config_options
 @data_option
+@storage_option
 @json_option
 @click.option("--source", metavar="SOURCE", help="Of this source alone.")
 @click.pass_context
@@ -33,6 +38,7 @@ def log(
     config: Path | None,
     sets: tuple[str, ...],
     data: Path | None,
+    storage: str | None,
     as_json: bool,
     source: str | None,
 ) -> None:
@@ -41,17 +47,18 @@ def log(
 
     Reads the data directory; an engine may run there, and is not disturbed. `reached` is how
     far a pipeline's progress is stored; a running engine also tells what the log is kept for.
+    A log on S3 is found through the data directory, too, or by --storage without one.
     With --json each line is the log of one source.
     """
     if context.invoked_subcommand is not None:
         return
-    folder = used_folder(data_directory(config, sets, data))
-    found = _read(folder, source)
+    place = place_of(config, sets, data, storage)
+    found = _read(place, source)
     if as_json:
-        for info, progress in found:
+        for info, progress, size in found:
             told = {**_plain(info), "progress": _plain(progress)}
-            told["bytes_on_disk"] = _size(folder, info.source)
-            told["kept"] = _kept(folder, info.source)
+            told["bytes_on_disk"] = size
+            told["kept"] = _kept(place, info.source)
             click.echo(json.dumps(told, ensure_ascii=False))
         return
     if not found:
@@ -61,58 +68,60 @@ def log(
     from headrace.interfaces.cli.letter_views import console
 
     out = console()
-    for number, (info, progress) in enumerate(found):
+    for number, (info, progress, size) in enumerate(found):
         if number:
             out.print()
-        for part in views.overview(info, progress, _size(folder, info.source), out.width):
+        for part in views.overview(info, progress, size, out.width):
             out.print(part)
-        for part in views.kept_view(_kept(folder, info.source)):
+        for part in views.kept_view(_kept(place, info.source)):
             out.print(part)
 
 
 log.add_command(read)
 
 
-def _read(folder: Path, source: str | None) -> list[tuple[LogInventory, list[StoredProgress]]]:
+def _read(place: Place, source: str | None) -> list[tuple[LogInventory, list[StoredProgress], int]]:
     # Here and not above: `--help` needs no Arrow, and is slow with it.
     from headrace.changelog.inventory import inventory
     from headrace.changelog.log import LogReader
     from headrace.control.store_reading import stored_progress
-    from headrace.storage.disk import RealDisk
-    from headrace.storage.files import Files
 
-    names = sorted(each.name for each in (folder / "log").glob("*") if (each / "index").is_dir())
+    names = recorded(place.files)
     if source is not None:
         if source not in names:
             raise UnknownPipeline(
                 "There is no log of this source", source=source, remedy=one_of(names)
             )
         names = [source]
-    files = Files(RealDisk(), str(folder))
-    progress = stored_progress(folder)
+    progress = [] if place.folder is None else stored_progress(place.folder)
     found = []
     for name in names:
-        info = inventory(LogReader.open(files, name), name)
+        log = LogReader.open(place.files, name)
+        info = inventory(log, name)
         # By lineage: what is stored of a pipeline does not name its source.
         mine = [each for each in progress if each.lineage == info.lineage]
-        found.append((info, mine))
+        # In a bucket, what the index names: to ask of each file would take long.
+        size = _size(Path(place.files.path("log")) / name) if place.files.local else log.size
+        found.append((info, mine, size))
     return found
 
 
-def _kept(folder: Path, source: str) -> dict[str, Any] | None:
+def _kept(place: Place, source: str) -> dict[str, Any] | None:
     """Return what a running engine keeps the log for; None where none runs, or it knows not."""
     from headrace.interfaces.control.client import Control
 
+    if place.folder is None:
+        return None
     try:
-        return Control.connect(folder).call("Log", source=source)
+        return Control.connect(place.folder).call("Log", source=source)
     except HeadraceError:
         return None
 
 
-def _size(folder: Path, source: str) -> int:
+def _size(folder: Path) -> int:
     """Return the bytes of a log's files; those that vanish meanwhile do not count."""
     total = 0
-    for path in (folder / "log" / source).rglob("*"):
+    for path in folder.rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
         except FileNotFoundError:

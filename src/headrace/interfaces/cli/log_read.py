@@ -16,14 +16,19 @@ import click
 from headrace.errors import UnknownPipeline
 from headrace.interfaces.cli import moments
 from headrace.interfaces.cli.known import one_of
-from headrace.interfaces.cli.options import config_options, data_option, json_option
+from headrace.interfaces.cli.options import (
+    config_options,
+    data_option,
+    json_option,
+    storage_option,
+)
 from headrace.interfaces.cli.outputs import force_option, opened_output, refuse_taken
-from headrace.interfaces.cli.reaching import data_directory
-from headrace.interfaces.cli.where import used_folder
+from headrace.interfaces.cli.where import place_of, recorded
 
 if TYPE_CHECKING:
     from headrace.changelog.log import LogReader
     from headrace.changelog.ranges import Moment, Piece, Span
+    from headrace.storage.files import Files
 
 
 @click.command("read", short_help="Print changes, by position or time.")
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 @click.argument("table")
 @config_options
 @data_option
+@storage_option
 @click.option("--from", "start", callback=moments.as_moment, metavar="PLACE", help=moments.HELP)
 @click.option(
     "--to", "end", callback=moments.as_moment, metavar="PLACE", help="The same; included."
@@ -59,6 +65,7 @@ def read(
     config: Path | None,
     sets: tuple[str, ...],
     data: Path | None,
+    storage: str | None,
     start: Moment | None,
     end: Moment | None,
     limit: int | None,
@@ -79,7 +86,7 @@ def read(
     form = _form(form, as_json=as_json, envelope=envelope, output=output)
     if output is not None:
         refuse_taken(output, force=force)
-    log = _opened(used_folder(data_directory(config, sets, data)), source)
+    log = _opened(place_of(config, sets, data, storage).files, source)
     if table not in (tables := sorted(log.tables())):
         raise UnknownPipeline(
             "There is no such table in the log", source=source, table=table, remedy=one_of(tables)
@@ -118,16 +125,13 @@ def _form(form: str | None, *, as_json: bool, envelope: str | None, output: Path
     return form or ("table" if output is None and sys.stdout.isatty() else "json")
 
 
-def _opened(folder: Path, source: str) -> LogReader:
+def _opened(files: Files, source: str) -> LogReader:
     # Here and not above: `--help` needs no Arrow, and is slow with it.
     from headrace.changelog.log import LogReader
-    from headrace.storage.disk import RealDisk
-    from headrace.storage.files import Files
 
-    if not (folder / "log" / source / "index").is_dir():
-        known = sorted(each.name for each in (folder / "log").glob("*"))
+    if source not in (known := recorded(files)):
         raise UnknownPipeline("There is no log of this source", source=source, remedy=one_of(known))
-    return LogReader.open(Files(RealDisk(), str(folder)), source)
+    return LogReader.open(files, source)
 
 
 def _pieces(log: LogReader, table: str, part: Span) -> Iterator[Piece]:

@@ -42,6 +42,15 @@ def data_option(command: _Command) -> _Command:
     )(command)
 
 
+def storage_option(command: _Command) -> _Command:
+    """Add `--storage PLACE`: `storage: str | None`, None for that of the data directory."""
+    return click.option(
+        "--storage",
+        metavar="PLACE",
+        help="A log elsewhere, as s3://bucket/prefix, where no data directory is at hand.",
+    )(command)
+
+
 def json_option(command: _Command) -> _Command:
     """Add `--json`: `as_json: bool`."""
     return click.option(

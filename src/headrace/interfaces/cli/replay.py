@@ -67,7 +67,7 @@ def replay(
     folder = used_folder(data or found.data)
     asked = chosen(found, pipeline)
     target = target_named(into, replace=_replaces(into, force=force))
-    with spark_alone(found.spark.conf) as runner, _shown() as on_progress:
+    with spark_alone(reads(found.spark.conf, folder)) as runner, _shown() as on_progress:
         done = replay_log(
             folder,
             pipeline,
@@ -90,6 +90,15 @@ def _replaces(into: str, *, force: bool) -> bool:
     elif force:
         raise click.UsageError("--force goes with --into jsonl:FILE alone.")
     return force
+
+
+def reads(conf: Mapping[str, str], data: Path) -> Mapping[str, str]:
+    """Return settings of Spark with what the storage needs that a data directory names."""
+    from headrace.pipeline.lake.formats import merged
+    from headrace.pipeline.s3a import s3_needs
+    from headrace.storage.opening import storage_of
+
+    return conf if storage_of(data).local else merged(conf, [s3_needs(conf)])
 
 
 @contextmanager

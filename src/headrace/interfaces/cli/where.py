@@ -1,13 +1,48 @@
-"""The data directory that a verb reads by itself, where it needs no engine."""
+"""What a verb reads by itself, where it needs no engine: a data directory, a log elsewhere."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
 
 from headrace.errors import BadDataDirectory
+from headrace.interfaces.cli.reaching import data_directory
 
-_OURS = ("control.sqlite", "log", "dead-letters")
+if TYPE_CHECKING:
+    from headrace.storage.files import Files
+
+_OURS = ("control.sqlite", "log", "dead-letters", "storage")
 """What an engine's data directory has at least one of."""
+
+
+class Place(NamedTuple):
+    """Where logs are read."""
+
+    files: Files
+    folder: Path | None
+    """The data directory; None where only the storage was named."""
+
+
+def place_of(
+    config: Path | None, sets: tuple[str, ...], data: Path | None, storage: str | None
+) -> Place:
+    """Return the storage that was named, or that of the data directory."""
+    # Here and not above: `--help` needs no Arrow, and is slow with it.
+    from headrace.storage.opening import opened, storage_of
+
+    if storage is None:
+        folder = used_folder(data_directory(config, sets, data))
+        return Place(storage_of(folder), folder)
+    if config is not None or sets or data is not None:
+        raise click.UsageError("--storage goes without --data, --config and --set.")
+    return Place(opened(storage), None)
+
+
+def recorded(files: Files) -> list[str]:
+    """Return the sources that have a log there."""
+    return [name for name in files.list("log") if files.list(f"log/{name}/index")]
 
 
 def used_folder(data: Path) -> Path:

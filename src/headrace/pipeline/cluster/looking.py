@@ -18,8 +18,12 @@ from importlib import metadata, util
 from pathlib import Path
 
 
-def look(path: str, token: str, linger: float) -> str:
-    """Return, as JSON, who is here, in which versions, and what came of reading a file."""
+def look(path: str, token: str, linger: float, found: str | None = None) -> str:
+    """
+    Return, as JSON, who is here, in which versions, and what came of reading a file.
+
+    `found` is what Spark read of it, where Python has no way to the storage.
+    """
     began = time.monotonic()
     told = {
         "host": socket.gethostname(),
@@ -29,7 +33,7 @@ def look(path: str, token: str, linger: float) -> str:
         "headrace": version("headrace"),
         "code": fingerprint("headrace"),
         "pyarrow": version("pyarrow"),
-        "unread": unread(path, token),
+        "unread": unread(path, token) if found is None else other(found, token),
     }
     # A task that is over at once leaves its place to the next one, and none for others.
     time.sleep(max(0.0, linger - (time.monotonic() - began)))
@@ -44,6 +48,11 @@ def unread(path: str, token: str) -> str | None:
         return os.strerror(error.errno) if error.errno else type(error).__name__
     except ValueError:
         return "other contents"
+    return other(found, token)
+
+
+def other(found: str, token: str) -> str | None:
+    """Return that what was found is not what was written; None where it is."""
     return None if found == token else "other contents"
 
 

@@ -3,7 +3,8 @@ Whether executors can work, asked before the first batch (S12).
 
 On any master but `local`, executors read the log themselves and run our Python. The driver
 puts a file beside the log, and a job looks for it from every executor that is there, and
-tells the versions it finds. A difference is refused at the start, by the name of its host:
+tells the versions it finds. In a bucket it is Spark that reads it, on any master: the way there
+is the connector's, and not Python's. A difference is refused at the start, by the name of its host:
 later it would be a failing task somewhere, or rows that depend on where they were computed.
 
 An executor without Headrace passes: batches send what they need. It is noted, because a
@@ -17,7 +18,7 @@ import json
 import re
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,14 +26,18 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 
-from headrace.errors import BadCluster, HeadraceError, JobCancelled
+from headrace.errors import BadCluster, HeadraceError, JobCancelled, StorageError
 from headrace.observe.logs import logger
 from headrace.pipeline.cluster import looking
 from headrace.pipeline.failures import of_job
 from headrace.pipeline.quiet import quietly
+from headrace.pipeline.s3a import unreadable
+from headrace.storage.files import Files
 from headrace.storage.private import make_private_folder, open_private
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from headrace.pipeline.session import Spark
 
 PATIENCE_SECONDS = 120.0
@@ -44,6 +49,10 @@ _TASKS = 4
 
 _UNKNOWN_CORES = 8
 """Spark Connect does not tell."""
+
+_MOST_OBJECTS = 64
+_ONE_EACH = {"spark.sql.files.maxPartitionBytes": "1"}
+"""A task a file; else Spark would put small ones together."""
 
 _LINGER_SECONDS = 0.1
 _REMEDY_STORAGE = (
@@ -86,16 +95,21 @@ class Looked:
     """Why it cannot read what lies beside the log; None where it can."""
 
 
-def probed(spark: Spark, data: Path) -> Spark:
+def probed(spark: Spark, files: Files) -> Spark:
     """
-    Return the Spark, once its executors were seen to work; at once where they are the driver.
+    Return the Spark, once it was seen to read the log's storage, and its executors to work.
 
-    Raises `BadCluster`, and then ends a Spark of ours.
+    At once where they are the driver, and the storage is its disk. Raises `BadCluster`, or
+    `SparkFailed` where it has no way to the storage, and then ends a Spark of ours.
     """
-    if spark.session.conf.get("spark.master", "").startswith("local"):  # type: ignore[union-attr]
+    alone = spark.session.conf.get("spark.master", "").startswith("local")  # type: ignore[union-attr]
+    if alone and files.local:
         return spark
     try:
-        _probe(spark, data)
+        if files.local:
+            _probe(spark, Path(files.path("")))
+        else:
+            _probe_bucket(spark, files, alone=alone)
     except BaseException:
         spark.stop()
         raise
@@ -137,35 +151,59 @@ def _probe(spark: Spark, data: Path) -> None:
     token = secrets.token_hex(16)
     with _written(data / "probe", token) as path:
         here = _read(looking.look(str(path), token, 0.0))
-        there = _asked(spark, str(path), token)
+        look = partial(looking.look, str(path), token, _LINGER_SECONDS)
+
+        def ask(tasks: int) -> DataFrame:
+            from pyspark.sql import functions as F
+
+            # Not through Arrow: an executor that has none must be able to say so.
+            told = F.udf(lambda _: look(), "string", useArrow=False).asNondeterministic()
+            return spark.small.range(0, tasks, 1, tasks).select(told(F.col("id")).alias("told"))
+
+        there = _asked(spark, token, ask)
+    _judge(here, there)
+
+
+def _probe_bucket(spark: Spark, files: Files, *, alone: bool) -> None:
+    token = secrets.token_hex(16)
+    look = partial(looking.look, "", token, _LINGER_SECONDS)
+    cores = (spark.executors() or (0, _UNKNOWN_CORES))[1]
+    count = 1 if alone else min(_TASKS * max(1, cores), _MOST_OBJECTS)
+    with _stored(files, token, count) as paths:
+
+        def ask(_: int) -> DataFrame:
+            from pyspark.sql import functions as F
+
+            session = spark.another(_ONE_EACH)
+            found = session.read.option("wholetext", "true").text(paths)
+            if alone:
+                return found
+            told = F.udf(lambda value: look(value), "string", useArrow=False)
+            return found.select(told.asNondeterministic()(F.col("value")).alias("told"))
+
+        if alone:
+            _collected(spark, token, ask, 1)
+            return
+        there = _asked(spark, token, ask)
+    _judge(_read(looking.look("", token, 0.0, token)), there)
+
+
+def _judge(here: Looked, there: Sequence[Looked]) -> None:
     check(here, there)
     if without := [each for each in there if each.headrace is None]:
         _log.warning("executors without headrace", hosts=_hosts(without))
     _log.info("executors probed", executors=len(there), hosts=_hosts(there))
 
 
-def _asked(spark: Spark, path: str, token: str) -> list[Looked]:
+def _asked(spark: Spark, token: str, ask: Callable[[int], DataFrame]) -> list[Looked]:
     """Return what executors say: of every one that is there, as far as Spark lets us."""
     from pyspark import cloudpickle
-    from pyspark.sql import functions as F
 
     cloudpickle.register_pickle_by_value(looking)  # type: ignore[no-untyped-call]
-    asked = partial(looking.look, path, token, _LINGER_SECONDS)
-    # Not through Arrow: an executor that has none must be able to say so.
-    look = F.udf(lambda _: asked(), "string", useArrow=False).asNondeterministic()
     seen: dict[tuple[str, str], Looked] = {}
-    tag = f"headrace probe {token}"
     for _ in range(_ROUNDS):
         _, cores = spark.executors() or (0, _UNKNOWN_CORES)
-        tasks = _TASKS * max(1, cores)
-        frame = spark.small.range(0, tasks, 1, tasks).select(look(F.col("id")).alias("told"))
-        spark.describe_job("headrace asks executors what they have")
-        with _limited(spark, tag), spark.tagged(tag), quietly():
-            try:
-                rows = spark.collect(frame)
-            except Exception as error:  # noqa: BLE001 - told as what it means for a cluster
-                raise _refused(spark, error) from None
-        for text in rows.column("told").to_pylist():
+        for text in _collected(spark, token, ask, _TASKS * max(1, cores)):
             found = _read(text)
             seen[found.host, found.folder] = found
         if any(each.unread is not None for each in seen.values()):
@@ -173,7 +211,7 @@ def _asked(spark: Spark, path: str, token: str) -> list[Looked]:
         if len(seen) >= (spark.executors() or (0, 0))[0]:
             break
     else:
-        _, _, failed = spark.counted(tag)
+        _, _, failed = spark.counted(_tag(token))
         if failed:
             raise BadCluster(
                 "Python does not start on some executors",
@@ -182,6 +220,21 @@ def _asked(spark: Spark, path: str, token: str) -> list[Looked]:
             )
         _log.warning("not all executors were probed", answered=len(seen))
     return list(seen.values())
+
+
+def _collected(spark: Spark, token: str, ask: Callable[[int], DataFrame], tasks: int) -> list[str]:
+    """Return the one column of a frame that is made and run here."""
+    spark.describe_job("headrace asks executors what they have")
+    tag = _tag(token)
+    with _limited(spark, tag), spark.tagged(tag), quietly():
+        try:
+            return list(spark.collect(ask(tasks)).column(0).to_pylist())
+        except Exception as error:  # noqa: BLE001 - told as what it means for a cluster
+            raise _refused(spark, error) from None
+
+
+def _tag(token: str) -> str:
+    return f"headrace probe {token}"
 
 
 @contextlib.contextmanager
@@ -217,6 +270,9 @@ def failed_probe(text: str, ours: HeadraceError) -> HeadraceError:
         return ours
     place = _PLACE.search(text)
     facts = {"host": place[1], "executor": place[2]} if place else {}
+    if (blind := unreadable(text)) is not None:
+        blind.facts = {**blind.facts, **facts}
+        return blind
     if match := _VERSIONS.search(text):
         return BadCluster(
             f"Executors have another python than the driver: {match[1]} there, {match[2]} here",
@@ -245,6 +301,20 @@ def _written(folder: Path, token: str) -> Iterator[Path]:
         # Another engine on the same Spark may be at it, too.
         with contextlib.suppress(OSError):
             folder.rmdir()
+
+
+@contextlib.contextmanager
+def _stored(files: Files, token: str, count: int) -> Iterator[list[str]]:
+    """Put so many objects beside the log, and take them away again."""
+    names = [f"probe/{token}/{number:03d}.txt" for number in range(count)]
+    try:
+        for name in names:
+            files.put(name, token.encode())
+        yield [files.path(name) for name in names]
+    finally:
+        for name in names:
+            with contextlib.suppress(StorageError):
+                files.remove(name)
 
 
 def _read(text: str) -> Looked:

@@ -18,9 +18,10 @@ from headrace.pipeline.lake.naming import Where
 from headrace.pipeline.lake.shape import MODES, Mode, Shape
 
 PACKAGES = "spark.jars.packages"
+EXCLUDES = "spark.jars.excludes"
 IVY = "spark.jars.ivy"
 EXTENSIONS = "spark.sql.extensions"
-_LISTS = (PACKAGES, EXTENSIONS)
+_LISTS = (PACKAGES, EXCLUDES, EXTENSIONS)
 """Settings that are lists: what others put there stays."""
 
 _DELTA_CLASS = "io.delta.sql.DeltaSparkSessionExtension"
@@ -177,9 +178,13 @@ def merged(conf: Mapping[str, str], wanted: Sequence[Mapping[str, str]]) -> dict
             if name not in _LISTS:
                 found.setdefault(name, value)
                 continue
-            listed = [each.strip() for each in found.get(name, "").split(",") if each.strip()]
-            found[name] = ",".join([*listed, *([] if value in listed else [value])])
+            listed = [*_listed(found.get(name, "")), *_listed(value)]
+            found[name] = ",".join(dict.fromkeys(listed))
     return found
+
+
+def _listed(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 def check_session(
@@ -191,8 +196,7 @@ def check_session(
     With `own` it is one of ours, which only lacks it because the target came later.
     """
     for name, value in format.settings.items():
-        there = setting(name) or ""
-        if value not in [each.strip() for each in there.split(",")]:
+        if value not in _listed(setting(name) or ""):
             asked = {PACKAGES: " or ".join(format.packages.values()), **format.settings}
             lines = ", ".join(f"{key}={each}" for key, each in asked.items())
             raise SparkFailed(

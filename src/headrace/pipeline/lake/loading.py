@@ -27,7 +27,7 @@ class TableLoading:
         self._table = table
         self._baseline = baseline
         self._shape = table.shape
-        self._staging = Staging(table.staging_folder / uuid.uuid4().hex, table.shape)
+        self._staging = Staging(table.staging_folder.within(uuid.uuid4().hex), table.shape)
         # Without a baseline there are changes alone, and a table of changes keeps each of them;
         # so it does where no key tells which row of the baseline a change is of.
         self._tells = self._shape.mode == "append" and not (baseline and self._shape.key)

@@ -8,11 +8,12 @@ up or lost sight of it, writes a file that nobody reads (R24).
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
+from headrace.pipeline.aside import Aside
 from headrace.pipeline.lake.emptying import Emptying, ended
 from headrace.pipeline.lake.net import bounds, net, versions
 from headrace.pipeline.lake.rows import change_rows, history_rows, net_rows, own_columns
@@ -87,7 +89,7 @@ class Staged:
 def stage_changes(
     frame: DataFrame,
     shape: Shape,
-    folder: Path,
+    folder: Aside,
     epoch: int,
     after: Position,
     emptied: Position | None,
@@ -119,19 +121,19 @@ def stage_changes(
     if shape.mode != "append":
         # All changes of a key in one task: there it is seen which is the last.
         told = told.repartition(*(value(shape.schema.names.index(name)) for name in shape.key))
-    write = partial(_changes_part, shape, str(folder), epoch, found)
+    write = partial(_changes_part, shape, folder, epoch, found)
     first = found[0].told(epoch) if found else None
     return replace(_collected(told, write), after=after, emptied=first)
 
 
-def stage_rows(frame: DataFrame, shape: Shape, folder: Path) -> Staged:
+def stage_rows(frame: DataFrame, shape: Shape, folder: Aside) -> Staged:
     """Let executors write rows of a baseline, by place."""
     from pyspark.sql import functions as F
 
     own = frame.select(
         *(F.col(quoted(name)).alias(value(at)) for at, name in enumerate(shape.schema.names))
     )
-    return _collected(own, partial(_rows_part, shape, str(folder)))
+    return _collected(own, partial(_rows_part, shape, folder))
 
 
 def _emptyings(frame: DataFrame) -> tuple[Emptying, ...]:
@@ -154,7 +156,7 @@ def _collected(frame: DataFrame, write: partial[Iterator[pa.RecordBatch]]) -> St
 
 def _changes_part(
     shape: Shape,
-    folder: str,
+    folder: Aside,
     epoch: int,
     emptied: Sequence[Emptying],
     batches: Iterable[pa.RecordBatch],
@@ -182,40 +184,37 @@ def _changes_part(
         made = history_rows(kept, shape, epoch, emptied=first)
         within = bounds(kept.rows, shape.schema, shape.key)
     if made.num_rows:
-        path = _new_path(folder)
-        pq.write_table(made, path, compression="zstd")
-        yield _receipt(Receipt(str(path), made.num_rows, within))
+        name = _new_name()
+        with folder.writing(name) as file:
+            pq.write_table(made, file, compression="zstd")
+        yield _receipt(Receipt(folder.path(name), made.num_rows, within))
 
 
 def _rows_part(
-    shape: Shape, folder: str, batches: Iterable[pa.RecordBatch]
+    shape: Shape, folder: Aside, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write rows of a baseline as they come."""
-    path, count = _new_path(folder), 0
-    writer: pq.ParquetWriter | None = None
-    try:
-        for batch in batches:
-            if not batch.num_rows:
-                continue
+    name, count = _new_name(), 0
+    filled = (batch for batch in batches if batch.num_rows)
+    if (first := next(filled, None)) is None:
+        return
+    with folder.writing(name) as file, contextlib.ExitStack() as stack:
+        writer: pq.ParquetWriter | None = None
+        for batch in itertools.chain([first], filled):
             rows = pa.table(
                 own_columns(pa.Table.from_batches([batch]), shape, start=0),
                 names=batch.schema.names,
             )
             if writer is None:
-                writer = pq.ParquetWriter(path, rows.schema, compression="zstd")
+                made = pq.ParquetWriter(file, rows.schema, compression="zstd")
+                writer = stack.enter_context(made)
             writer.write_table(rows)
             count += batch.num_rows
-    finally:
-        if writer is not None:
-            writer.close()
-    if count:
-        yield _receipt(Receipt(str(path), count))
+    yield _receipt(Receipt(folder.path(name), count))
 
 
-def _new_path(folder: str) -> Path:
-    made = Path(folder)
-    made.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return made / f"part-{uuid.uuid4().hex}.parquet"
+def _new_name() -> str:
+    return f"part-{uuid.uuid4().hex}.parquet"
 
 
 def _receipt(receipt: Receipt) -> pa.RecordBatch:

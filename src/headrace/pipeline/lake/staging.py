@@ -7,9 +7,7 @@ takes the place of its row when all are read together. Columns are named by plac
 
 from __future__ import annotations
 
-import shutil
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.changelog.position import Position
+from headrace.pipeline.aside import Aside
 from headrace.pipeline.lake.parts import Staged
 from headrace.pipeline.lake.shape import Shape
 from headrace.pipeline.lake.statements import GONE, value
-from headrace.storage.private import make_private_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,13 +29,13 @@ _NUMBER = "number"
 class Staging:
     """One load of one table. For the thread that writes."""
 
-    def __init__(self, folder: Path, shape: Shape) -> None:
+    def __init__(self, folder: Aside, shape: Shape) -> None:
         self.folder = folder
         self._shape = shape
         self.began: Position | None = None
         """Where the first change is that stays a row of its own; None: there is none."""
         self._counted = 0
-        self._files: dict[str, list[Path]] = {"rows": [], "changes": [], "told": []}
+        self._files: dict[str, list[str]] = {"rows": [], "changes": [], "told": []}
         self._pieces: dict[int, Staged] = {}
         self._written = 0
 
@@ -60,7 +58,7 @@ class Staging:
 
     def forget(self) -> None:
         """Let go of all that was staged: the table was emptied."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.clear()
         self._files = {kind: [] for kind in self._files}
         self._pieces = {}
         self._counted = 0
@@ -96,11 +94,11 @@ class Staging:
     def _put(self, kind: str, rows: pa.Table) -> None:
         if not rows.num_rows:
             return
-        make_private_folder(self.folder)
         self._written += 1
-        path = self.folder / f"{kind}-{self._written:06d}.parquet"
-        pq.write_table(rows, path, compression="zstd")
-        self._files[kind].append(path)
+        name = f"{kind}-{self._written:06d}.parquet"
+        with self.folder.writing(name) as file:
+            pq.write_table(rows, file, compression="zstd")
+        self._files[kind].append(self.folder.path(name))
         self._counted += rows.num_rows
 
     def _read(self, session: SparkSession, kind: str, names: list[str]) -> DataFrame:
@@ -111,7 +109,7 @@ class Staging:
         types = {value(at): spark_type(type) for at, (_, type) in enumerate(self._shape.columns)}
         types |= {GONE: BooleanType(), _NUMBER: LongType()}
         schema = StructType([StructField(name, types[name]) for name in names])
-        paths = [str(path) for path in self._files[kind]]
+        paths = [*self._files[kind]]
         if kind == "rows":
             paths += [path for staged in self._pieces.values() for path in staged.paths]
         if not paths:

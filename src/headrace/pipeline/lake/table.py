@@ -15,12 +15,10 @@ and our last one: then the rows are not ours any more, and are loaded anew at th
 from __future__ import annotations
 
 import hashlib
-import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -29,6 +27,7 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadTable, TargetError
 from headrace.observe.logs import logger
+from headrace.pipeline.aside import Aside
 from headrace.pipeline.failures import running
 from headrace.pipeline.lake.commits import Commits, Found
 from headrace.pipeline.lake.emptying import emptyings, ended
@@ -102,14 +101,14 @@ class LakeTable:
         return self.shape.schema.table
 
     @property
-    def staging_folder(self) -> Path:
+    def staging_folder(self) -> Aside:
         """Where rows of a baseline wait, of every life of this table."""
-        return Path(self._home.files.path("tables")) / "staging" / self._home.pipeline / self._safe
+        return Aside(self._home.files.path(f"tables/staging/{self._home.pipeline}/{self._safe}"))
 
     @property
-    def _parts_folder(self) -> Path:
+    def _parts_folder(self) -> Aside:
         """Where executors prepare batches: within the folder that every start empties."""
-        return self.staging_folder / "batches"
+        return self.staging_folder.within("batches")
 
     @property
     def _safe(self) -> str:
@@ -152,7 +151,7 @@ class LakeTable:
                 commit = make[self.shape.mode](batch, rows, emptied)
             self._commit(commit, batch.last, batch.id)
             if staged:
-                shutil.rmtree(self._parts_folder, ignore_errors=True)
+                self._parts_folder.clear()
             self._tidy()
         return self.position
 
@@ -162,12 +161,12 @@ class LakeTable:
         if emptied is not None and emptied <= self.position:
             emptied = None  # the table has it, and what came since must not be ended again
         # What an attempt before this one left: the last one counts.
-        shutil.rmtree(self._parts_folder, ignore_errors=True)
-        folder = self._parts_folder / uuid.uuid4().hex
+        self._parts_folder.clear()
+        folder = self._parts_folder.within(uuid.uuid4().hex)
         with self._running():
             return stage_changes(frame, self.shape, folder, epoch, self.position, emptied)
 
-    def stage_rows(self, frame: DataFrame, folder: Path) -> Staged:
+    def stage_rows(self, frame: DataFrame, folder: Aside) -> Staged:
         """Let executors prepare rows of a baseline."""
         with self._running():
             return stage_rows(frame, self.shape, folder)

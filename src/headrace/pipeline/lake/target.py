@@ -12,7 +12,6 @@ own. Plain Parquet has `append` alone, and a file a batch.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -164,9 +163,15 @@ class TableTarget:
                 compact_every=options.compact_every,
             )
             # What another life left of a load is begun anew.
-            shutil.rmtree(made.staging_folder, ignore_errors=True)
+            made.staging_folder.clear()
             made.open(at)
         else:
+            if where.path is None and not home.files.local:
+                raise BadTable(
+                    "A name alone is a folder beside the log, and this log is in no folder",
+                    remedy="Give the table a folder with path, or use format delta.",
+                    table=table,
+                )
             folder = where.path or home.files.path(
                 f"spark-warehouse/{where.schema}/{where.parts[-1]}"
             )

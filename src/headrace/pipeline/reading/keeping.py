@@ -12,8 +12,8 @@ from headrace.changelog.readers import NamedReader
 from headrace.pipeline.reading.claiming import Claim
 from headrace.pipeline.reading.offsets import Offset
 from headrace.pipeline.reading.starting import Asked, newest_baseline
-from headrace.storage.disk import RealDisk
-from headrace.storage.files import Files
+from headrace.storage.opening import opened
+from headrace.storage.places import elsewhere
 
 _RENEWALS = 3
 """In the length of a lease, so that one that comes late is early enough."""
@@ -57,8 +57,9 @@ class Keeper:
         wait: float = 0.0,
     ) -> None:
         """`ReaderTaken` where another query has the name for all of `wait` seconds."""
-        self._claim = Claim(data, source, name, wait)
-        self._named = NamedReader(Files(RealDisk(), data), source, name, seconds, clock)
+        # A bucket has no locks: there the guide asks for names that are not shared.
+        self._claim = None if elsewhere(data) else Claim(data, source, name, wait)
+        self._named = NamedReader(opened(data), source, name, seconds, clock)
         self._every = seconds / _RENEWALS
         self._clock = clock
         self._held: Held | None = None
@@ -87,7 +88,8 @@ class Keeper:
 
     def end(self) -> None:
         """Let others have the name; what is held is held until the lease is over."""
-        self._claim.release()
+        if self._claim is not None:
+            self._claim.release()
 
     def _hold(self, wanted: Held, log: LogReader) -> None:
         self._named.hold(wanted.position, log, wanted.baselines)

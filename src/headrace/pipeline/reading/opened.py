@@ -7,7 +7,7 @@ only those bytes are read that are wanted, and each page is held to its own chec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,19 +22,17 @@ _META: Final = {field.name: field for field in META}
 
 
 class Segment:
-    """An open segment, of which columns are read as they are asked for."""
+    """An open segment, `raw`, of which columns are read as they are asked for."""
 
     def __init__(
         self,
-        path: str,
+        raw: Any,
         file: File,
         schema: TableSchema,
-        opened: Callable[[str], Any],
         *,
         whole: bool,
     ) -> None:
         self._schema = schema
-        raw = opened(path)
         try:
             if whole:
                 data = _verified(raw, file)

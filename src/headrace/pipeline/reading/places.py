@@ -1,4 +1,4 @@
-"""Where a log lies: a data directory and a source in it."""
+"""Where a log lies: a data directory or a bucket, and a source in it."""
 
 from __future__ import annotations
 
@@ -10,49 +10,52 @@ from urllib.parse import unquote, urlsplit
 
 from headrace.changelog.log import LogReader
 from headrace.config.nearest import nearest
-from headrace.errors import BadDataDirectory, UnknownTable, WrongValue
+from headrace.errors import BadDataDirectory, StorageError, UnknownTable, WrongValue
 from headrace.pipeline.reading.options import Options
-from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
+from headrace.storage.opening import opened as storage_at
+from headrace.storage.opening import storage_of
+from headrace.storage.places import elsewhere
 
 _POLL_SECONDS = 0.05
+_BUCKETS = ("s3", "s3a")
 
 T = TypeVar("T")
 
 
 def located(options: Options, wait: float) -> tuple[str, str]:
     """
-    Return the data directory, whole, and the source; wait a little for one that just begins.
+    Return the log's storage, whole, and the source; wait a little for one that just begins.
 
     `BadDataDirectory` where there is no log, `WrongValue` where there are several.
     """
-    folder = _path(options.log)
-    parts = (folder.parent.name, folder.name)
-    # A source's own folder, as the log lies on disk: <data>/log/<source>.
-    inside = parts[0] == "log" and not (folder / "log").is_dir()
+    place = _place(options.log)
+    above, _, last = place.rpartition("/")
+    # A source's own folder, as a log lies in its storage: <data>/log/<source>.
+    inside = above.endswith("/log") and not _names(storage_at(place), "log")
     if inside:
-        if options.source not in (None, parts[1]):
+        if options.source not in (None, last):
             raise WrongValue(
                 "The log is of another source",
                 option="source",
                 remedy="Give the data directory, or leave the option source out.",
             )
-        _until(lambda: (folder / "index").is_dir() or None, wait)
-        data, names = folder.parent.parent, [parts[1]] if (folder / "index").is_dir() else []
+        files = storage_at(above.removesuffix("/log"))
+        names = _until(lambda: [each for each in _sources(files) if each == last] or None, wait)
     else:
-        data = folder
-        _until(lambda: _sources(folder) or None, wait)
-        names = _sources(folder)
+        # Asked each time: an engine that just begins notes where its log lies.
+        names = _until(lambda: _sources(_storage(place)) or None, wait)
+        files = _storage(place)
     if not names:
         raise BadDataDirectory(
             "There is no change log here",
-            folder=str(folder),
+            folder=place,
             remedy="Give the data directory that an engine or hr.record writes to.",
         )
     if inside or (options.source is None and len(names) == 1):
-        return str(data), names[0]
+        return files.path(""), names[0]
     if options.source in names:
-        return str(data), str(options.source)
+        return files.path(""), str(options.source)
     near = None if options.source is None else nearest(options.source, names)
     raise WrongValue(
         "There are logs of several sources"
@@ -66,7 +69,7 @@ def located(options: Options, wait: float) -> tuple[str, str]:
 
 def opened(data: str, source: str) -> LogReader:
     """Open a log for reading."""
-    return LogReader.open(Files(RealDisk(), data), source)
+    return LogReader.open(storage_at(data), source)
 
 
 def known_table(log: LogReader, table: str, wait: float) -> None:
@@ -97,18 +100,34 @@ def _until(look: Callable[[], T | None], wait: float) -> T | None:
 wait_for = _until
 
 
-def _sources(data: Path) -> list[str]:
-    return sorted(each.parent.name for each in data.glob("log/*/index"))
+def _storage(place: str) -> Files:
+    return storage_at(place) if elsewhere(place) else storage_of(place)
 
 
-def _path(text: str) -> Path:
+def _sources(files: Files) -> list[str]:
+    return [each for each in _names(files, "log") if "index" in _names(files, f"log/{each}")]
+
+
+def _names(files: Files, folder: str) -> list[str]:
+    try:
+        return files.list(folder)
+    except StorageError:
+        # A bucket that cannot be looked into is told of; a path to nowhere is no log.
+        if files.local:
+            return []
+        raise
+
+
+def _place(text: str) -> str:
     address = urlsplit(text)
     if address.scheme == "file":
-        return Path(unquote(address.path)).absolute()
-    if address.scheme and "://" in text:
+        return str(Path(unquote(address.path)).absolute())
+    if not elsewhere(text):
+        return str(Path(text).expanduser().absolute())
+    if address.scheme not in _BUCKETS:
         raise WrongValue(
-            "Executors read the log from a folder",
+            "Executors read the log from a folder, or from S3",
             option="log",
-            remedy="Give a path that is the same on every machine.",
+            remedy="Give a path that is the same on every machine, or s3://bucket/prefix.",
         )
-    return Path(text).expanduser().absolute()
+    return storage_at(text).path("")

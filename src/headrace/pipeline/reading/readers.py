@@ -26,7 +26,7 @@ from headrace.pipeline.reading.offsets import NEWEST_BASELINE, Offset
 from headrace.pipeline.reading.options import Options
 from headrace.pipeline.reading.places import opened, wait_for
 from headrace.pipeline.reading.planning import between, grouped
-from headrace.pipeline.reading.slices import Slice, Task, read_slice
+from headrace.pipeline.reading.slices import Slice, Task, read_slices
 from headrace.pipeline.reading.starting import (
     Asked,
     exact_from,
@@ -36,6 +36,7 @@ from headrace.pipeline.reading.starting import (
     newest_baseline,
 )
 from headrace.pipeline.reading.told import told
+from headrace.storage.places import elsewhere
 
 try:  # since Spark 4.2
     from pyspark.sql.streaming.datasource import (
@@ -66,6 +67,9 @@ except ImportError:  # pragma: no cover - Spark 4.1
         """What this version does not have."""
 
 
+LOOK_SECONDS = 1.0
+"""A query looks so often for what is new where each look is a request that is paid for."""
+
 IDLE_SECONDS = 60.0
 """A query without rows moves on so often: seldom, as it costs Spark a job (R34)."""
 
@@ -94,6 +98,7 @@ class _Reader:
         self._options = options
         self._place = place
         self._opened: Asked | None = None
+        self._looked = 0.0
         self._keeper: Keeper | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -103,9 +108,15 @@ class _Reader:
     def _frame(self, log: LogReader) -> Frame:
         return framed(log, self._place, self._options)
 
-    def _asked(self) -> Asked:
-        """Return the log as it is now."""
-        if self._opened is None:
+    def _asked(self, *, polled: bool = False) -> Asked:
+        """Return the log as it is now; where it is `polled`, as it was a moment ago."""
+        now = time.monotonic()
+        if self._opened is not None:
+            recent = now - self._looked < LOOK_SECONDS
+            if polled and recent and elsewhere(self._place.data):
+                return self._opened
+            self._opened.log.refresh()
+        else:
             log = opened(self._place.data, self._place.source)
             asked = Asked(log, self._options, self._frame(log))
             if self._options.reader is not None:
@@ -117,8 +128,7 @@ class _Reader:
                     wait=self._options.wait,
                 )
             self._opened = asked
-        else:
-            self._opened.log.refresh()
+        self._looked = now
         return self._opened
 
     def _keep(self, asked: Asked, at: Offset) -> None:
@@ -145,8 +155,7 @@ class _Reader:
         """Yield the rows of a partition; on an executor."""
         if isinstance(partition, Partition):
             with told():
-                for each in partition.slices:
-                    yield from read_slice(partition.task, each)
+                yield from read_slices(partition.task, partition.slices)
 
 
 class HeadraceReader(_Reader, DataSourceReader):
@@ -210,7 +219,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
     ) -> dict[str, Any]:
         """Return where the next batch ends; asked some eighty times a second."""
         with told():
-            asked = self._asked()
+            asked = self._asked(polled=True)
             at = Offset.parse(start) if start is not None else self._seen
             if at is None:
                 # Spark 4.1 does not tell where a query stands that was started again.

@@ -9,7 +9,9 @@ is; and of one in which no row passes, nothing but the columns that decide that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -24,6 +26,7 @@ from headrace.changelog.ranges import Span, inside
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.window import Window
 from headrace.errors import CorruptSegment, PositionExpired, UnknownValue
+from headrace.pipeline.aside import readable
 from headrace.pipeline.reading.columns import Fit, Frame, filled
 from headrace.pipeline.reading.marked import Marks, refuse_marked
 from headrace.pipeline.reading.matching import passing
@@ -39,11 +42,14 @@ from headrace.pipeline.reading.rows import (
     places,
     taken,
 )
-from headrace.storage.disk import RealDisk
-from headrace.storage.files import Files
+from headrace.storage.opening import opened as storage_at
+from headrace.storage.places import elsewhere
 
 BATCH_ROWS: Final = 65_536
 """Of a record batch that Spark is given."""
+
+_AT_ONCE: Final = 16
+"""Segments that are fetched at a time from a bucket."""
 
 _MERGED: Final = "Run it again: its rows are in another segment, which took its place."
 _PRUNED: Final = "Read under a name, and what is read is kept: the option reader."
@@ -78,7 +84,7 @@ class Task:
     """What is the same for all slices of a query."""
 
     data: str
-    """The data directory."""
+    """The log's storage: a path, or a bucket's."""
 
     source: str
     frame: Frame
@@ -87,18 +93,44 @@ class Task:
     """Whether a truncate is a row."""
 
 
+def read_slices(task: Task, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some slices, one after the other, in the log's order."""
+    if not elsewhere(task.data):
+        for each in slices:
+            yield from read_slice(task, each)
+        return
+    # Many small requests, each of which mostly waits; together they are a partition's bytes.
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        fetched = [threads.submit(_opened, _path(task, each)) for each in slices]
+        for each, future in zip(slices, fetched, strict=True):
+            yield from read_slice(task, each, partial(_taken, future))
+
+
 def read_slice(
-    task: Task, slice: Slice, opened: Callable[[str], Any] = pa.OSFile
+    task: Task, slice: Slice, opened: Callable[[str], Any] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield a slice's rows in the shape of `frame.arrow`, in the log's order."""
-    path = segment_path(Files(RealDisk(), task.data), task.source, slice.file)
     try:
-        with Segment(path, slice.file, slice.schema, opened, whole=not task.frame.pruned) as file:
-            found = _rows(task, slice, file)
+        raw = (opened or _opened)(_path(task, slice))
+        with Segment(raw, slice.file, slice.schema, whole=not task.frame.pruned) as file:
+            rows = _rows(task, slice, file)
     except (CorruptSegment, pa.ArrowException, OSError) as error:
         raise _failure(task, slice, error) from error
-    if found is not None:
-        yield from found.to_batches(max_chunksize=BATCH_ROWS)
+    if rows is not None:
+        yield from rows.to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _path(task: Task, slice: Slice) -> str:
+    return segment_path(storage_at(task.data), task.source, slice.file)
+
+
+def _opened(path: str) -> pa.NativeFile:
+    found = readable(path)
+    return pa.OSFile(found) if isinstance(found, str) else found
+
+
+def _taken(future: Future[pa.NativeFile], _: str) -> pa.NativeFile:
+    return future.result()
 
 
 def _rows(task: Task, slice: Slice, file: Segment) -> pa.Table | None:
@@ -286,7 +318,7 @@ def _shaped(
 
 def _failure(task: Task, slice: Slice, error: Exception) -> Exception:
     """Return what became of a segment, by what the index says of it now."""
-    log = LogReader.open(Files(RealDisk(), task.data), task.source)
+    log = LogReader.open(storage_at(task.data), task.source)
     try:
         log.verify(slice.file)
     except (CorruptSegment, PositionExpired) as found:

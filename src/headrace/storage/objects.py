@@ -1,0 +1,171 @@
+"""
+Files as objects of a bucket: absent or whole by the storage's own promise.
+
+`create` rests on one thing: a conditional put (`If-None-Match: *`), which of two writers refuses
+one (R31). Not every storage that speaks S3 keeps to it, and one that does not would answer both
+with yes; so `prove` tries it before a log is written there.
+
+A put whose answer was lost may have taken effect, and the next try of it is then refused because
+of our own object. So what is found there is compared with what was to be stored: the bytes of an
+entry hold its writer and its term, and nobody else writes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import pyarrow as pa
+
+from headrace.errors import AlreadyStored, StorageError, UnsafeStorage
+from headrace.storage.bucket import Bucket, Refused, Unanswered
+from headrace.storage.disk import Buffer
+from headrace.storage.files import Files
+from headrace.storage.points import reach
+
+RESTS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0)
+"""Seconds between tries: a storage that is overloaded asks for growing ones."""
+
+AT_ONCE = 16
+"""Objects read at a time: each is a request that mostly waits."""
+
+_PROBE = "probe"
+
+T = TypeVar("T")
+
+
+class Objects(Files):
+    """
+    `Files` in a bucket, under a prefix.
+
+    *Durability*: what is stored is durable and seen everywhere on return, so `settle` and
+    `make_folder` have nothing to do. *Failure*: as of `Files`; where no answer came at all, the
+    object may appear later. `remove` cannot tell a missing object, and does not raise for it.
+    """
+
+    local = False
+    pace = 0.5
+
+    def __init__(self, bucket: Bucket, name: str, prefix: str) -> None:
+        self._bucket = bucket
+        self._name = name
+        self._prefix = prefix.strip("/")
+
+    def within(self, folder: str) -> Objects:
+        return Objects(self._bucket, self._name, self._key(folder))
+
+    def prove(self) -> None:
+        """Create one object twice, the second time in vain: `UnsafeStorage` where it is not."""
+        name = f"{_PROBE}/{self._bucket.unique()}"
+        self.create(name, b"first")
+        try:
+            self.create(name, b"second")
+        except AlreadyStored:
+            return
+        finally:
+            self.remove(name)
+        raise UnsafeStorage("This storage lets two writers create one object", place=self.path(""))
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._tried(name, lambda: self._bucket.store(self._key(name), data, new=False))
+
+    def create(
+        self, name: str, data: Buffer, *, settle: bool = True, point: str | None = None
+    ) -> None:
+        tries = 0
+
+        def store() -> None:
+            nonlocal tries
+            tries += 1
+            self._bucket.store(self._key(name), data, new=True)
+
+        try:
+            self._tried(name, store)
+        except FileExistsError as error:
+            # Refused at the first try, it is another's, whatever it holds.
+            if tries == 1 or not self._holds(name, data):
+                raise AlreadyStored("File exists", file=self.path(name)) from error
+        if point is not None:
+            reach(point)
+
+    def settle(self, folder: str) -> None:
+        """Do nothing: a name is as durable as its object."""
+
+    def make_folder(self, folder: str) -> None:
+        """Do nothing: folders are no more than what keys begin with."""
+
+    def read(self, name: str) -> bytes:
+        return self._tried(name, lambda: self._bucket.read(self._key(name)))
+
+    def read_many(self, names: Iterable[str]) -> Iterator[bytes | None]:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            yield from threads.map(self._read_or_none, names)
+
+    def reader(self, name: str) -> pa.NativeFile:
+        # One request for all of it: a segment is small, and its end alone would be another two.
+        return pa.BufferReader(self.read(name))
+
+    def list(self, folder: str) -> list[str]:
+        key = self._key(folder)
+        prefix = f"{key}/" if key else ""
+        return sorted(self._tried(folder, lambda: self._bucket.list(prefix)))
+
+    def remove(self, name: str) -> None:
+        self._tried(name, lambda: self._bucket.remove(self._key(name)))
+
+    def size(self, name: str) -> int:
+        return self._tried(name, lambda: self._bucket.size(self._key(name)))
+
+    def sweep(self, folder: str) -> int:
+        """Do nothing: an interrupted write leaves nothing."""
+        return 0
+
+    def path(self, name: str) -> str:
+        key = self._key(name)
+        return f"s3a://{self._name}/{key}" if key else f"s3a://{self._name}"
+
+    def _key(self, name: str) -> str:
+        return "/".join(part for part in (self._prefix, name) if part)
+
+    def _holds(self, name: str, data: Buffer) -> bool:
+        try:
+            return self.read(name) == bytes(memoryview(data).cast("B"))
+        except FileNotFoundError:
+            return False
+
+    def _read_or_none(self, name: str) -> bytes | None:
+        try:
+            return self.read(name)
+        except FileNotFoundError:
+            return None
+
+    def _tried(self, name: str, step: Callable[[], T]) -> T:
+        """Do a step, again while its answer stays out, and tell refusals as our own errors."""
+        with self._refusals(name):
+            for rest in RESTS:
+                try:
+                    return step()
+                except Unanswered:
+                    self._bucket.rest(rest)
+            return step()
+
+    @contextmanager
+    def _refusals(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Refused as error:
+            raise StorageError(
+                "The object storage refused",
+                file=self.path(name),
+                reason=error.reason,
+                remedy=error.remedy or None,
+            ) from error
+        except Unanswered as error:
+            raise StorageError(
+                "The object storage does not answer",
+                file=self.path(name),
+                reason=str(error),
+                remedy="Check the way to it, and its state; what was recorded is intact.",
+            ) from error

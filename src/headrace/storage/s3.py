@@ -1,0 +1,176 @@
+"""
+A bucket of S3, or of what speaks like it, through boto3.
+
+Who we are, and where the storage is, comes by AWS's own ways: the environment
+(`AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_S3`), its files, or the
+machine we run on. Nothing of it stands in a configuration of ours, or in a message.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from headrace.errors import StorageError
+from headrace.storage.bucket import Refused, Unanswered
+from headrace.storage.disk import Buffer
+
+_LATER = {408, 409, 429, 500, 502, 503, 504}
+"""Put off, or in doubt; 409 is another write of the same key that is under way."""
+
+_LATER_CODES = {"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"}
+
+_MISSING = {"NoSuchKey", "NotFound", "404"}
+
+_REMEDIES = {
+    "NoSuchBucket": "Make the bucket, or correct its name; Headrace makes none.",
+    "AccessDenied": "Allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket there.",
+    "Forbidden": "Allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket there.",
+    "InvalidAccessKeyId": "Check AWS_ACCESS_KEY_ID, or the profile that it comes from.",
+    "SignatureDoesNotMatch": "Check AWS_SECRET_ACCESS_KEY, or the profile that it comes from.",
+    "ExpiredToken": "Get new credentials: these are over.",
+    "RequestTimeTooSkewed": "Set this machine's clock: signatures hold for minutes.",
+    "PermanentRedirect": "Set AWS_REGION to the bucket's region.",
+    "AuthorizationHeaderMalformed": "Set AWS_REGION to the bucket's region.",
+    "NotImplemented": "Use a storage that keeps to conditional writes (If-None-Match).",
+}
+_NO_CREDENTIALS = (
+    "Give credentials as AWS's own tools take them: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,"
+    " AWS_PROFILE, or a role of this machine."
+)
+_UNKNOWN = (
+    "Look it up in the storage's own words; check the bucket, and AWS_ACCESS_KEY_ID or the profile"
+    " that we come with."
+)
+
+_CONNECT_SECONDS = 5
+_ANSWER_SECONDS = 30
+_CONNECTIONS = 32
+
+
+class S3Bucket:
+    """`Bucket` over boto3's client, which is safe to share between threads."""
+
+    def __init__(self, client: Any, bucket: str) -> None:
+        self._client = client
+        self._bucket = bucket
+
+    def store(self, key: str, data: Buffer, *, new: bool) -> None:
+        condition = {"IfNoneMatch": "*"} if new else {}
+        # Its own copy: the client would hold the view for longer than we have the buffer.
+        body = bytes(memoryview(data).cast("B"))
+        with _translated():
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
+
+    def read(self, key: str) -> bytes:
+        with _translated():
+            found = self._client.get_object(Bucket=self._bucket, Key=key)
+            return bytes(found["Body"].read())
+
+    def size(self, key: str) -> int:
+        with _translated():
+            return int(self._client.head_object(Bucket=self._bucket, Key=key)["ContentLength"])
+
+    def list(self, prefix: str) -> list[str]:
+        names: set[str] = set()
+        more: dict[str, str] = {}
+        while True:
+            with _translated():
+                page = self._client.list_objects_v2(
+                    Bucket=self._bucket, Prefix=prefix, Delimiter="/", **more
+                )
+            names.update(each["Key"] for each in page.get("Contents", ()))
+            names.update(each["Prefix"].rstrip("/") for each in page.get("CommonPrefixes", ()))
+            if not page.get("IsTruncated"):
+                # An object named like the folder itself is what some tools leave as its mark.
+                return [name[len(prefix) :] for name in names if len(name) > len(prefix)]
+            more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def remove(self, key: str) -> None:
+        with _translated():
+            self._client.delete_object(Bucket=self._bucket, Key=key)
+
+    def unique(self) -> str:
+        return secrets.token_hex(8)
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+@lru_cache
+def s3_bucket(bucket: str) -> S3Bucket:
+    """Return a bucket as this process reaches it; nothing is asked of it yet."""
+    try:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError as error:
+        raise StorageError(
+            "A log on S3 needs boto3, which is not installed",
+            bucket=bucket,
+            remedy='Run pip install "headrace[s3]".',
+        ) from error
+    # One try: a second one inside would be refused because of the first, and nobody could tell.
+    once = {"total_max_attempts": 1, "mode": "standard"}
+    # Not its own checksums, unless asked for: other storages than AWS stumble over them.
+    # Segments and entries carry ours.
+    settings = Config(
+        retries=once,
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_ANSWER_SECONDS,
+        max_pool_connections=_CONNECTIONS,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    try:
+        # It reads AWS_DEFAULT_REGION alone; Spark's side, and every other client, this one.
+        session = boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
+        return S3Bucket(session.client("s3", config=settings), bucket)
+    except (BotoCoreError, ValueError) as error:
+        raise StorageError(
+            "The object storage cannot be reached as it is set up",
+            bucket=bucket,
+            reason=type(error).__name__,
+            remedy=_NO_CREDENTIALS,
+        ) from error
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn what boto3 raises into the errors of a `Bucket`; names of errors only, never texts."""
+    from botocore import exceptions
+
+    try:
+        yield
+    except exceptions.ClientError as error:
+        raise _answered(error.response) from error
+    except (
+        exceptions.ConnectionError,
+        exceptions.CredentialRetrievalError,
+        exceptions.HTTPClientError,
+        exceptions.IncompleteReadError,
+        exceptions.ResponseStreamingError,
+    ) as error:
+        raise Unanswered(type(error).__name__) from error
+    except exceptions.BotoCoreError as error:
+        raise Refused(type(error).__name__, _NO_CREDENTIALS) from error
+
+
+def _answered(response: Any) -> Exception:
+    code = str(response.get("Error", {}).get("Code", ""))
+    status = int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if status == 412:
+        return FileExistsError(code)
+    if status in _LATER or code in _LATER_CODES:
+        return Unanswered(code)
+    # By its name: a bucket, or we ourselves, may be what is not found, and no log is not empty.
+    if status == 404 and code in _MISSING:
+        return FileNotFoundError(code)
+    # An answer to HEAD has no body, and so no name but its number.
+    name = {"403": "Forbidden", "301": "PermanentRedirect"}.get(code, code)
+    return Refused(name, _REMEDIES.get(name, _UNKNOWN))

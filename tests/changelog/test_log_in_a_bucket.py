@@ -1,0 +1,95 @@
+"""
+The log in a bucket whose answers get lost, by seeds (P2).
+
+One seed plays a source whose changes are numbered and writers that are killed, or give up,
+somewhere; afterwards the log holds every change it promised, once, in order.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from headrace.errors import HeadraceError, LostLog
+from headrace.storage.bucket import Unanswered
+from headrace.storage.disk import Buffer
+from headrace.storage.objects import Objects
+from headrace.storage.simulated_bucket import SimulatedBucket
+from tests.changelog.log_making import begun, commits, logged, opened, reading
+from tests.changelog.test_log_power_cut import check, record
+
+
+class Killed(BaseException):
+    """The process is gone; what it asked for may still be done."""
+
+
+class Deadly(SimulatedBucket):
+    """A bucket that outlives whoever asks for its so many-th store."""
+
+    left = -1
+
+    def store(self, key: str, data: Buffer, *, new: bool) -> None:
+        self.left -= 1
+        if self.left != 0:
+            super().store(key, data, new=new)
+            return
+        if self._dice.random() < 0.5:
+            with suppress(Unanswered, FileExistsError):
+                super().store(key, data, new=new)
+        raise Killed
+
+
+@pytest.mark.meets("P2", "R31")
+@pytest.mark.parametrize("seed", range(100))
+def test_the_log_is_whole_whatever_answers_get_lost(seed: int) -> None:
+    dice = Random(seed)
+    bucket = Deadly(dice, late=True)
+    files = Objects(bucket, "bucket", "shop")
+    promised: list[int] = []
+    for term in range(1, 5):
+        bucket.left = dice.randrange(1, 40)
+        bucket.trouble = dice.choice((0.1, 0.4, 0.7))
+        with suppress(Killed, HeadraceError):
+            record(files, term, promised)
+        bucket.trouble, bucket.left = 0.2, -1
+        check(files, promised, whole=False)
+    for term in (9, 10, 11):
+        # What somebody gave up on may come as late as this, and cost a try.
+        with suppress(LostLog):
+            record(files, term, promised)
+            break
+    check(files, promised, whole=True)
+
+
+@pytest.mark.meets("R31")
+@pytest.mark.parametrize("seed", range(40))
+def test_of_two_writers_one_loses_and_nothing_is_there_twice(seed: int) -> None:
+    dice = Random(seed)
+    files = Objects(SimulatedBucket(dice, 0.3, late=True), "bucket", "shop")
+    begun(files)
+    writers = [opened(files, writer=name, term=2) for name in ("one", "two")]
+    at = 0
+    while len(writers) == 2:
+        log = dice.choice(writers)
+        try:
+            log.append(commits(log.end.commit + 1))
+            log.flush()
+            at += 1
+        except LostLog:
+            writers.remove(log)
+        assert logged(reading(files)) == list(range(1, at + 1))
+    (left,) = writers
+    left.append(commits(left.end.commit + 1))
+    left.flush()
+    assert logged(reading(files)) == list(range(1, at + 2))
+
+
+def test_an_index_is_opened_by_reading_many_entries_at_once() -> None:
+    files = Objects(SimulatedBucket(), "bucket", "shop")
+    log = begun(files)
+    for number in range(1, 60):
+        log.append(commits(number))
+        log.flush()
+    assert logged(reading(files)) == list(range(1, 60))

@@ -1,0 +1,139 @@
+"""What S3's answers mean, as boto3 gives them; a server's own are asked in tests/s3."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from botocore import exceptions
+
+from headrace.errors import StorageError
+from headrace.storage.bucket import Refused, Unanswered
+from headrace.storage.s3 import S3Bucket, s3_bucket
+
+
+class Client:
+    """Answers every call with one error, or with pages of names."""
+
+    def __init__(self, error: Exception | None = None, pages: list[dict[str, Any]] | None = None):
+        self.error = error
+        self.pages = pages or []
+        self.asked: list[dict[str, Any]] = []
+
+    def put_object(self, **asked: Any) -> None:
+        self.asked.append(asked)
+        if self.error is not None:
+            raise self.error
+
+    get_object = head_object = delete_object = put_object
+
+    def list_objects_v2(self, **asked: Any) -> dict[str, Any]:
+        self.asked.append(asked)
+        return self.pages.pop(0)
+
+
+def answer(status: int, code: str) -> exceptions.ClientError:
+    response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return exceptions.ClientError(response, "PutObject")  # type: ignore[arg-type, unused-ignore]
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (answer(412, "PreconditionFailed"), FileExistsError),
+        (answer(409, "ConditionalRequestConflict"), Unanswered),
+        (answer(503, "SlowDown"), Unanswered),
+        (answer(500, "InternalError"), Unanswered),
+        (answer(400, "RequestTimeout"), Unanswered),
+        (answer(404, "NoSuchKey"), FileNotFoundError),
+        (answer(404, "404"), FileNotFoundError),
+        (answer(404, "NoSuchBucket"), Refused),
+        (answer(404, "NoSuchUser"), Refused),
+        (answer(403, "AccessDenied"), Refused),
+        (answer(403, "403"), Refused),
+        (answer(501, "NotImplemented"), Refused),
+        (exceptions.ReadTimeoutError(endpoint_url="http://x"), Unanswered),
+        (exceptions.ConnectTimeoutError(endpoint_url="http://x"), Unanswered),
+        (exceptions.EndpointConnectionError(endpoint_url="http://x"), Unanswered),
+        (exceptions.ConnectionClosedError(endpoint_url="http://x"), Unanswered),
+        (exceptions.NoCredentialsError(), Refused),
+        (exceptions.ProfileNotFound(profile="x"), Refused),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)[:60]),
+)
+def test_an_answer_is_told_by_what_it_means(error: Exception, meaning: type[Exception]) -> None:
+    bucket = S3Bucket(Client(error), "logs")
+    with pytest.raises(meaning) as caught:
+        bucket.store("a", b"", new=True)
+    assert type(caught.value) is meaning
+    if isinstance(caught.value, Refused):
+        assert caught.value.remedy
+
+
+def test_only_what_must_be_new_has_a_condition() -> None:
+    client = Client()
+    bucket = S3Bucket(client, "logs")
+    bucket.store("a", memoryview(b"x"), new=True)
+    bucket.store("a", b"y", new=False)
+    assert client.asked == [
+        {"Bucket": "logs", "Key": "a", "Body": b"x", "IfNoneMatch": "*"},
+        {"Bucket": "logs", "Key": "a", "Body": b"y"},
+    ]
+
+
+def test_all_pages_of_names_are_read_and_a_folders_own_mark_is_none_of_them() -> None:
+    client = Client(
+        pages=[
+            {
+                "Contents": [{"Key": "p/"}, {"Key": "p/b"}],
+                "CommonPrefixes": [{"Prefix": "p/sub/"}],
+                "IsTruncated": True,
+                "NextContinuationToken": "more",
+            },
+            {"Contents": [{"Key": "p/a"}], "IsTruncated": False},
+        ]
+    )
+    assert sorted(S3Bucket(client, "logs").list("p/")) == ["a", "b", "sub"]
+    assert client.asked[1]["ContinuationToken"] == "more"
+
+
+@pytest.mark.parametrize("name", ["AWS_REGION", "AWS_DEFAULT_REGION"])
+def test_a_region_is_taken_by_either_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, "eu-central-1")
+    s3_bucket.cache_clear()
+    assert s3_bucket("logs")._client.meta.region_name == "eu-central-1"
+    s3_bucket.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "address"),
+    [
+        ("http://minio.example:9000", "http://minio.example:9000/logs/a"),
+        (None, "https://logs.s3.amazonaws.com/a"),
+    ],
+)
+def test_elsewhere_than_at_aws_a_bucket_is_named_in_the_path(
+    endpoint: str | None, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(each, raising=False)
+    if endpoint is not None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    for each in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(each, "x")
+    s3_bucket.cache_clear()
+    client = s3_bucket("logs")._client
+    signed = client.generate_presigned_url("get_object", Params={"Bucket": "logs", "Key": "a"})
+    assert signed.partition("?")[0] == address
+    s3_bucket.cache_clear()
+
+
+def test_without_boto3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    s3_bucket.cache_clear()
+    with pytest.raises(StorageError) as caught:
+        s3_bucket("logs")
+    assert 'pip install "headrace[s3]"' in caught.value.remedy

@@ -85,6 +85,13 @@ OF_CONTROL = (
         test="tests/control/test_several_tables.py",
     ),
     Mutation(
+        "columns that come during a step are left out of its batch",
+        "control/run.py",
+        "        if any(member.altered(log) for member in taking):\n",
+        "        if not taking:\n",
+        test="tests/control/test_altered_meanwhile.py",
+    ),
+    Mutation(
         "an epoch the log never had is passed over",
         "control/member.py",
         " or self.reached.epoch > log.epoch\n",

@@ -39,11 +39,13 @@ class Evolving:
         traits: SourceTraits,
         around: Surroundings,
         load_anew: Callable[[Member, int], None],
+        load_again: Callable[[Member], None],
     ) -> None:
         self._name = name
         self._pipeline = pipeline
         self._traits = traits
         self._load_anew = load_anew
+        self._load_again = load_again
         self._around = around
         self._shown: dict[str, int] = {}
         """Of each table the schema that a person was shown, who lets the pipeline go on with it."""
@@ -99,6 +101,8 @@ class Evolving:
                 answer = target.schema_changed(member.table, member.output, output)
             if answer == "refuse":
                 raise self._stopped("The target refuses a table's other columns", member, told)
+            # What is being loaded was begun in the columns of before.
+            self._load_again(member)
         if changed:
             _log.info("columns changed", pipeline=self._name, table=member.table, changes=told)
         # A reload that was asked for is still owed.

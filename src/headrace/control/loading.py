@@ -68,8 +68,9 @@ class Loads:
                 self._around.ask_baseline(member.table, member.newer_than)
             else:
                 found = found or (member, baseline)
-        if found is not None:
-            # After all are asked for: they are copied while this one is loaded.
+        if found is not None and not found[0].altered(log):
+            # After all are asked for: they are copied while this one is loaded. Of one that was
+            # altered since this step began the columns are followed first.
             self._load(*found)
         return found is not None
 
@@ -132,7 +133,8 @@ class Loads:
             )
             if batch is None:
                 load.reached = goal  # nothing of anybody lies between
-            else:
+            elif not member.altered(self._around.log):
+                # Otherwise since this step began: its columns are followed first.
                 self._delivery.catch_up(member, load, batch)
         return worked
 
@@ -216,6 +218,13 @@ class Loads:
             member.load.loading.discard()
             member.load = None
         member.loads_from, member.loads_number, self._goal = None, 0, None
+
+    def begin_again(self, member: Member) -> None:
+        """Let go of what is loaded, if anything is; it is wanted as before."""
+        if member.load is not None:
+            self.drop(member)
+            if member.state == TableState.CATCHING_UP:
+                self.move(member, TableState.WAITING)
 
     def move(self, member: Member, new: TableState, baseline: int | None = None) -> None:
         if new == member.state:

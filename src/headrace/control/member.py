@@ -91,6 +91,10 @@ class Member:
         """A batch's rows of this table, where it has none: it only moves the position."""
         return result_schema(self.output).empty_table()
 
+    def altered(self, log: LogReader) -> bool:
+        """Whether changes may come in columns that this pipeline has not followed yet."""
+        return log.altered(self.table, self.schema_id) is not None
+
     def behind_a_gap(self, log: LogReader) -> bool:
         """Whether what the target holds cannot go on with what the log has."""
         # A log that was made anew counts its epochs from 1 again: the lineage tells, or an

@@ -78,7 +78,9 @@ class PipelineRun:
         self.yielding = Yielding(name, around.store)
         self.growing = Growing(pipeline, traits, around.runner)
         self._loads = Loads(name, pipeline, self.delivery, around, most_rows)
-        self._evolving = Evolving(name, pipeline, traits, around, self._owe_all)
+        self._evolving = Evolving(
+            name, pipeline, traits, around, self._owe_all, self._loads.begin_again
+        )
         self._traits = traits
         self._around = around
         self._most_rows = most_rows
@@ -390,9 +392,7 @@ class PipelineRun:
         log = self._around.log
         for member in self.members:
             if member.loads_from_before_a_gap(log):
-                self._loads.drop(member)
-                if member.state == TableState.CATCHING_UP:
-                    self._loads.move(member, TableState.WAITING)
+                self._loads.begin_again(member)
             changes = self.pipeline.mode == "changes"
             if changes and self._durable and self.yielding.why and member.following:
                 raise self._cannot_yield(member)
@@ -426,8 +426,11 @@ class PipelineRun:
         batch = self.delivery.next_batch(taking, start, ahead, self._most_rows)
         if batch is None:
             return False
-        if self.pipeline.mode == "changes" and any(m.owes(self._around.log) for m in taking):
+        log = self._around.log
+        if self.pipeline.mode == "changes" and any(m.owes(log) for m in taking):
             return True  # since this step began: it must not go past what is missing
+        if any(member.altered(log) for member in taking):
+            return True  # the same: values of columns that it does not know would be left out
         if batch.files:
             self.delivery.deliver(taking, start, batch)
         else:

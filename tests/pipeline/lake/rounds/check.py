@@ -40,6 +40,16 @@ def wrong(table: str, found: Iterable[Version], diary: Diary) -> list[str]:
     return told
 
 
+def unsure(table: str, found: Iterable[Version], diary: Diary) -> int:
+    """Count versions that were right with either of two states of the source."""
+    states = [diary.at(version.note.at.commit) for version in found if version.note is not None]
+    return sum(
+        bool(different(table, each[0].of(table), each[1].of(table)))
+        for each in states
+        if len(each) > 1
+    )
+
+
 def broken(table: str, rows: Sequence[Row]) -> list[str]:
     """Say where half a transaction is seen, whatever the source had."""
     if table == "accounts":

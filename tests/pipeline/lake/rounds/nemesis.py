@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.crash import processes
 from tests.pipeline.lake.rounds.plan import When, Who
 
-LOOK_SECONDS = 20.0
+LOOK_SECONDS = 60.0
 """How long somebody is looked for who is to be ended, or an instant is waited for."""
 
 _PAUSE = 0.005

@@ -74,27 +74,31 @@ ENDS = (
 )
 """How the life of an engine may end."""
 
+ARMED = (
+    Blow(Who.WORKER, points.PART_WRITTEN),
+    *(Blow(Who.RECORDER, point) for point in OF_RECORDER),
+)
+"""What a process must be told when it starts, and one of its kind alone."""
+
 BLOWS = (
     *(Blow(Who.JVM, point) for point in OF_ENGINE),
     *(Blow(Who.JVM, when) for when in When),
-    Blow(Who.WORKER, points.PART_WRITTEN),
     Blow(Who.WORKER, When.ANY),
-    *(Blow(Who.RECORDER, point) for point in OF_RECORDER),
     Blow(Who.RECORDER, When.ANY),
 )
-"""What an engine lives through."""
+"""What else an engine lives through."""
 
-ALL = (*ENDS, *BLOWS)
+ALL = (*ENDS, *ARMED, *BLOWS)
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
     """One engine, from its start to its end."""
 
-    armed: Blow | None
+    armed: Blow
     """Of a process that must be told when it starts: a worker's point, or the recorder's."""
 
-    blows: tuple[Blow, ...]
+    blow: Blow
     end: Blow
     nth: int
     """How often the points of the engine are passed before somebody dies there."""
@@ -119,21 +123,16 @@ def planned(seed: int, lives: int = 2) -> Plan:
     dice = Random(f"lake {seed}")
     made = []
     for number in range(seed * lives, (seed + 1) * lives):
-        # Two of what comes next, and an end: each list is gone through for itself.
-        own = [BLOWS[(2 * number + more) % len(BLOWS)] for more in range(2)]
-        early = [each for each in own if _is_told_at_start(each)]
+        # Each list is gone through for itself.
+        armed = ARMED[number % len(ARMED)]
         made.append(
             Life(
-                armed=early[0] if early else None,
-                blows=tuple(each for each in own if each not in early[:1]),
+                armed=armed,
+                blow=BLOWS[number % len(BLOWS)],
                 end=ENDS[number % len(ENDS)],
                 nth=dice.choice([1, 1, 2]),
                 waits=dice.random() < 0.7,
-                staged=bool(early) or dice.random() < 0.5,
+                staged=armed.who == Who.WORKER or dice.random() < 0.5,
             )
         )
     return Plan(seed, tuple(made))
-
-
-def _is_told_at_start(blow: Blow) -> bool:
-    return blow.when in (points.PART_WRITTEN, *OF_RECORDER)

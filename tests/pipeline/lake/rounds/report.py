@@ -29,10 +29,13 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     wrong = [outcome for outcome in outcomes if outcome.error is not None]
     kills = sum(outcome.hits.total() for outcome in outcomes)
     commits = sum(outcome.writes["commit"] for outcome in outcomes)
-    versions = sum(outcome.versions for outcome in outcomes)
+    versions = sum((outcome.versions for outcome in outcomes), Counter[str]())
+    kinds = ", ".join(f"{operation} {n}" for operation, n in versions.most_common())
+    unsure = sum(outcome.unsure for outcome in outcomes)
     return (
-        f"{len(outcomes)} rounds; {kills} kills; {commits} transactions; {versions} versions of"
-        f" tables read; {len(wrong)} rounds gone wrong"
+        f"{len(outcomes)} rounds; {kills} kills; {commits} transactions;"
+        f" {versions.total()} versions of tables read ({kinds}), {unsure} of them beside a commit;"
+        f" {len(wrong)} rounds gone wrong"
     )
 
 
@@ -43,7 +46,7 @@ def told(outcome: Outcome) -> list[str]:
     verdict = "ok   " if outcome.error is None else "WRONG"
     lines = [
         f"seed {outcome.plan.seed} {outcome.seconds:5.1f} s {verdict} {', '.join(marks)};"
-        f" {outcome.writes['commit']} transactions, {outcome.versions} versions"
+        f" {outcome.writes['commit']} transactions, {outcome.versions.total()} versions"
     ]
     if outcome.error is not None:
         lines.append(f"  {outcome.error}")

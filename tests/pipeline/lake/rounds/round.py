@@ -22,7 +22,7 @@ from headrace.errors import HeadraceError
 from headrace.storage import points
 from tests.crash import processes
 from tests.crash.engine_line import RoundFailed
-from tests.pipeline.lake.rounds.check import different, wrong
+from tests.pipeline.lake.rounds.check import different, unsure, wrong
 from tests.pipeline.lake.rounds.child import LAKE, SETTLE_SECONDS
 from tests.pipeline.lake.rounds.nemesis import Nemesis
 from tests.pipeline.lake.rounds.plan import OF_LOADING, Blow, Life, Plan, When, Who
@@ -38,7 +38,7 @@ SETTINGS = {
     # It would write beside the commits of the round, whose places are looked at.
     "autovacuum": "off",
 }
-POINT_SECONDS = 60.0
+POINT_SECONDS = 120.0
 """How long a named point is waited for; then it counts as missed, and the round goes on."""
 
 RELOAD_SECONDS = 10.0
@@ -60,7 +60,12 @@ class Outcome:
     hits: Counter[str] = field(default_factory=Counter)
     missed: Counter[str] = field(default_factory=Counter)
     writes: Counter[str] = field(default_factory=Counter)
-    versions: int = 0
+    versions: Counter[str] = field(default_factory=Counter)
+    """Of all tables, by the operation that made them."""
+
+    unsure: int = 0
+    """Versions whose position lies beside a commit, so that two states would do."""
+
     error: str | None = None
     folder: str | None = None
     """Kept only where something was wrong."""
@@ -109,12 +114,10 @@ class Round:
         line.expect("started")
         if life.waits:
             line.ask("ready", "done")
-        if life.armed is not None:
-            self._count(life.armed, self._await_token(line, line.token, life.armed))
-        for blow in life.blows:
-            self._count(blow, self._struck(line, blow, life.nth))
-            if line.ended:
-                raise RoundFailed(f"engine ended by itself, exit code {line.close()}")
+        self._count(life.armed, self._await_token(line, line.token, life.armed))
+        self._count(life.blow, self._struck(line, life.blow, life.nth))
+        if line.ended:
+            raise RoundFailed(f"engine ended by itself, exit code {line.close()}")
         self._count(life.end, self._struck(line, life.end, life.nth))
         if not line.ended:
             line.kill()  # its point was not reached
@@ -125,7 +128,7 @@ class Round:
             raise RoundFailed(f"processes are left: {left}")
 
     def _start(self, life: Life | None) -> Line:
-        armed = None if life is None or life.armed is None else life.armed.when
+        armed = None if life is None else life.armed.when
         self._line = Line(
             self._folder,
             self._server.dsn,
@@ -192,7 +195,8 @@ class Round:
             found: list[str] = []
             for table in TABLES:
                 every = list(versions(self._lake / table))
-                self.outcome.versions += len(every)
+                self.outcome.versions.update(version.operation for version in every)
+                self.outcome.unsure += unsure(table, every, diary)
                 found += wrong(table, every, diary)
                 last = every[-1]
                 source = truth(connection, table)

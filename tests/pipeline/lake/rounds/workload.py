@@ -314,14 +314,14 @@ _STEPS: dict[str, tuple[float, Callable[[Writer], None]]] = {
     "join": (10, Writer.join),
     "key": (8, Writer.change_key),
     "swap": (4, Writer.swap_keys),
-    "refill": (0.7, Writer.refill),
+    "refill": (0.04, Writer.refill),
     "add": (16, Writer.add),
     "revise": (14, Writer.revise),
     "drop": (5, Writer.drop),
     "renumber": (8, Writer.renumber),
-    "empty": (0.7, Writer.empty),
+    "empty": (0.04, Writer.empty),
     "fill": (2, Writer.fill),
-    "column": (0.15, Writer.column),
+    "column": (0.05, Writer.column),
 }
 """What a writer does: how often, and the step."""
 

@@ -297,6 +297,15 @@ def may_hide() -> bool:
     return subprocess.run([*_HIDING, "/mnt", "true"], capture_output=True).returncode == 0
 
 
+def packed(path: Path, *modules: Path) -> Path:
+    """Write what executors are given: what Headrace needs of this environment, and modules."""
+    words = ["cluster", "pack", "--lean", "--output", str(path)]
+    for module in modules:
+        words += ["--with", str(module)]
+    subprocess.run([sys.executable, "-m", "headrace", *words], check=True, capture_output=True)
+    return path
+
+
 def bare_python(folder: Path) -> Path:
     """Make an environment with links to every package that is installed here but Headrace."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headrace.pipeline.session import Spark, start_session
-from tests.cluster.cluster import Cluster, running_cluster
+from tests.cluster.cluster import Cluster, packed, running_cluster
 
 RULES = Path(__file__).with_name("shop_rules.py")
 
@@ -24,10 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What executors are given: this environment, and a module of the project."""
-    path = tmp_path_factory.mktemp("archive") / "headrace-env.tar.gz"
-    words = ["cluster", "pack", "--lean", "--with", str(RULES), "--output", str(path)]
-    subprocess.run([sys.executable, "-m", "headrace", *words], check=True, capture_output=True)
-    return path
+    return packed(tmp_path_factory.mktemp("archive") / "headrace-env.tar.gz", RULES)
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,9 @@ FILTERS: list[Filter] = [where("status <> 'cancelled'")]
 TRANSFORMS: list[Transform] = [derive(total_cents="qty * price_cents"), drop("card_number")]
 """The demo's own, as are the shop and its changes."""
 
+RULE_COLUMNS = {"double": "bigint", "python": "string", "headrace": "string"}
+"""What `shop_rules:with_double` gives."""
+
 WAITING = "waiting"
 """The name that `gate` leaves when it waits."""
 
@@ -42,13 +45,15 @@ Rows = dict[object, dict[str, Any]]
 class Shop:
     """The shop, an engine over it on the cluster, and what its table should hold."""
 
-    def __init__(self, folder: Path, conf: dict[str, str], *, make: bool = True) -> None:
+    def __init__(
+        self, folder: Path, conf: dict[str, str], *, make: bool = True, orders: int = ORDERS
+    ) -> None:
         self.path = folder / "shop.db"
         self.data = folder / "data"
         self._conf = conf
         self._chance = random.Random(1)
         if make:
-            demo.make(self.path, orders=ORDERS)
+            demo.make(self.path, orders=orders)
 
     @contextmanager
     def engine(
@@ -69,6 +74,12 @@ class Shop:
             for _ in range(count):
                 with database.transaction():
                     goods.change(database, self._chance)
+
+    def change_at_once(self) -> None:
+        """Make many changes in one transaction: they come in one batch."""
+        with demo.connected(self.path) as database, database.transaction():
+            for _ in range(CHANGES):
+                goods.change(database, self._chance)
 
     def truth(self, **more: Callable[[dict[str, Any]], object]) -> Rows:
         """Return the rows that a table should hold, with columns that are computed of each."""

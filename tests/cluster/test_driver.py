@@ -14,10 +14,13 @@ from typing import IO, Any
 import pytest
 
 import headrace as hr
-from headrace.errors import BadCluster
+from headrace.errors import BadCluster, HeadraceError
 from headrace.pipeline.steps import function
+from headrace.storage.points import BASELINE_LOADED, JOB_DONE, TARGET_WRITTEN
 from tests.cluster.cluster import WORKERS, Cluster, bare_python, kept, may_hide
 from tests.cluster.shop import PATIENCE, WAITING, Shop, folded, held
+from tests.cluster.tables import merged, notes, plain, staged
+from tests.pipeline.lake.jars import need_delta
 from tests.support.shop import await_seen
 
 pytestmark = pytest.mark.cluster
@@ -61,11 +64,7 @@ def is_ready(process: subprocess.Popen[bytes]) -> bool:
 
 def effects(folder: Path) -> dict[object, dict[str, Any]]:
     """Return the rows in the files, without what tells where they were computed."""
-    apart = ("python", "headrace")
-    return {
-        key: {name: value for name, value in row.items() if name not in apart}
-        for key, row in folded(folder / "out").items()
-    }
+    return plain(folded(folder / "out"))
 
 
 def expected(shop: Shop) -> dict[object, dict[str, Any]]:
@@ -94,6 +93,52 @@ def test_a_driver_killed_in_mid_job_goes_on_when_it_is_started_again(
         assert await_seen(lambda: effects(tmp_path) == expected(shop), PATIENCE)
         shop.change()
         assert await_seen(lambda: effects(tmp_path) == expected(shop), PATIENCE)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.meets("R24", "S12")
+def test_a_driver_killed_between_staging_and_commit_writes_its_table_once(
+    shop: Shop, cluster: Cluster, archive: Path, tmp_path: Path
+) -> None:
+    need_delta()
+    table, token = tmp_path / "lake", tmp_path / "token"
+    given = {"folder": str(tmp_path), "conf": cluster.conf_with(archive), "table": str(table)}
+    command = [sys.executable, "-m", "tests.cluster.driver", json.dumps(given)]
+
+    def is_right() -> bool:
+        return plain(merged(table)) == shop.truth(double=lambda row: row["qty"] * 2)
+
+    def killed_at(point: str) -> None:
+        """Run it until it has come by a point, with changes to bring it there."""
+        token.touch()
+        armed = {"HEADRACE_KILL_POINT": point, "HEADRACE_KILL_ONCE": str(token)}
+        with driver(command, **armed) as process:
+            if point != BASELINE_LOADED:
+                assert is_ready(process)
+                assert await_seen(is_right, PATIENCE)
+                shop.change_at_once()
+            process.wait(2 * PATIENCE)
+        assert not token.exists(), "the point was not reached"
+
+    killed_at(BASELINE_LOADED)
+    assert staged(shop.data)
+    assert not table.exists()
+    killed_at(JOB_DONE)
+    # Loaded, by what was staged anew; and the parts of a batch that no commit has.
+    parts, shown = staged(shop.data), merged(table)
+    assert len(parts) == WORKERS
+    assert len(notes(table)) == 1
+    killed_at(f"{TARGET_WRITTEN}:2")
+    assert staged(shop.data) == []
+    assert is_right()
+    # The batch that was only staged, and then the one whose commit nobody has noted.
+    assert [note.loads for note in notes(table)] == [True, False, False]
+    assert merged(table) != shown
+    with driver(command) as last:
+        assert is_ready(last)
+        shop.change_at_once()
+        assert await_seen(is_right, PATIENCE)
+        assert len(notes(table)) == 4
 
 
 @pytest.mark.meets("S12", "S7")
@@ -188,3 +233,20 @@ def test_a_function_runs_in_a_python_that_has_no_headrace(shop: Shop, cluster: C
 
         assert await_seen(lambda: held(target) == computed(), PATIENCE)
         assert engine.dead_letters() == ()
+
+
+@pytest.mark.meets("R24", "S12")
+def test_a_table_says_that_executors_cannot_prepare_it_without_headrace(shop: Shop) -> None:
+    need_delta()
+    target = hr.table(path=str(shop.data.parent / "lake"), staged_from=1)
+    with shop.engine(target) as engine:
+
+        def error() -> HeadraceError | None:
+            (told,) = engine.pipelines()
+            return told.error
+
+        assert await_seen(lambda: error() is not None, PATIENCE)
+        found = error()
+    assert isinstance(found, BadCluster), found
+    assert "Executors have no Headrace" in found.message
+    assert "headrace cluster pack" in found.remedy

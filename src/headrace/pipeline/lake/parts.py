@@ -20,9 +20,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
+from headrace.errors import BadCluster
 from headrace.pipeline.aside import Aside
 from headrace.pipeline.lake.emptying import Emptying, ended
 from headrace.pipeline.lake.net import bounds, net, versions
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _RECEIPT = "receipt string"
+_NO_HEADRACE = "No module named 'headrace'"
 _OPS = {
     "insert": Op.INSERT,
     "update": Op.UPDATE,
@@ -147,7 +151,18 @@ def _emptyings(frame: DataFrame) -> tuple[Emptying, ...]:
 
 
 def _collected(frame: DataFrame, write: partial[Iterator[pa.RecordBatch]]) -> Staged:
-    receipts = frame.mapInArrow(write, _RECEIPT).toArrow().column("receipt").to_pylist()
+    told = frame.mapInArrow(write, _RECEIPT)
+    try:
+        receipts = told.toArrow().column("receipt").to_pylist()
+    except (PySparkException, Py4JError) as error:
+        if _NO_HEADRACE not in str(error):
+            raise
+        # Other batches bring what they need, and have worked so far.
+        raise BadCluster(
+            "Executors have no Headrace, and prepare large batches of a table with it",
+            remedy="Give executors this environment: headrace cluster pack writes an archive of"
+            " it. Or let the driver prepare all batches, with a staged_from beyond them.",
+        ) from None
     return Staged(tuple(msgspec.json.decode(text, type=Receipt) for text in receipts))
 
 

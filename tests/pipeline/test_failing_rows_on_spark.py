@@ -19,6 +19,7 @@ from headrace.pipeline.plan import Plan
 from headrace.pipeline.result import Failure
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, function, where
+from headrace.pipeline.workspace import Workspace
 from tests.pipeline.making import (
     ORDERS,
     REPLACING,
@@ -78,7 +79,7 @@ def test_a_failing_row_among_ten_thousand_is_told_and_the_others_are_there(
     spark: Spark, tmp_path: Path, way: str, jobs: list[int]
 ) -> None:
     what = pipeline(transforms=[derive(x="100 / qty")])
-    runner = SparkRunner(spark, scratch=tmp_path / "scratch")
+    runner = SparkRunner(spark, scratch=Workspace(str(tmp_path / "scratch")))
     runner.prepare(what, ORDERS, TRAITS)
     log = tmp_path / "log"
     log.mkdir()
@@ -134,7 +135,7 @@ def test_a_row_of_a_baseline_is_told_by_segment_and_row_number(
 ) -> None:
     monkeypatch.setattr("headrace.pipeline.runner.BASELINE_ROWS", 60)
     what = pipeline(filters=[where("100 / qty > 30")])
-    runner = SparkRunner(spark, scratch=tmp_path / "scratch")
+    runner = SparkRunner(spark, scratch=Workspace(str(tmp_path / "scratch")))
     output = runner.prepare(what, ORDERS, traits)
     log = tmp_path / "log"
     log.mkdir()

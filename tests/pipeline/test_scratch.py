@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import JobFailed
-from headrace.pipeline.aside import Aside
 from headrace.pipeline.scratch import Scratch, places_in
+from headrace.pipeline.workspace import Workspace
 from tests.pipeline.making import insert, table, written
 
 PAIRS = table(("id", "int64"), ("v", "uuid"))
@@ -28,7 +28,7 @@ def segments(folder: Path, *all_places: list[tuple[int, int]]) -> list[str]:
 
 def test_only_segments_that_hold_such_rows_are_copied(tmp_path: Path) -> None:
     first, second = segments(tmp_path / "log", [(1, 0), (1, 1), LAST], [(2, 0), (3, 1)])
-    scratch = Scratch(Aside(str(tmp_path / "scratch")))
+    scratch = Scratch(Workspace(str(tmp_path / "scratch")))
     with scratch.copies() as copies:
         copy, same = copies.without([first, second], {(1, 1), LAST, (2, 1), (4, 0)})
         assert same == second
@@ -53,14 +53,14 @@ def test_with_and_without_make_the_whole(
     tmp_path_factory: pytest.TempPathFactory, held: set[tuple[int, int]], some: set[tuple[int, int]]
 ) -> None:
     paths = segments(tmp_path_factory.mktemp("log"), sorted(held))
-    with Scratch(Aside(str(tmp_path_factory.mktemp("scratch")))).copies() as copies:
+    with Scratch(Workspace(str(tmp_path_factory.mktemp("scratch")))).copies() as copies:
         assert set(places_in(copies.without(paths, some))) == held - some
         assert set(places_in(copies.only(paths, some))) == held & some
 
 
 def test_rows_of_a_baseline_get_numbers_for_positions(tmp_path: Path) -> None:
     paths = segments(tmp_path / "log", [(0, 0), (0, 0)], [(0, 0)])
-    with Scratch(Aside(str(tmp_path / "scratch"))).copies() as copies:
+    with Scratch(Workspace(str(tmp_path / "scratch"))).copies() as copies:
         numbered = copies.numbered(paths, 5)
         assert places_in(numbered) == [(5, 0), (5, 1), (6, 0)]
         assert pq.ParquetFile(numbered[0]).schema.equals(pq.ParquetFile(paths[0]).schema)
@@ -70,7 +70,7 @@ def test_what_a_crash_left_is_removed_at_the_start(tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     folder.mkdir()
     (folder / "000000000003.parquet").touch()
-    Scratch(Aside(str(folder)))
+    Scratch(Workspace(str(folder)))
     assert list(folder.iterdir()) == []
 
 
@@ -88,7 +88,7 @@ def test_without_a_folder_there_is_a_temporary_one_that_goes_with_it(tmp_path: P
 def test_a_segment_that_cannot_be_read_is_the_jobs_trouble(tmp_path: Path) -> None:
     damaged = tmp_path / "x.parquet"
     damaged.write_bytes(b"PAR1")
-    with Scratch(Aside(str(tmp_path / "scratch"))).copies() as copies:
+    with Scratch(Workspace(str(tmp_path / "scratch"))).copies() as copies:
         for path in (damaged, tmp_path / "missing.parquet"):
             with pytest.raises(JobFailed):
                 copies.without([str(path)], {(1, 0)})

@@ -25,6 +25,7 @@ from headrace.pipeline.definition import DeadLetters
 from headrace.pipeline.failures import running
 from headrace.pipeline.session import start_session
 from tests.pipeline.lake.engine_stories import LONG, Bank, read, seen
+from tests.pipeline.lake.kinds import KINDS
 
 FAILS = 13
 """The account whose row cannot be computed in one of the pipelines."""
@@ -74,7 +75,7 @@ class Child:
         rows = self.bank.rows()
         try:
             with running():
-                there = read(self.spark, self.lake)
+                there = read(KINDS["delta"], self.spark, self.lake)
         except HeadraceError:
             return False
         return there == rows and sorted(map(_values, self.memory.all())) == rows

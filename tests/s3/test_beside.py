@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import BadDataDirectory, StorageError, WrongValue
-from headrace.pipeline.aside import Aside, readable
 from headrace.pipeline.scratch import Scratch, places_in
+from headrace.pipeline.workspace import Workspace, readable
 from headrace.storage.opening import opened, use_storage
 from tests.pipeline.making import insert, written
 from tests.pipeline.reading.made_log import MadeLog
@@ -23,7 +23,7 @@ ROWS = pa.table({"a": [1, 2, 3]})
 
 
 def test_files_set_aside_are_objects_until_they_are_cleared(place: str) -> None:
-    aside = Aside(opened(place).path("tables/staging"))
+    aside = Workspace(opened(place).path("tables/staging"))
     for folder in (aside, aside.within("batches"), aside.within("batches/one")):
         with folder.writing("part-1.parquet") as file:
             pq.write_table(ROWS, file)
@@ -37,7 +37,7 @@ def test_files_set_aside_are_objects_until_they_are_cleared(place: str) -> None:
 
 
 def test_nothing_appears_of_a_file_whose_writing_failed(place: str) -> None:
-    aside = Aside(opened(place).path("scratch"))
+    aside = Workspace(opened(place).path("scratch"))
     with pytest.raises(ZeroDivisionError), aside.writing("a.parquet") as file:
         pq.write_table(ROWS, file)
         raise ZeroDivisionError
@@ -51,7 +51,7 @@ def test_copies_without_a_row_lie_in_the_bucket_and_go_with_their_job(
     path, _ = written(tmp_path, PAIRS, [insert(at, {"id": at, "v": None}) for at in (1, 2, 3)])
     files.put("log/s/segments/1.parquet", Path(path).read_bytes())
     segment = files.path("log/s/segments/1.parquet")
-    scratch = Aside(files.path("scratch"))
+    scratch = Workspace(files.path("scratch"))
     with Scratch(scratch).copies() as copies:
         [copy] = copies.without([segment], {(2, 0)})
         assert copy.startswith(f"s3a://{BUCKET}/")

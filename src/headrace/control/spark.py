@@ -46,12 +46,12 @@ def spark_runner(
 ) -> SparkRunner:
     """Return a runner on the session that was brought, or on one of our own; logs in `files`."""
     # Imported here, because an engine that only records needs no Spark.
-    from headrace.pipeline.aside import Aside
     from headrace.pipeline.cluster.probing import probed
     from headrace.pipeline.runner import SparkRunner
     from headrace.pipeline.session import Spark, start_session
+    from headrace.pipeline.workspace import Workspace
 
-    scratch = Aside(files.path("scratch"))
+    scratch = Workspace(files.path("scratch"))
     if session is not None:
         return SparkRunner(probed(Spark.bring(session), files), scratch=scratch)
 

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from headrace.changelog.schema import TableSchema
 from headrace.errors import JobFailed, StorageError
-from headrace.pipeline.aside import readable
 from headrace.pipeline.result import OUTSIDE_TYPE, Failure
+from headrace.pipeline.workspace import readable
 
 
 def outside_type(

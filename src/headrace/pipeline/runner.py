@@ -22,7 +22,6 @@ from headrace.capture.source import SourceTraits
 from headrace.changelog.entry import File
 from headrace.changelog.schema import TableSchema
 from headrace.errors import FunctionFailed, HeadraceError, JobFailed, RowFailed, SparkGone
-from headrace.pipeline.aside import Aside
 from headrace.pipeline.batch import BatchFacts, Behind, Loaded, Part, Runner
 from headrace.pipeline.copying import copy_parts
 from headrace.pipeline.definition import Pipeline
@@ -37,6 +36,7 @@ from headrace.pipeline.result import Failure, Place, Result, aligned, arranged, 
 from headrace.pipeline.scan import Shape
 from headrace.pipeline.scratch import Scratch
 from headrace.pipeline.session import Spark, SparkInfo
+from headrace.pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,7 +98,7 @@ class SparkRunner:
         self,
         spark: Spark,
         *,
-        scratch: Aside | None = None,
+        scratch: Workspace | None = None,
         renew: Callable[[], Spark] | None = None,
     ) -> None:
         self._plans = Plans(spark, renew)

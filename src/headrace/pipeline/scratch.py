@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from headrace.changelog.segment import segment_bytes
 from headrace.errors import JobFailed, StorageError
-from headrace.pipeline.aside import Aside, readable
 from headrace.pipeline.result import Place
+from headrace.pipeline.workspace import Workspace, readable
 
 _ORDINAL_BITS = 31
 
@@ -32,7 +32,7 @@ _ORDINAL_BITS = 31
 class Scratch:
     """A folder for copies, emptied at the start; a temporary one where none is given."""
 
-    def __init__(self, folder: Aside | None = None) -> None:
+    def __init__(self, folder: Workspace | None = None) -> None:
         self._folder = folder
         # Digits first: what begins with an underscore or a dot is read as empty (S15).
         self._numbers = itertools.count()
@@ -56,11 +56,11 @@ class Scratch:
                     self.folder.remove(name)
 
     @property
-    def folder(self) -> Aside:
+    def folder(self) -> Workspace:
         """Where copies go."""
         folder = self._folder
         if folder is None:
-            folder = self._folder = Aside(tempfile.mkdtemp(prefix="headrace-scratch-"))
+            folder = self._folder = Workspace(tempfile.mkdtemp(prefix="headrace-scratch-"))
             weakref.finalize(self, folder.clear)
         return folder
 

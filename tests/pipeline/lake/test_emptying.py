@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
-from headrace.pipeline.aside import Aside
 from headrace.pipeline.lake.emptying import Emptying, emptyings, ended, since_emptied
 from headrace.pipeline.lake.net import versions
 from headrace.pipeline.lake.parts import Receipt, _changes_part
 from headrace.pipeline.lake.rows import begins, change_rows, history_rows, told_rows
 from headrace.pipeline.lake.shape import shaped
 from headrace.pipeline.result import result_schema
+from headrace.pipeline.workspace import Workspace
 from headrace.testing.things import THINGS
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
@@ -140,7 +140,7 @@ def test_executors_keep_what_was_there_before_a_truncate(tmp_path: Path) -> None
     for key in (1, 2, 3):
         # A task has the changes of some keys, and knows of every truncate.
         part = made([each for each in changes if each[3] == key])
-        for batch in _changes_part(HISTORY, Aside(str(tmp_path)), 1, found, part.to_batches()):
+        for batch in _changes_part(HISTORY, Workspace(str(tmp_path)), 1, found, part.to_batches()):
             receipt = msgspec.json.decode(batch.column(0)[0].as_py(), type=Receipt)
             told += pq.read_table(receipt.path).to_pylist()
     assert sorted(merged(before, told, found[0]), key=str) == sorted(

@@ -13,12 +13,12 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
 from headrace.errors import Fenced, TableTaken, TargetError
-from headrace.pipeline.aside import Aside
 from headrace.pipeline.lake import switching, table
 from headrace.pipeline.lake.looking import CUT_OFF, Commit, looked_at, settled
 from headrace.pipeline.lake.note import Note, read, written
 from headrace.pipeline.lake.parts import Staged
 from headrace.pipeline.lake.shape import Mode, shaped
+from headrace.pipeline.workspace import Workspace
 from headrace.testing.target_contract import batch, loaded
 from headrace.testing.things import TABLE, THINGS
 from tests.pipeline.lake.in_memory import KEEPING, Lake, Writer, staged_commit
@@ -267,7 +267,7 @@ def staged_with(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Position | 
     def stage(
         frame: object,
         shape: object,
-        folder: Aside,
+        folder: Workspace,
         epoch: int,
         after: Position,
         emptied: Position | None,

@@ -26,7 +26,6 @@ from pyspark.errors import PySparkException
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import BadCluster
-from headrace.pipeline.aside import Aside
 from headrace.pipeline.lake.emptying import Emptying, ended
 from headrace.pipeline.lake.net import bounds, net, versions
 from headrace.pipeline.lake.rows import change_rows, history_rows, net_rows, own_columns
@@ -34,6 +33,7 @@ from headrace.pipeline.lake.shape import Shape
 from headrace.pipeline.lake.statements import value
 from headrace.pipeline.literals import quoted
 from headrace.pipeline.result import result_schema, shaped
+from headrace.pipeline.workspace import Workspace
 from headrace.storage.points import PART_WRITTEN, reach
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Staged:
 def stage_changes(
     frame: DataFrame,
     shape: Shape,
-    folder: Aside,
+    folder: Workspace,
     epoch: int,
     after: Position,
     emptied: Position | None,
@@ -130,7 +130,7 @@ def stage_changes(
     return replace(_collected(told, write), after=after, emptied=first)
 
 
-def stage_rows(frame: DataFrame, shape: Shape, folder: Aside) -> Staged:
+def stage_rows(frame: DataFrame, shape: Shape, folder: Workspace) -> Staged:
     """Let executors write rows of a baseline, by place."""
     from pyspark.sql import functions as F
 
@@ -171,7 +171,7 @@ def _collected(frame: DataFrame, write: partial[Iterator[pa.RecordBatch]]) -> St
 
 def _changes_part(
     shape: Shape,
-    folder: Aside,
+    folder: Workspace,
     epoch: int,
     emptied: Sequence[Emptying],
     batches: Iterable[pa.RecordBatch],
@@ -206,7 +206,7 @@ def _changes_part(
 
 
 def _rows_part(
-    shape: Shape, folder: Aside, batches: Iterable[pa.RecordBatch]
+    shape: Shape, folder: Workspace, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write rows of a baseline as they come."""
     name, count = _new_name(), 0

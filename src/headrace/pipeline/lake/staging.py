@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.changelog.position import Position
-from headrace.pipeline.aside import Aside
 from headrace.pipeline.lake.parts import Staged
 from headrace.pipeline.lake.shape import Shape
 from headrace.pipeline.lake.statements import GONE, value
+from headrace.pipeline.workspace import Workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +29,7 @@ _NUMBER = "number"
 class Staging:
     """One load of one table. For the thread that writes."""
 
-    def __init__(self, folder: Aside, shape: Shape) -> None:
+    def __init__(self, folder: Workspace, shape: Shape) -> None:
         self.folder = folder
         self._shape = shape
         self.began: Position | None = None

@@ -27,7 +27,6 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadTable, TargetError
 from headrace.observe.logs import logger
-from headrace.pipeline.aside import Aside
 from headrace.pipeline.failures import running
 from headrace.pipeline.lake.commits import Commits, Found
 from headrace.pipeline.lake.emptying import emptyings, ended
@@ -49,6 +48,7 @@ from headrace.pipeline.lake.sessions import Sessions
 from headrace.pipeline.lake.shape import VALID, Shape
 from headrace.pipeline.lake.staging import Staging
 from headrace.pipeline.lake.statements import GONE, merge_history, merge_rows
+from headrace.pipeline.workspace import Workspace
 from headrace.storage.points import COLUMNS_ADDED, TABLE_COMMITTED, TABLE_COMPACTED, reach
 from headrace.targets.target import Batch
 
@@ -101,12 +101,14 @@ class LakeTable:
         return self.shape.schema.table
 
     @property
-    def staging_folder(self) -> Aside:
+    def staging_folder(self) -> Workspace:
         """Where rows of a baseline wait, of every life of this table."""
-        return Aside(self._home.files.path(f"tables/staging/{self._home.pipeline}/{self._safe}"))
+        return Workspace(
+            self._home.files.path(f"tables/staging/{self._home.pipeline}/{self._safe}")
+        )
 
     @property
-    def _parts_folder(self) -> Aside:
+    def _parts_folder(self) -> Workspace:
         """Where executors prepare batches: within the folder that every start empties."""
         return self.staging_folder.within("batches")
 
@@ -166,7 +168,7 @@ class LakeTable:
         with self._running():
             return stage_changes(frame, self.shape, folder, epoch, self.position, emptied)
 
-    def stage_rows(self, frame: DataFrame, folder: Aside) -> Staged:
+    def stage_rows(self, frame: DataFrame, folder: Workspace) -> Staged:
         """Let executors prepare rows of a baseline."""
         with self._running():
             return stage_rows(frame, self.shape, folder)

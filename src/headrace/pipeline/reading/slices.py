@@ -26,7 +26,6 @@ from headrace.changelog.ranges import Span, inside
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.window import Window
 from headrace.errors import CorruptSegment, PositionExpired, UnknownValue
-from headrace.pipeline.aside import readable
 from headrace.pipeline.reading.columns import Fit, Frame, filled
 from headrace.pipeline.reading.marked import Marks, refuse_marked
 from headrace.pipeline.reading.matching import passing
@@ -42,6 +41,7 @@ from headrace.pipeline.reading.rows import (
     places,
     taken,
 )
+from headrace.pipeline.workspace import readable
 from headrace.storage.opening import opened as storage_at
 from headrace.storage.places import elsewhere
 

@@ -24,15 +24,15 @@ _FILE = ".parquet"
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class Workspace:
     """A folder of such files, which goes to executors as it is."""
 
     place: str
     """A path, or `s3a://bucket/prefix`."""
 
-    def within(self, folder: str) -> Aside:
+    def within(self, folder: str) -> Workspace:
         """Return a folder in it."""
-        return Aside(self.path(folder))
+        return Workspace(self.path(folder))
 
     def path(self, name: str) -> str:
         """Return the whole path of a file, for Spark."""
@@ -76,7 +76,7 @@ class Aside:
 
 
 def readable(path: str) -> str | pa.NativeFile:
-    """Return what `pyarrow.parquet` reads a file of the log from, or one that was set aside."""
+    """Return what `pyarrow.parquet` reads a file of the log from, or of a workspace."""
     if not elsewhere(path):
         return path
     folder, _, name = path.rpartition("/")

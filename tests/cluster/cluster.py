@@ -79,18 +79,28 @@ class Member:
             self.process.stdin.close()
 
     @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Stop it and its executors for a while, as a machine that swaps or is moved does."""
+    def suspended(self) -> Iterator[Callable[[], None]]:
+        """
+        Stop it and its executors for a while, as a machine that swaps or is moved does.
+
+        What it gives lets their Pythons go on before the rest: an executor that finds itself
+        given up would end them.
+        """
         # Not the shell that would end them all with us.
-        stopped = [pid for pid, name in beneath(self.process.pid) if name not in _KEEPING]
-        for pid in stopped:
+        stopped = [each for each in beneath(self.process.pid) if each[1] not in _KEEPING]
+        for pid, _ in stopped:
             os.kill(pid, signal.SIGSTOP)
+
+        def go_on(name: str = "python") -> None:
+            for pid, called in reversed(stopped):
+                if called.startswith(name):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+
         try:
-            yield
+            yield go_on
         finally:
-            for pid in reversed(stopped):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
+            go_on("")
 
 
 class Cluster:

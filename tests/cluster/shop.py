@@ -123,12 +123,16 @@ def folded(out: Path) -> Rows:
 
 
 def files(out: Path) -> dict[str, bytes]:
-    """Return every file that counts with its bytes: not what a task has not committed."""
+    """
+    Return every file that counts with its bytes: not what a task has not committed.
+
+    Nor the mark of a whole job, which Spark puts there after its rows can be read.
+    """
     return {
         path.relative_to(out).as_posix(): path.read_bytes()
         for folder, _, names in os.walk(out)
         for path in (Path(folder) / name for name in names)
-        if "_temporary" not in path.parts
+        if "_temporary" not in path.parts and "_SUCCESS" not in path.name
     }
 
 

@@ -156,7 +156,7 @@ def test_a_part_that_comes_after_its_batch_was_committed_is_read_by_nobody_and_s
             assert await_seen(lambda: gate.waiting() == 1, PATIENCE)
             lost = at_work(remote)
             assert lost is not None
-            with cluster.worker_of(lost).suspended():
+            with cluster.worker_of(lost).suspended() as go_on:
                 # The others go on; this one does not see that it may.
                 gate.open()
                 # Silent for longer than Spark waits: it is given up, and its task runs elsewhere.
@@ -164,8 +164,9 @@ def test_a_part_that_comes_after_its_batch_was_committed_is_read_by_nobody_and_s
                 assert await_seen(lambda: shown() == expected(shop), PATIENCE)
                 assert await_seen(lambda: staged(shop.data) == [], PATIENCE)
                 in_time, committed = len(gate.wrote()), files_of(table)
-            # It goes on where it stood: the part is written now, of a batch that is long done.
-            assert await_seen(lambda: len(gate.wrote()) > in_time, PATIENCE)
+                # It goes on where it stood: the part is written now, of a batch that is long done.
+                go_on()
+                assert await_seen(lambda: len(gate.wrote()) > in_time, PATIENCE)
         assert len(staged(shop.data)) == 1
         # And then it is gone, and another executor has its place.
         assert await_seen(lambda: len(counted(remote, "totalTasks")) == 1 + WORKERS, PATIENCE)

@@ -14,6 +14,7 @@ from headrace.capture import child
 from headrace.control.engine import Engine
 from headrace.errors import HeadraceError
 from headrace.storage.disk import Buffer, RealDisk
+from headrace.storage.files import Files
 from headrace.targets.memory import memory
 from tests.support.file_target import FileTarget
 from tests.support.mounting import small_disk
@@ -117,7 +118,8 @@ class FullDisk(RealDisk):
 def test_a_full_disk_is_told_and_healed_without_loss(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(child, "RealDisk", FullDisk)
+    # The recorder's storage alone: the engine goes on.
+    monkeypatch.setattr(child, "opened", lambda place: Files(FullDisk(), place))
     target = WatchedTarget(FileTarget(shop.data.parent / "target.db"))
     with shop.engine(shop.pipeline(target)) as engine:
         assert engine.await_ready(PATIENCE)

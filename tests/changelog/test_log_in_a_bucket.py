@@ -7,11 +7,16 @@ somewhere; afterwards the log holds every change it promised, once, in order.
 
 from __future__ import annotations
 
+import re
+import threading
 from contextlib import suppress
 from random import Random
 
 import pytest
 
+from headrace.changelog import compaction, index, pruning
+from headrace.changelog.compaction import Compaction
+from headrace.changelog.pruning import Deleting
 from headrace.errors import HeadraceError, LostLog
 from headrace.storage.bucket import Unanswered
 from headrace.storage.disk import Buffer
@@ -93,3 +98,78 @@ def test_an_index_is_opened_by_reading_many_entries_at_once() -> None:
         log.append(commits(number))
         log.flush()
     assert logged(reading(files)) == list(range(1, 60))
+
+
+class Meeting(SimulatedBucket):
+    """A bucket that reads and removes no object alone, once it is told to."""
+
+    meeting: threading.Barrier | None = None
+
+    def remove(self, key: str) -> None:
+        self._meet()
+        super().remove(key)
+
+    def read(self, key: str) -> bytes:
+        self._meet()
+        return super().read(key)
+
+    def _meet(self) -> None:
+        if self.meeting is not None:
+            # Broken, and the test with it, where one waits for the one before.
+            self.meeting.wait(30)
+
+
+def test_merging_reads_and_deleting_removes_several_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compaction, "LEAST_FLUSHES", 3)
+    bucket = Meeting()
+    files = Objects(bucket, "bucket", "shop")
+    log = begun(files)
+    for number in range(1, 9):
+        log.append(commits(number))
+        log.flush()
+    bucket.meeting = threading.Barrier(2)
+    assert Compaction(log).advance(log.end, ()) is not None
+    Deleting(log).delete(-1)
+    bucket.meeting = None
+    assert logged(reading(files)) == list(range(1, 9))
+    assert len(log.segments.list("")) == 1
+
+
+def test_in_a_bucket_less_is_deleted_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "MOST_OBJECTS", 5)
+    bucket = SimulatedBucket()
+    log = begun(Objects(bucket, "bucket", "shop"))
+    for number in range(1, 20):
+        log.append(commits(number))
+        log.flush()
+    pruning.prune(log, log.end)
+    deleting = Deleting(log)
+    removed, more = [], True
+    while more:
+        before = len(bucket.steps)
+        more = deleting.delete(-1)
+        removed.append(sum(step == "remove" for step, _ in bucket.steps[before:]))
+    assert removed == [5, 5, 5, 3]
+
+
+@pytest.mark.meets("R31")
+def test_entries_go_one_behind_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(index, "STATE_SHARE", 100)
+    bucket = SimulatedBucket()
+    log = begun(Objects(bucket, "bucket", "shop"))
+    deleting = Deleting(log)
+    for number in range(1, 80):
+        log.append(commits(number))
+        log.flush()
+    largest, more = 0, True
+    while more:
+        before = len(bucket.steps)
+        more = deleting.delete(-1)
+        gone = [key for step, key in bucket.steps[before:] if step == "remove"]
+        entries = [key for key in gone if re.fullmatch(r".*/[0-9a-f]{12}\.json", key)]
+        assert entries == sorted(entries)
+        largest = max(largest, len(entries))
+    assert largest == pruning.MOST_ENTRIES

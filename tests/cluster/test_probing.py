@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from headrace.errors import BadCluster, HeadraceError, JobFailed, SparkGone
+from headrace.errors import BadCluster, HeadraceError, JobFailed, SparkGone, StorageError
 from headrace.pipeline.cluster import looking
 from headrace.pipeline.cluster.probing import Looked, check, failed_probe
+from headrace.storage import s3
+from headrace.storage.simulated_bucket import SimulatedBucket
 from tests.cluster.cluster import bare_python
 
 HERE = Looked("driver", "/work", "3.11", "0.1.0", "abcd", "26.0.1", None)
@@ -43,6 +45,32 @@ def test_a_difference_is_refused_by_the_name_of_its_host(
 
 def test_executors_like_the_driver_pass_and_so_does_one_without_headrace() -> None:
     check(HERE, [replace(HERE, host="h1"), replace(HERE, host="h2", headrace=None, code=None)])
+
+
+def test_an_executor_reads_a_bucket_by_its_own_way_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = SimulatedBucket()
+    bucket.objects["shop/probe/1.txt"] = b"token"
+    monkeypatch.setattr(s3, "s3_bucket", lambda name: bucket)
+
+    def told(path: str) -> Looked:
+        return Looked(**json.loads(looking.look(path, "token", 0.0, "token")))
+
+    assert told("s3a://logs/shop/probe/1.txt").unreached is None
+    assert told("s3a://logs/shop/probe/2.txt").unreached == "FileNotFoundError"
+    bucket.objects["shop/probe/1.txt"] = b"another"
+    assert told("s3a://logs/shop/probe/1.txt").unreached == "other contents"
+
+    def without(name: str) -> SimulatedBucket:
+        raise StorageError("A log on S3 needs boto3, which is not installed")
+
+    monkeypatch.setattr(s3, "s3_bucket", without)
+    found = told("s3a://logs/shop/probe/1.txt")
+    assert found.unread is None
+    with pytest.raises(BadCluster) as refused:
+        check(HERE, [replace(HERE, host="h1", unreached=found.unreached)])
+    assert "h1" in refused.value.message
+    assert "needs boto3" in str(refused.value)
+    assert "spark.executorEnv" in refused.value.remedy
 
 
 def test_an_executor_tells_without_headrace_and_without_arrow(tmp_path: Path) -> None:

@@ -141,6 +141,16 @@ def test_a_log_is_moved_by_copying_its_files(shop: Shop, bucket: SimulatedBucket
     assert table.inserts == 20
 
 
+def test_a_log_elsewhere_is_not_left_by_an_engine_that_does_not_say_so(
+    shop: Shop, bucket: SimulatedBucket
+) -> None:
+    followed(shop, range(100, 110))
+    with pytest.raises(WrongValue, match="lies elsewhere"), engine_of(shop, memory(), None):
+        pass
+    assert not (shop.data / "log").exists()
+    followed(shop, range(200, 210))
+
+
 @pytest.mark.parametrize("place", ["/srv/logs", "gs://logs", "s3://key:secret@logs"])
 def test_a_log_is_given_no_other_place(place: str) -> None:
     with pytest.raises(WrongValue) as caught:

@@ -100,6 +100,17 @@ def test_the_overview_shows_tables_positions_sizes_times_and_progress(
     assert reached.split()[2:4] == [str(places[-1]), "live"]
 
 
+def test_what_else_lies_between_the_logs_is_no_log(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stray = shop.data / "log" / "note.txt"
+    stray.touch()
+    code, out, _ = ran(capsys, "--json", "--data", shop.data)
+    stray.unlink()
+    assert code == 0
+    assert [json.loads(line)["source"] for line in out.splitlines()] == ["shop"]
+
+
 def test_a_log_without_changes_has_no_range(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

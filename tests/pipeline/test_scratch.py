@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from headrace.errors import JobFailed
 from headrace.pipeline.scratch import Scratch, places_in
 from headrace.pipeline.workspace import Workspace
+from headrace.storage import s3
+from headrace.storage.bucket import Refused
+from headrace.storage.simulated_bucket import SimulatedBucket
 from tests.pipeline.making import insert, table, written
 
 PAIRS = table(("id", "int64"), ("v", "uuid"))
@@ -92,3 +95,19 @@ def test_a_segment_that_cannot_be_read_is_the_jobs_trouble(tmp_path: Path) -> No
         for path in (damaged, tmp_path / "missing.parquet"):
             with pytest.raises(JobFailed):
                 copies.without([str(path)], {(1, 0)})
+
+
+def test_copies_in_a_bucket_that_is_away_are_given_up_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Away(SimulatedBucket):
+        def remove(self, key: str) -> None:
+            self.steps.append(("remove", key))
+            raise Refused("AccessDenied")
+
+    bucket = Away()
+    monkeypatch.setattr(s3, "s3_bucket", lambda name: bucket)
+    scratch = Scratch(Workspace("s3a://logs/shop/scratch"))
+    with scratch.copies() as copies:
+        copies._made.extend(scratch.next_name() for _ in range(1_000))
+    assert 0 < sum(step == "remove" for step, _ in bucket.steps) < 1_000

@@ -82,6 +82,13 @@ class FilesContract:
         files.create("log/a", b"two")
         assert files.read("log/a") == b"two"
 
+    def test_many_are_removed_and_the_missing_ones_passed_over(self, files: Files) -> None:
+        for number in range(40):
+            files.create(f"log/{number}", b"")
+        files.remove_many([f"log/{number}" for number in (*range(39), 99)])
+        assert files.list("log") == ["39"]
+        files.remove_many([])
+
     def test_many_are_read_in_order_and_the_missing_ones_are_told(self, files: Files) -> None:
         for number in range(40):
             files.create(f"log/{number}", str(number).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from headrace.errors import AlreadyStored, StorageError, UnsafeStorage
 from headrace.storage.bucket import Refused, Unanswered
 from headrace.storage.disk import Buffer
-from headrace.storage.objects import RESTS, Objects
+from headrace.storage.objects import AT_ONCE, RESTS, Objects
 from headrace.storage.simulated_bucket import SimulatedBucket
 
 
@@ -97,3 +98,70 @@ def test_a_storage_that_heeds_no_condition_is_refused() -> None:
     assert caught.value.facts["place"] == "s3a://bucket/shop"
     assert "If-None-Match" in caught.value.remedy
     assert bucket.objects == {}, "what was tried is taken away"
+
+
+@pytest.mark.parametrize("step", ["list", "put", "create", "remove"])
+def test_nothing_is_missing_to_who_asked_for_no_object(step: str) -> None:
+    class Confused(SimulatedBucket):
+        def store(self, key: str, data: Buffer, *, new: bool) -> None:
+            raise FileNotFoundError(key)
+
+        def remove(self, key: str) -> None:
+            raise FileNotFoundError(key)
+
+        def list(self, prefix: str) -> list[str]:
+            raise FileNotFoundError(prefix)
+
+    files = Objects(Confused(), "bucket", "shop")
+    more = (b"",) if step in ("create", "put") else ()
+    with pytest.raises(StorageError):
+        getattr(files, step)("a", *more)
+
+
+def test_many_are_removed_at_once() -> None:
+    together = threading.Barrier(AT_ONCE)
+
+    class Slow(SimulatedBucket):
+        def remove(self, key: str) -> None:
+            # Broken, and the test with it, where one waits for the one before.
+            together.wait(30)
+            super().remove(key)
+
+    bucket = Slow()
+    files = Objects(bucket, "bucket", "shop")
+    names = [f"log/{number}" for number in range(2 * AT_ONCE)]
+    for name in names:
+        files.create(name, b"")
+    files.remove_many(names)
+    assert bucket.objects == {}
+
+
+def test_a_storage_that_does_not_answer_is_not_asked_for_each_of_many() -> None:
+    class Away(SimulatedBucket):
+        def remove(self, key: str) -> None:
+            self.steps.append(("remove", key))
+            raise Refused("AccessDenied")
+
+    bucket = Away()
+    with pytest.raises(StorageError):
+        Objects(bucket, "bucket", "shop").remove_many(map(str, range(10_000)))
+    assert len(bucket.steps) < 10_000
+
+
+@pytest.mark.parametrize("right", ["list", "read"])
+def test_a_storage_that_may_only_be_written_to_is_refused(right: str) -> None:
+    class Closed(SimulatedBucket):
+        def list(self, prefix: str) -> list[str]:
+            if right == "list":
+                raise Refused("AccessDenied", "Allow it.")
+            return super().list(prefix)
+
+        def read(self, key: str) -> bytes:
+            if right == "read":
+                raise Refused("AccessDenied", "Allow it.")
+            return super().read(key)
+
+    bucket = Closed()
+    with pytest.raises(StorageError, match="refused"):
+        Objects(bucket, "bucket", "shop").prove()
+    assert bucket.objects == {}

@@ -56,6 +56,10 @@ def test_a_folder_is_a_folder(tmp_path: Path) -> None:
         "s3://logs/a*",
         "s3://logs/a//b",
         "s3://logs/a b",
+        "s3://logs/a/../b",
+        "s3://logs/./b",
+        "s3://logs/..",
+        "s3://my..logs/a",
     ],
 )
 def test_what_is_no_place_for_a_log_is_refused_without_a_secret_in_the_text(place: str) -> None:
@@ -71,8 +75,29 @@ def test_a_data_directory_remembers_where_its_log_lies(
     files = use_storage(tmp_path, "s3://logs/shop")
     files.create("a", b"a")
     assert storage_of(tmp_path).read("a") == b"a"
-    assert use_storage(tmp_path, None).path("") == str(tmp_path)
+    assert use_storage(tmp_path, "s3://logs/moved").path("") == "s3a://logs/moved"
+    assert storage_of(tmp_path).path("") == "s3a://logs/moved"
+
+
+def test_a_log_elsewhere_is_not_left_without_a_word(
+    tmp_path: Path, bucket: SimulatedBucket
+) -> None:
+    use_storage(tmp_path, "s3://logs/shop")
+    with pytest.raises(WrongValue) as caught:
+        use_storage(tmp_path, None)
+    assert 'log.storage = "s3a://logs/shop"' in caught.value.remedy
+    assert str(tmp_path / "storage") in caught.value.remedy
+    assert storage_of(tmp_path).path("") == "s3a://logs/shop"
+    (tmp_path / "storage").unlink()
+    assert use_storage(tmp_path, None).path("") == storage_of(tmp_path).path("") == str(tmp_path)
+
+
+def test_what_is_no_data_directory_names_no_other_place(tmp_path: Path) -> None:
+    (tmp_path / "storage").mkdir()
     assert storage_of(tmp_path).path("") == str(tmp_path)
+    file = tmp_path / "file"
+    file.touch()
+    assert storage_of(file).path("") == str(file)
 
 
 def test_a_storage_that_is_refused_is_remembered_nowhere(

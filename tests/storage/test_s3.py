@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import http.server
+import io
 import sys
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from botocore import exceptions
 
 from headrace.errors import StorageError
+from headrace.storage import objects
 from headrace.storage.bucket import Refused, Unanswered
+from headrace.storage.objects import Objects
 from headrace.storage.s3 import S3Bucket, s3_bucket
 
 
@@ -21,10 +27,11 @@ class Client:
         self.pages = pages or []
         self.asked: list[dict[str, Any]] = []
 
-    def put_object(self, **asked: Any) -> None:
+    def put_object(self, **asked: Any) -> dict[str, Any]:
         self.asked.append(asked)
         if self.error is not None:
             raise self.error
+        return {"ETag": "x"}
 
     get_object = head_object = delete_object = put_object
 
@@ -47,7 +54,9 @@ def answer(status: int, code: str) -> exceptions.ClientError:
         (answer(500, "InternalError"), Unanswered),
         (answer(400, "RequestTimeout"), Unanswered),
         (answer(404, "NoSuchKey"), FileNotFoundError),
-        (answer(404, "404"), FileNotFoundError),
+        (answer(404, "404"), Unanswered),
+        (answer(404, "NotFound"), Unanswered),
+        (answer(404, ""), Unanswered),
         (answer(404, "NoSuchBucket"), Refused),
         (answer(404, "NoSuchUser"), Refused),
         (answer(403, "AccessDenied"), Refused),
@@ -66,7 +75,7 @@ def test_an_answer_is_told_by_what_it_means(error: Exception, meaning: type[Exce
     bucket = S3Bucket(Client(error), "logs")
     with pytest.raises(meaning) as caught:
         bucket.store("a", b"", new=True)
-    assert type(caught.value) is meaning
+    assert isinstance(caught.value, meaning)
     if isinstance(caught.value, Refused):
         assert caught.value.remedy
 
@@ -137,3 +146,92 @@ def test_without_boto3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(StorageError) as caught:
         s3_bucket("logs")
     assert 'pip install "headrace[s3]"' in caught.value.remedy
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    """A proxy whose storage is away: the same page to everybody, none of it S3's."""
+
+    status, page = 404, b""
+
+    def answer(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(self.page)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(self.page)
+
+    do_GET = do_PUT = do_HEAD = do_DELETE = answer
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Page]]:
+    """Give the page that every request is answered with."""
+
+    class Mine(Page):
+        pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mine) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.delenv("AWS_PROFILE", raising=False)
+        for each in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(each, "x")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        s3_bucket.cache_clear()
+        yield Mine
+        server.shutdown()
+        thread.join()
+    s3_bucket.cache_clear()
+
+
+@pytest.mark.parametrize("step", ["read", "size", "list", "create", "put", "remove"])
+@pytest.mark.parametrize(
+    "page", [b"404 page not found\n", b"<html><body><h1>404</h1></body></html>", b"{}", b""]
+)
+def test_a_404_of_a_proxy_does_not_mean_that_an_object_is_missing(
+    step: str, page: bytes, proxy: type[Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "RESTS", (0.0,))
+    proxy.page = page
+    files = Objects(s3_bucket("logs"), "logs", "shop")
+    more = (b"",) if step in ("create", "put") else ()
+    with pytest.raises(StorageError, match="does not answer"):
+        getattr(files, step)("a", *more)
+
+
+@pytest.mark.parametrize("step", ["read", "size", "list", "create", "put"])
+def test_an_empty_page_is_no_answer(
+    step: str, proxy: type[Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "RESTS", (0.0,))
+    proxy.status = 200
+    files = Objects(s3_bucket("logs"), "logs", "shop")
+    more = (b"",) if step in ("create", "put") else ()
+    with pytest.raises(StorageError, match="does not answer"):
+        getattr(files, step)("a", *more)
+
+
+def test_a_size_that_is_not_found_is_asked_for_in_another_way() -> None:
+    class Doubtful(Client):
+        def head_object(self, **asked: Any) -> dict[str, Any]:
+            raise answer(404, "404")
+
+        def get_object(self, **asked: Any) -> dict[str, Any]:
+            if asked["Key"] == "none":
+                raise answer(404, "NoSuchKey")
+            return {"ETag": "x", "ContentLength": 3, "Body": io.BytesIO(b"abc")}
+
+    bucket = S3Bucket(Doubtful(), "logs")
+    assert bucket.size("a") == 3
+    with pytest.raises(FileNotFoundError):
+        bucket.size("none")
+
+
+def test_what_is_missing_is_as_good_as_removed() -> None:
+    S3Bucket(Client(answer(404, "NoSuchKey")), "logs").remove("a")

@@ -163,7 +163,7 @@ class Recorder:
         match command:
             case FlushNow():
                 self._credit = True
-                if self._log is not None and self._first_pending is not None:
+                if self._log is not None and self._flush_due(self._log, asked=True):
                     self._flush(self._log)
             case Acknowledge(position):
                 self._asked = Position.parse(position)
@@ -359,11 +359,12 @@ class Recorder:
         soon = SOON_SECONDS if self._log is None else max(SOON_SECONDS, self._log.segments.pace)
         return first + (soon if self._credit else LATE_SECONDS)
 
-    def _flush_due(self, log: LogWriter) -> bool:
+    def _flush_due(self, log: LogWriter, *, asked: bool = False) -> bool:
         if self._first_pending is None:
             return False
         return (
-            log.pending_rows >= LIMIT_ROWS
+            (asked and not log.segments.pace)  # where writes are paid for, changes gather
+            or log.pending_rows >= LIMIT_ROWS
             or log.pending_bytes >= LIMIT_BYTES
             or self._clock() >= self._flush_at(self._first_pending)
         )

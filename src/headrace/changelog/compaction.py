@@ -21,7 +21,7 @@ import pyarrow as pa
 from headrace.changelog.entry import Compacted, File, Flush, Heartbeat
 from headrace.changelog.history import Step
 from headrace.changelog.position import Position
-from headrace.changelog.segment import read_segment
+from headrace.changelog.segment import read_segments
 from headrace.changelog.writer import LogWriter
 from headrace.storage.points import SEGMENT_WRITTEN, reach
 
@@ -145,7 +145,7 @@ class Compaction:
         log = self._log
         known = log.history.tables[table]
         schema = known.schemas[schema_id]
-        rows = pa.concat_tables([read_segment(log.segments, file, schema) for file in files])
+        rows = pa.concat_tables(read_segments(log.segments, files, schema))
         stem = f"{log.last_entry + 1:012x}-{known.table_id}-{schema_id}-c"
         return log.store(stem, schema, schema_id, rows)
 

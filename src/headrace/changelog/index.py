@@ -195,6 +195,7 @@ class Index:
         assert upto in self.states[:-1]
         stop = min(upto, self._oldest + most - 1)
         while self._oldest <= stop:
+            # One behind the other: who writes looks at the one before, to know that he is not late.
             names = [_entry_name(self._oldest)]
             if self._oldest % CHECKPOINT_EVERY == 0:
                 names.append(_checkpoint_name(self._oldest))
@@ -202,7 +203,7 @@ class Index:
             self._oldest += 1
         if self._oldest > upto:
             old = [number for number in (*self.states, *self._spoilt) if number < upto]
-            self._remove([_state_name(number) for number in old])
+            self._files.remove_many([_state_name(number) for number in old])
             self.states = [number for number in self.states if number >= upto]
             self._spoilt = [number for number in self._spoilt if number >= upto]
         return upto + 1 - self._oldest

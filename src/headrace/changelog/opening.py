@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from headrace.changelog.history import History
 from headrace.errors import LostLog, OtherSource
 from headrace.storage.files import Files
@@ -27,9 +25,7 @@ def check_taker(history: History, origin: str, term: int, folder: str) -> None:
 def sweep(segments: Files, history: History) -> None:
     """Remove segments that no entry ever named; those that were dropped of late have a lease."""
     leased = {name for _, names in history.retired for name in names}
-    for name in sorted(set(segments.list("")) - history.names() - leased):
-        with suppress(FileNotFoundError):
-            segments.remove(name)
+    segments.remove_many(sorted(set(segments.list("")) - history.names() - leased))
 
 
 def kind(origin: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection
-from contextlib import suppress
 
 from headrace.changelog.entry import Flush, Pruned
 from headrace.changelog.position import Position
@@ -20,6 +19,10 @@ from headrace.storage.points import LOG_PRUNED, reach
 
 MOST_FILES = 1_000
 """Deleted in one go: about what takes as long as a flush."""
+
+MOST_OBJECTS = 200
+MOST_ENTRIES = 20
+"""The same in a bucket, where each is a request: of those that go together, and one by one."""
 
 
 def prune(
@@ -73,21 +76,25 @@ class Deleting:
 
     def delete(self, lease: float) -> bool:
         """Delete what is due, a part of it at a time; return whether there is more."""
-        log, most = self._log, MOST_FILES
+        log = self._log
+        most = MOST_FILES if log.segments.local else MOST_OBJECTS
         due = log.stamp - int(lease * 1_000_000)
         retired = log.history.retired
-        while retired and retired[0][0] <= due and most > 0:
-            time, names = retired[0]
-            for name in names[:most]:
-                with suppress(FileNotFoundError):
-                    log.segments.remove(name)
+        left, gone = list(retired), list[str]()
+        while left and left[0][0] <= due and most > 0:
+            time, names = left[0]
+            gone += names[:most]
             if names[most:]:
-                retired[0] = (time, names[most:])
+                left[0] = (time, names[most:])
             else:
-                del retired[0]
+                del left[0]
             most -= len(names)
+        log.segments.remove_many(gone)
+        retired[:] = left
         for number in log.index.states:
             self._states.setdefault(number, log.stamp)
         old = [each for each in log.index.states[:-1] if self._states[each] <= due]
-        left = log.index.forget(old[-1], max(0, most)) if old and most > 0 else 0
-        return bool(left or (retired and retired[0][0] <= due))
+        if not log.segments.local:
+            most = min(most, MOST_ENTRIES)
+        more = log.index.forget(old[-1], most) if old and most > 0 else 0
+        return bool(more or (retired and retired[0][0] <= due))

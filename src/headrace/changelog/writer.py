@@ -410,9 +410,8 @@ class LogWriter:
             # An entry that names them may exist, although writing it failed: its folder's
             # sync, say. Only the next writer knows, who reads the index first (R36).
             return
-        for file in files:
-            with suppress(FileNotFoundError, StorageError):
-                self.segments.remove(file.name)
+        with suppress(StorageError):
+            self.segments.remove_many([file.name for file in files])
 
     # --- steps ---------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import msgspec
 
 from headrace.capture.wire import Tend
 from headrace.changelog.position import Position
-from headrace.changelog.readers import leases
+from headrace.changelog.readers import Lease, leases
 from headrace.control.info import LogInfo
 from headrace.control.keeping import LogOptions
 from headrace.control.pins import Pin, absent, absent_pins, baseline_pin, lowest, pipeline_pins
@@ -90,6 +90,10 @@ class Care:
 
     def pins(self) -> list[Pin]:
         """Return everything that keeps the log, the lowest first."""
+        return self._pins()[0]
+
+    def _pins(self) -> tuple[list[Pin], list[Lease]]:
+        """Return it with the leases among it, which in a bucket are not asked for twice."""
         log, options, wall = self._recording.log, self._options, self._wall()
         found = self._recording.found is not None
         runs = self._runs()
@@ -103,18 +107,19 @@ class Care:
         pins += absent_pins(needs, {run.name for run in runs}, log)
         # Without it, what is only recorded would be copied again and again.
         pins += [pin for table in self._recorded() for pin in baseline_pin(log, table)]
-        for lease in leases(self._files, self._recording.name, wall):
-            pins.append(Pin("reader", lease.name, lease.position))
+        named = leases(self._files, self._recording.name, wall)
+        pins += [Pin("reader", lease.name, lease.position) for lease in named]
         pins += [Pin("reader", held.whose, held.position) for held in log.holds.all()]
         old = log.older_than(int((wall - options.keep) * 1_000_000))
         pins.append(Pin("keep", f"{options.keep:g}s", old))
-        return sorted(dict.fromkeys(pins), key=lambda pin: (pin.position, pin.kind, pin.whose))
+        found_pins = dict.fromkeys(pins)
+        return sorted(found_pins, key=lambda pin: (pin.position, pin.kind, pin.whose)), named
 
     def decide(self) -> Tend:
         """Return what the log may let go of."""
         log, options = self._recording.log, self._options
         heard, end = log.last_entry, log.end  # before the pins: what comes later is not judged
-        pins = self.pins()
+        pins, named = self._pins()
         members = [member for run in self._runs() for member in run.members]
         # Who is about to load a baseline reads what follows it next.
         loading = any(member.wants_load for member in members)
@@ -125,7 +130,6 @@ class Care:
         before, self._superseded = self._superseded, log.superseded()
         in_use = {member.loads_number for member in members}
         in_use |= {number for held in log.holds.all() for number in held.baselines}
-        named = leases(self._files, self._recording.name, self._wall())
         in_use |= {number for lease in named for number in lease.baselines}
         drop = before & self._superseded - in_use
         return Tend(

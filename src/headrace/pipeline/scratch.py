@@ -40,8 +40,7 @@ class Scratch:
         self._own = secrets.token_hex(4)
         if folder is not None:
             # Not all that is there: others keep folders of their own in it.
-            for left in folder.names():
-                folder.remove(left)
+            folder.remove_many(folder.names())
 
     @contextlib.contextmanager
     def copies(self) -> Iterator[Copies]:
@@ -50,10 +49,9 @@ class Scratch:
         try:
             yield Copies(self, made)
         finally:
-            for name in made:
-                # What cannot be removed now is at the next start.
-                with contextlib.suppress(StorageError):
-                    self.folder.remove(name)
+            # What cannot be removed now is at the next start.
+            with contextlib.suppress(StorageError):
+                self.folder.remove_many(made)
 
     @property
     def folder(self) -> Workspace:

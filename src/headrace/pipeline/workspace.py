@@ -8,7 +8,7 @@ to keep, so on a disk nothing is synced; every start removes what the one before
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,16 +62,21 @@ class Workspace:
         with suppress(FileNotFoundError):
             opened(self.place).remove(name)
 
+    def remove_many(self, names: Sequence[str]) -> None:
+        """Remove files, as far as they are there."""
+        if names:
+            opened(self.place).remove_many(names)
+
     def clear(self) -> None:
         """Remove all files, in folders, too; what cannot be removed stays for the next time."""
         if not elsewhere(self.place):
             shutil.rmtree(self.place, ignore_errors=True)
             return
         with suppress(StorageError):
-            for name in opened(self.place).list(""):
-                if name.endswith(_FILE):
-                    self.remove(name)
-                else:
+            names = opened(self.place).list("")
+            self.remove_many([name for name in names if name.endswith(_FILE)])
+            for name in names:
+                if not name.endswith(_FILE):
                     self.within(name).clear()
 
 

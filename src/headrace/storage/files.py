@@ -125,6 +125,16 @@ class Files:
         with _translated(path, absent=True):
             self._disk.remove(path)
 
+    def remove_many(self, names: Iterable[str]) -> None:
+        """
+        Remove files, and pass over those that are missing; in a bucket in no order.
+
+        What cannot be removed ends it: `StorageError`, with others left.
+        """
+        for name in names:
+            with suppress(FileNotFoundError):
+                self.remove(name)
+
     def size(self, name: str) -> int:
         """Return a file's size in bytes; `FileNotFoundError` where there is none."""
         path = self.path(name)
@@ -135,9 +145,7 @@ class Files:
         """Remove what interrupted writes left in `folder`; return how many there were."""
         inside = self.within(folder)
         left = [name for name in inside.list("") if name.endswith(_TEMPORARY)]
-        for name in left:
-            with suppress(FileNotFoundError):
-                inside.remove(name)
+        inside.remove_many(left)
         return len(left)
 
     def path(self, name: str) -> str:

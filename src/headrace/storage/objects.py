@@ -57,19 +57,29 @@ class Objects(Files):
         return Objects(self._bucket, self._name, self._key(folder))
 
     def prove(self) -> None:
-        """Create one object twice, the second time in vain: `UnsafeStorage` where it is not."""
-        name = f"{_PROBE}/{self._bucket.unique()}"
-        self.create(name, b"first")
+        """
+        Create one object twice, the second time in vain: `UnsafeStorage` where it is not.
+
+        It is also listed and read, as a log will be: the rights to that are others.
+        """
+        probe = self.within(f"{_PROBE}/{self._bucket.unique()}")
+        probe.create(_PROBE, b"first")
         try:
-            self.create(name, b"second")
-        except AlreadyStored:
-            return
+            try:
+                probe.create(_PROBE, b"second")
+            except AlreadyStored:
+                found = probe.list(""), probe._read_or_none(_PROBE)
+            else:
+                raise UnsafeStorage(
+                    "This storage lets two writers create one object", place=self.path("")
+                )
         finally:
-            self.remove(name)
-        raise UnsafeStorage("This storage lets two writers create one object", place=self.path(""))
+            probe.remove(_PROBE)
+        if found != ([_PROBE], b"first"):
+            raise UnsafeStorage("This storage does not show what it stored", place=self.path(""))
 
     def put(self, name: str, data: Buffer) -> None:
-        self._tried(name, lambda: self._bucket.store(self._key(name), data, new=False))
+        self._present(name, lambda: self._bucket.store(self._key(name), data, new=False))
 
     def create(
         self, name: str, data: Buffer, *, settle: bool = True, point: str | None = None
@@ -82,7 +92,7 @@ class Objects(Files):
             self._bucket.store(self._key(name), data, new=True)
 
         try:
-            self._tried(name, store)
+            self._present(name, store)
         except FileExistsError as error:
             # Refused at the first try, it is another's, whatever it holds.
             if tries == 1 or not self._holds(name, data):
@@ -110,10 +120,16 @@ class Objects(Files):
     def list(self, folder: str) -> list[str]:
         key = self._key(folder)
         prefix = f"{key}/" if key else ""
-        return sorted(self._tried(folder, lambda: self._bucket.list(prefix)))
+        return sorted(self._present(folder, lambda: self._bucket.list(prefix)))
 
     def remove(self, name: str) -> None:
-        self._tried(name, lambda: self._bucket.remove(self._key(name)))
+        self._present(name, lambda: self._bucket.remove(self._key(name)))
+
+    def remove_many(self, names: Iterable[str]) -> None:
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            # What fails calls off those that have not begun.
+            for _ in threads.map(self.remove, names):
+                pass
 
     def size(self, name: str) -> int:
         return self._tried(name, lambda: self._bucket.size(self._key(name)))
@@ -140,6 +156,15 @@ class Objects(Files):
             return self.read(name)
         except FileNotFoundError:
             return None
+
+    def _present(self, name: str, step: Callable[[], T]) -> T:
+        """Do a step that needs no object to be there, so that none can be missing."""
+        try:
+            return self._tried(name, step)
+        except FileNotFoundError as error:
+            raise StorageError(
+                "The object storage misses what it was not asked for", file=self.path(name)
+            ) from error
 
     def _tried(self, name: str, step: Callable[[], T]) -> T:
         """Do a step, again while its answer stays out, and tell refusals as our own errors."""

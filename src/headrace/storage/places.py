@@ -30,7 +30,7 @@ def elsewhere(place: str | os.PathLike[str]) -> bool:
 def bucket_of(place: str) -> BucketPlace:
     """Return the bucket that a place names; `s3a://`, as Spark writes it, is the same."""
     found = _S3.fullmatch(place)
-    if found is None:
+    if found is None or ".." in found["bucket"]:
         raise WrongValue(
             "A log lies in a folder or on S3",
             # Not all of it: somebody may have put a key into it.
@@ -38,10 +38,13 @@ def bucket_of(place: str) -> BucketPlace:
             remedy="Give it as s3://bucket/prefix; how to get in comes by AWS's own settings.",
         )
     prefix = (found["prefix"] or "").strip("/")
-    if _PREFIX.fullmatch(prefix) is None or "//" in prefix:
+    parts = prefix.split("/") if prefix else []
+    # Spark would take . and .. for ways between folders; to S3 they are names.
+    if _PREFIX.fullmatch(prefix) is None or not {"", ".", ".."}.isdisjoint(parts):
         raise WrongValue(
             "Spark cannot read under such a prefix",
             bucket=found["bucket"],
-            remedy="Use letters, digits and - _ . = in it, with single / between.",
+            remedy="Use letters, digits and - _ . = in it, with single / between, and neither"
+            " . nor .. alone.",
         )
     return BucketPlace(found["bucket"], prefix)

@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +25,10 @@ _LATER = {408, 409, 429, 500, 502, 503, 504}
 
 _LATER_CODES = {"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"}
 
-_MISSING = {"NoSuchKey", "NotFound", "404"}
+_MISSING = "NoSuchKey"
+
+_NO_NAMES = {"", "404", "NotFound"}
+"""Of a 404 that is not the storage's own: of a proxy whose storage is away, or of HEAD."""
 
 _REMEDIES = {
     "NoSuchBucket": "Make the bucket, or correct its name; Headrace makes none.",
@@ -65,16 +68,22 @@ class S3Bucket:
         # Its own copy: the client would hold the view for longer than we have the buffer.
         body = bytes(memoryview(data).cast("B"))
         with _translated():
-            self._client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
+            _whole(self._client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition))
 
     def read(self, key: str) -> bytes:
-        with _translated():
-            found = self._client.get_object(Bucket=self._bucket, Key=key)
+        with self._got(key) as found:
             return bytes(found["Body"].read())
 
     def size(self, key: str) -> int:
-        with _translated():
-            return int(self._client.head_object(Bucket=self._bucket, Key=key)["ContentLength"])
+        try:
+            with _translated():
+                found = _whole(self._client.head_object(Bucket=self._bucket, Key=key))
+                return int(found["ContentLength"])
+        except _Nameless:
+            # No answer to HEAD has a name, so this one may be a proxy's: GET's have.
+            with self._got(key) as found:
+                found["Body"].close()
+                return int(found["ContentLength"])
 
     def list(self, prefix: str) -> list[str]:
         names: set[str] = set()
@@ -84,6 +93,9 @@ class S3Bucket:
                 page = self._client.list_objects_v2(
                     Bucket=self._bucket, Prefix=prefix, Delimiter="/", **more
                 )
+            if not page.keys() & {"IsTruncated", "KeyCount"}:
+                # Somebody else's answer: no names in it does not mean that there are none.
+                raise Unanswered("NoListing")
             names.update(each["Key"] for each in page.get("Contents", ()))
             names.update(each["Prefix"].rstrip("/") for each in page.get("CommonPrefixes", ()))
             if not page.get("IsTruncated"):
@@ -92,11 +104,17 @@ class S3Bucket:
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def remove(self, key: str) -> None:
-        with _translated():
+        # Some storages tell that it was missing; what was asked for is so.
+        with suppress(FileNotFoundError), _translated():
             self._client.delete_object(Bucket=self._bucket, Key=key)
 
     def unique(self) -> str:
         return secrets.token_hex(8)
+
+    @contextmanager
+    def _got(self, key: str) -> Iterator[Any]:
+        with _translated():
+            yield _whole(self._client.get_object(Bucket=self._bucket, Key=key))
 
     def rest(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -140,6 +158,17 @@ def s3_bucket(bucket: str) -> S3Bucket:
         ) from error
 
 
+class _Nameless(Unanswered):
+    """A 404 that does not say what is missing."""
+
+
+def _whole(answer: Any) -> Any:
+    """Return an answer that is about an object; `Unanswered` where a proxy made it up."""
+    if "ETag" not in answer:
+        raise Unanswered("NoETag")
+    return answer
+
+
 @contextmanager
 def _translated() -> Iterator[None]:
     """Turn what boto3 raises into the errors of a `Bucket`; names of errors only, never texts."""
@@ -169,8 +198,10 @@ def _answered(response: Any) -> Exception:
     if status in _LATER or code in _LATER_CODES:
         return Unanswered(code)
     # By its name: a bucket, or we ourselves, may be what is not found, and no log is not empty.
-    if status == 404 and code in _MISSING:
+    if status == 404 and code == _MISSING:
         return FileNotFoundError(code)
+    if status == 404 and code in _NO_NAMES:
+        return _Nameless("404")
     # An answer to HEAD has no body, and so no name but its number.
     name = {"403": "Forbidden", "301": "PermanentRedirect"}.get(code, code)
     return Refused(name, _REMEDIES.get(name, _UNKNOWN))

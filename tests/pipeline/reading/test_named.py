@@ -15,6 +15,7 @@ from headrace.changelog.readers import Lease, NamedReader, leases
 from headrace.control.care import Care
 from headrace.control.keeping import LogOptions
 from headrace.errors import PositionExpired
+from headrace.storage.files import Files
 from tests.changelog.log_making import SOURCE, insert, reading
 from tests.pipeline.reading.made_log import MadeLog, ids
 
@@ -106,3 +107,20 @@ def test_a_lease_from_before_it_told_of_baselines_is_read(log: MadeLog) -> None:
     path = log.data / "log" / SOURCE / "readers" / "me.json"
     path.write_text('{"position":"0001-0000000000000001-00000000","until":2000,"format":1}')
     assert leases(log.files, SOURCE, 0.0) == [Lease("me", Position(1, 1, 0), 2000)]
+
+
+def test_a_look_at_a_log_asks_for_its_named_readers_once(
+    log: MadeLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.flush(insert(1))
+    asked: list[str] = []
+    listed = Files.list
+
+    def listing(files: Files, folder: str) -> list[str]:
+        asked.append(files.path(folder))
+        return listed(files, folder)
+
+    care = care_of(log)
+    monkeypatch.setattr(Files, "list", listing)
+    care.decide()
+    assert sum(path.endswith("/readers") for path in asked) == 1

@@ -144,7 +144,9 @@ def _storage(found: Configured) -> Iterator[Result]:
     except HeadraceError as error:
         yield from _wrong("storage", error)
     else:
-        yield Result("storage", "well", f"{place} can be written to, and keeps two writers apart")
+        yield Result(
+            "storage", "well", f"{place} can be read and written, and keeps two writers apart"
+        )
 
 
 def _sources(built: Built, folder: Path) -> Iterator[Result]:

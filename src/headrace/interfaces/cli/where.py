@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from headrace.errors import BadDataDirectory
+from headrace.errors import BadDataDirectory, StorageError
 from headrace.interfaces.cli.reaching import data_directory
 
 if TYPE_CHECKING:
@@ -42,7 +42,17 @@ def place_of(
 
 def recorded(files: Files) -> list[str]:
     """Return the sources that have a log there."""
-    return [name for name in files.list("log") if files.list(f"log/{name}/index")]
+
+    def begun(name: str) -> bool:
+        try:
+            return bool(files.list(f"log/{name}/index"))
+        except StorageError:
+            # On a disk, what lies between the logs may be no folder, or not ours to look into.
+            if files.local:
+                return False
+            raise
+
+    return [name for name in files.list("log") if begun(name)]
 
 
 def used_folder(data: Path) -> Path:

@@ -17,12 +17,15 @@ import time
 from importlib import metadata, util
 from pathlib import Path
 
+TRIES = 3
+
 
 def look(path: str, token: str, linger: float, found: str | None = None) -> str:
     """
     Return, as JSON, who is here, in which versions, and what came of reading a file.
 
-    `found` is what Spark read of it, where Python has no way to the storage.
+    `found` is what Spark read of it, where it is an object: then Headrace reads it as well, if
+    it is here, by a way of its own.
     """
     began = time.monotonic()
     told = {
@@ -34,6 +37,7 @@ def look(path: str, token: str, linger: float, found: str | None = None) -> str:
         "code": fingerprint("headrace"),
         "pyarrow": version("pyarrow"),
         "unread": unread(path, token) if found is None else other(found, token),
+        "unreached": None if found is None else unreached(path, token),
     }
     # A task that is over at once leaves its place to the next one, and none for others.
     time.sleep(max(0.0, linger - (time.monotonic() - began)))
@@ -49,6 +53,28 @@ def unread(path: str, token: str) -> str | None:
     except ValueError:
         return "other contents"
     return other(found, token)
+
+
+def unreached(path: str, token: str) -> str | None:
+    """Return why Headrace cannot read an object here; None where it can, or is not here."""
+    if not path or util.find_spec("headrace") is None:
+        return None
+    why = ""
+    for _ in range(TRIES):
+        try:
+            from headrace.storage.places import bucket_of
+            from headrace.storage.s3 import s3_bucket
+
+            # Not as files, which would be tried for minutes.
+            name, key = bucket_of(path)
+            found = s3_bucket(name).read(key)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+            # Names of errors, and our own words: never the texts of others.
+            why = str(getattr(error, "message", "") or getattr(error, "reason", ""))
+            why = why or type(error).__name__
+        else:
+            return other(found.decode(errors="replace"), token)
+    return why
 
 
 def other(found: str, token: str) -> str | None:

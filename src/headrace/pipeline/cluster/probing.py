@@ -4,8 +4,9 @@ Whether executors can work, asked before the first batch (S12).
 On any master but `local`, executors read the log themselves and run our Python. The driver
 puts a file beside the log, and a job looks for it from every executor that is there, and
 tells the versions it finds. In a bucket it is Spark that reads it, on any master: the way there
-is the connector's, and not Python's. A difference is refused at the start, by the name of its host:
-later it would be a failing task somewhere, or rows that depend on where they were computed.
+is the connector's. Headrace on an executor has another, boto3's, and reads it too.
+A difference is refused at the start, by the name of its host: later it would be a failing task
+somewhere, or rows that depend on where they were computed.
 
 An executor without Headrace passes: batches send what they need. It is noted, because a
 baseline that is copied by tasks needs it.
@@ -68,6 +69,12 @@ _REMEDY_PYTHON = (
     " ./environment/bin/python, and workers need the interpreter where the archive says, or"
     " inside it: --python, --with-python."
 )
+_REMEDY_BUCKET = (
+    "Executors write rows and copy tables through boto3: put it into their environment (headrace"
+    " cluster pack --with boto3); give their Python the endpoint and the region, as in"
+    " spark.executorEnv.AWS_ENDPOINT_URL_S3, and credentials by a role or the environment of their"
+    " machines."
+)
 _REMEDY_NONE = (
     "Check that the cluster has free cores and memory for an executor, and that its machines"
     " reach this one: spark.driver.host, spark.driver.port."
@@ -93,6 +100,9 @@ class Looked:
     pyarrow: str | None
     unread: str | None
     """Why it cannot read what lies beside the log; None where it can."""
+
+    unreached: str | None = None
+    """Why Headrace's own way to a bucket is closed there; None where it is not, or not needed."""
 
 
 def probed(spark: Spark, files: Files) -> Spark:
@@ -145,6 +155,13 @@ def check(here: Looked, there: Sequence[Looked]) -> None:
             f" version, {here.headrace}",
             remedy="Pack the environment again: headrace cluster pack --force.",
         )
+    closed = [each for each in there if each.unreached is not None]
+    if closed:
+        raise BadCluster(
+            f"Spark reads the log's bucket on {_hosts(closed)}, but Headrace there cannot",
+            remedy=_REMEDY_BUCKET,
+            why=closed[0].unreached,
+        )
 
 
 def _probe(spark: Spark, data: Path) -> None:
@@ -166,10 +183,10 @@ def _probe(spark: Spark, data: Path) -> None:
 
 def _probe_bucket(spark: Spark, files: Files, *, alone: bool) -> None:
     token = secrets.token_hex(16)
-    look = partial(looking.look, "", token, _LINGER_SECONDS)
     cores = (spark.executors() or (0, _UNKNOWN_CORES))[1]
     count = 1 if alone else min(_TASKS * max(1, cores), _MOST_OBJECTS)
     with _stored(files, token, count) as paths:
+        look = partial(looking.look, paths[0], token, _LINGER_SECONDS)
 
         def ask(_: int) -> DataFrame:
             from pyspark.sql import functions as F
@@ -312,9 +329,9 @@ def _stored(files: Files, token: str, count: int) -> Iterator[list[str]]:
             files.put(name, token.encode())
         yield [files.path(name) for name in names]
     finally:
-        for name in names:
-            with contextlib.suppress(StorageError):
-                files.remove(name)
+        # No longer than one that is away takes to be given up.
+        with contextlib.suppress(StorageError):
+            files.remove_many(names)
 
 
 def _read(text: str) -> Looked:

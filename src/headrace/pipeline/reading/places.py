@@ -32,7 +32,10 @@ def located(options: Options, wait: float) -> tuple[str, str]:
     place = _place(options.log)
     above, _, last = place.rpartition("/")
     # A source's own folder, as a log lies in its storage: <data>/log/<source>.
-    inside = above.endswith("/log") and not _names(storage_at(place), "log")
+    data = above.removesuffix("/log")
+    # A bucket may be named log, too: what is left of it is no place.
+    folder = data != above and elsewhere(data) == elsewhere(above)
+    inside = folder and not _names(storage_at(place), "log")
     if inside:
         if options.source not in (None, last):
             raise WrongValue(
@@ -40,7 +43,7 @@ def located(options: Options, wait: float) -> tuple[str, str]:
                 option="source",
                 remedy="Give the data directory, or leave the option source out.",
             )
-        files = storage_at(above.removesuffix("/log"))
+        files = storage_at(data)
         names = _until(lambda: [each for each in _sources(files) if each == last] or None, wait)
     else:
         # Asked each time: an engine that just begins notes where its log lies.

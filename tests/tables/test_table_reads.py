@@ -208,6 +208,7 @@ def test_a_named_key_is_good_for_inserts_and_whatever_names_no_row_is_refused() 
             table.apply(told, epoch=1, upto=Position(1, 3))
         assert caught.value.facts == {"table": schema.table, "rows": 1}
         assert "primary key" in caught.value.remedy
+        assert "reload the table" in caught.value.remedy
         with pytest.raises(NoKey):
             table.catch_up(told, epoch=1, upto=Position(1, 3))
     assert {row["a"] for row in table.all()} == {"x", "y"}

@@ -10,7 +10,7 @@ Everything this package raises on purpose.
     - BadPosition, BadValue, BadSchema
     - CorruptSegment, CorruptIndex, UnknownFormat
     - PositionExpired          the log does not reach back so far any more
-    - ReaderTaken              another query reads under this name
+    - ReaderTaken              another frame is read under this name
     - LostLog                  another writer took the next number
     - OtherSource              the log belongs to another source
   + CaptureError             a source

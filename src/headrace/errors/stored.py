@@ -99,11 +99,14 @@ class PositionExpired(ChangeLogError):
 
 
 class ReaderTaken(ChangeLogError):
-    """A query asked for the log to be kept under a name that another query reads under."""
+    """A frame asked for the log to be kept under a name that another one reads under."""
 
     code = "changelog.reader_taken"
     exit_code = 3
-    remedy = "Give each query a name of its own with the option reader, or stop the other one."
+    remedy = (
+        "Give each use of a frame a name of its own with the option reader: one that a query uses"
+        " twice is loaded twice, with two names. Or stop the query that has the name."
+    )
 
 
 class UnknownFormat(ChangeLogError):

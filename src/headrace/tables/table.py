@@ -314,7 +314,8 @@ class Table:
             raise NoKey(
                 "A row of a table without a key was changed or deleted, and nothing says which",
                 remedy="Declare a primary key at the source; key= alone is for tables of which"
-                " nothing but inserts is published.",
+                " nothing but inserts is published. Where the change is an old one that the log"
+                " still holds, reload the table: its rows then begin behind it.",
                 table=store.layout.schema.table,
                 rows=int((ops != Op.INSERT).sum()),
             )

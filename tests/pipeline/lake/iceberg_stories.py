@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,13 +13,15 @@ from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.errors import BadTable, HeadraceError, TableTaken, TargetError
+from headrace.errors import BadTable, Fenced, HeadraceError, TableTaken, TargetError
 from headrace.pipeline.lake.iceberg import IcebergTable
 from headrace.pipeline.lake.note import Note
 from headrace.pipeline.lake.target import TableTarget, table
+from headrace.targets.target import Batch
 from headrace.testing.target_contract import batch, loaded
 from headrace.testing.things import TABLE, THINGS
 from tests.pipeline.lake.delta_stories import RETYPED, One, refused
+from tests.pipeline.lake.foreign_stories import found_out
 from tests.pipeline.lake.kinds import Iceberg
 from tests.pipeline.lake.lending import home
 from tests.pipeline.lake.stories import Place, story_of
@@ -118,22 +119,57 @@ def a_late_baseline_of_the_same_columns_has_no_effect(place: Place) -> None:
 
 @iceberg
 def a_late_baseline_of_other_columns_is_found_out(place: Place) -> None:
-    one = One(place)
-    old = one.begun()
-    new = one.opened(Position(1, 1))
-    assert old.schema_changed(TABLE, THINGS, RETYPED) == "reload"
-    loading = old.load(TABLE, 2)
-    loading.write(pa.table({"id": [1], "size": ["late"]}, schema=RETYPED.arrow))
+    # By one commit of who took over, mostly that very load, and by two: then by the number, too.
+    for commits in (1, 2):
+        for loads in (True, False):
+            see_late_baseline(One(place.within(f"{commits}{loads}")), commits, loads=loads)
+
+
+def see_late_baseline(one: One, commits: int, *, loads: bool) -> None:
+    """See that a load of other columns is found out which lands behind commits of another."""
+    begun = one.opened(schema=RETYPED)
+    loading = begun.load(TABLE, 1)
+    loading.write(pa.table({"id": [1], "size": ["one"]}, schema=RETYPED.arrow))
+    loading.switch(Position(1, 1))
+    old, new = one.target(), one.opened(Position(1, 1), RETYPED)
+    over: list[bool] = []
+    old.use(replace(one.home(), check=lambda: _fenced(over)))
+    old.open({TABLE: RETYPED}, {TABLE: Position(1, 1)})
+    assert old.schema_changed(TABLE, RETYPED, THINGS) == "reload"
+    late = old.load(TABLE, 2)
+    late.write(loaded({1: "late"}))
 
     def act(table: IcebergTable) -> None:
-        for at in (2, 3):
-            new.write(batch([(Op.INSERT, at, at + 1, "new")], at, first=at))
+        over.append(True)
+        if loads:
+            assert new.schema_changed(TABLE, RETYPED, THINGS) == "reload"
+            own = new.load(TABLE, 2)
+            own.write(loaded({1: "new"}))
+            own.switch(Position(1, 2))
+        for at in range(2 + loads, 2 + commits):
+            new.write(_told(THINGS if loads else RETYPED, at))
 
-    with before("_writing", act), contextlib.suppress(TargetError):
-        loading.switch(Position(1, 1))
-    refused(TargetError, lambda: new.write(batch([(Op.INSERT, 4, 9, "x")], 4, first=4)))
-    refused(TableTaken, lambda: new.write(batch([(Op.INSERT, 4, 9, "x")], 4, first=4)))
-    assert one.opened(Position(1, 3)).lost(TABLE) is not None
+    with before("_writing", act):
+        refused(Fenced, lambda: late.switch(Position(1, 1)))
+    columns = THINGS if loads else RETYPED
+    start = one.opened(Position(1, 1 + commits), columns)
+    assert "the table was" in str(start.lost(TABLE))
+    found_out(new, _told(columns, 2 + commits))
+    again = one.opened(Position(1, 2 + commits), columns)
+    assert "the table was" in str(again.lost(TABLE))
+
+
+def _fenced(over: list[bool]) -> None:
+    if over:
+        raise Fenced("Another engine took over")
+
+
+def _told(schema: TableSchema, at: int) -> Batch:
+    """Return a batch of one row, whose second column is called as the schema says."""
+    made = batch([(Op.INSERT, at, at + 1, "new")], at, first=at)
+    rows = made.tables[TABLE]
+    named = rows.rename_columns([*rows.column_names[:-1], schema.names[-1]])
+    return replace(made, tables={TABLE: named})
 
 
 @iceberg
@@ -218,6 +254,11 @@ def a_table_is_kept_by_its_name_in_a_catalog(place: Place) -> None:
     target.write(batch([(Op.INSERT, 2, 2, "two")], 2, first=2))
     rows = place.spark.session.sql(f"select id from lake.some.{TABLE} order by id").collect()
     assert [row.id for row in rows] == [1, 2]
+    # A file of metadata that exists is all that keeps a late writer out of such a catalog.
+    listed = place.spark.session.sql(f"show tblproperties lake.some.{TABLE}").collect()
+    properties = {row.key: row.value for row in listed}
+    assert properties["write.merge.mode"] == "merge-on-read"
+    assert "write.metadata.delete-after-commit.enabled" not in properties
     error = refused(BadTable, lambda: opened("nowhere.some.things"))
     assert "spark.sql.catalog.nowhere" in error.remedy
 

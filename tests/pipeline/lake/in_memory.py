@@ -51,6 +51,8 @@ class Lake:
     columns: list[Any] = field(default_factory=list)
     given_out: int = 0
     lives: int = 0
+    marks: bool = False
+    """Whether each load makes another table of it, which its versions do not tell."""
 
     def commit(self, operation: str, note: Note | None = None) -> None:
         """Make a commit of whomever."""
@@ -86,6 +88,9 @@ class KeptInMemory:
     def identity(self) -> str:
         return str(self._lake.lives)
 
+    def is_still(self, identity: str) -> bool:
+        return not self._lake.marks or self.identity() == identity
+
     def schema(self) -> Any:
         from pyspark.sql.types import StructType
 
@@ -104,6 +109,7 @@ class KeptInMemory:
         if not self._claim("WRITE", note):
             return False
         self._lake.rows = frame.state()
+        self._lake.lives += self._lake.marks and note.loads
         return True
 
     empty = replace

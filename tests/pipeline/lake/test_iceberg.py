@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError
 
 import headrace as hr
 from headrace.changelog.schema import Column, TableSchema
@@ -17,12 +18,15 @@ from headrace.pipeline.lake.branches import (
     found_in,
     fresh_branch,
     in_folder,
+    made_with,
     own_catalog,
     rewrite,
 )
 from headrace.pipeline.lake.commits import Found
 from headrace.pipeline.lake.formats import ICEBERG, check_session, needs
+from headrace.pipeline.lake.iceberg import IcebergTable
 from headrace.pipeline.lake.looking import CUT_OFF
+from headrace.pipeline.lake.naming import Where
 from headrace.pipeline.lake.note import Note, written
 from headrace.pipeline.lake.statements import replace_from
 from headrace.testing.things import TABLE
@@ -208,3 +212,35 @@ def test_tables_of_one_folder_are_in_one_catalog() -> None:
     name, settings = own_catalog("/lake")
     assert own_catalog("/lake")[0] == name != own_catalog("/other")[0]
     assert settings[f"spark.sql.catalog.{name}.warehouse"] == "/lake"
+
+
+@pytest.mark.meets("R24")
+@pytest.mark.parametrize("type", ["hadoop", None, "", "custom"])
+def test_metadata_stays_where_a_file_that_exists_keeps_a_late_writer_out(type: str | None) -> None:
+    assert "write.metadata.delete-after-commit.enabled" not in made_with(type)
+    assert made_with("Hive") == {
+        **made_with(type),
+        "write.metadata.delete-after-commit.enabled": "true",
+    }
+
+
+class Conflicting:
+    """A session in which every statement fails with what PySpark does not know."""
+
+    def __init__(self) -> None:
+        self.conf = self
+        self.said: list[str] = []
+
+    def set(self, name: str, value: str) -> None: ...
+
+    def sql(self, statement: str) -> None:
+        self.said.append(statement)
+        raise Py4JError("CommitFailedException")
+
+
+def test_a_branch_that_cannot_be_dropped_does_not_undo_the_commit() -> None:
+    session = Conflicting()
+    where = Where((), "/lake/orders")
+    table = IcebergTable(session, where, persistent=True)  # type: ignore[arg-type]
+    table._drop(["a", "b"])
+    assert len(session.said) == 2

@@ -6,22 +6,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+import headrace as hr
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
 from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
-from headrace.errors import Fenced, TableTaken, TargetError
+from headrace.errors import BadTable, Fenced, TableTaken, TargetError
 from headrace.pipeline.lake import switching, table
 from headrace.pipeline.lake.looking import CUT_OFF, Commit, looked_at, settled
+from headrace.pipeline.lake.memory import Memory
 from headrace.pipeline.lake.note import Note, read, written
 from headrace.pipeline.lake.parts import Staged
 from headrace.pipeline.lake.shape import Mode, shaped
 from headrace.pipeline.workspace import Workspace
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
 from headrace.testing.target_contract import batch, loaded
 from headrace.testing.things import TABLE, THINGS
-from tests.pipeline.lake.in_memory import KEEPING, Lake, Writer, staged_commit
+from tests.pipeline.lake.in_memory import KEEPING, KeptInMemory, Lake, Writer, staged_commit
 
 ROWS = loaded({1: "one", 2: "two"})
 WIDER = replace(
@@ -85,6 +90,86 @@ def test_a_table_that_was_made_anew_with_as_many_commits_is_another(tmp_path: Pa
         writer.lake.commit(each.operation, each.note)
     kept.position = Position(1, 1)
     assert writer.opened(Position(1, 1)).lost == "the table was made anew"
+
+
+def replaced_late(lake: Lake) -> None:
+    """Let a load land late that was built on what was there before the last commit."""
+    last = lake.commits[-1]
+    assert last.note is not None
+    late = msgspec.structs.replace(last.note, writer="late", batch="baseline-2")
+    lake.commits[-1] = Commit(last.version, "WRITE", late)
+    lake.rows, lake.lives = {1: "late"}, lake.lives + 1
+
+
+@pytest.mark.meets("R1", "R24")
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_late_load_with_the_number_and_version_of_ours_is_found_out(
+    tmp_path: Path, loads: bool
+) -> None:
+    writer = Writer(tmp_path)
+    writer.lake.marks = True
+    kept = writer.begun(ROWS)
+    if loads:
+        writer.load(kept, ROWS, Position(1, 2), 2)
+    else:
+        write(kept, 2, 3)
+    replaced_late(writer.lake)
+    assert writer.opened(Position(1, 2)).lost == "the table was made anew"
+    with pytest.raises(TableTaken, match="made anew"):
+        write(kept, 3, 4)
+    again = writer.opened(Position(1, 3))
+    assert again.lost == "the table was made anew"
+    writer.load(again, ROWS, Position(1, 4), 3)
+    write(again, 5, 5)
+    assert writer.opened(Position(1, 5)).lost is None
+
+
+@pytest.mark.meets("R24")
+def test_a_late_load_does_not_change_what_who_took_over_remembers(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.lake.marks = True
+    writer.begun(ROWS)
+
+    def check() -> None:
+        raise Fenced("Another engine took over")
+
+    old = writer.opened(Position(1, 1), check=check)
+    with pytest.raises(Fenced):
+        writer.load(old, loaded({1: "late"}), Position(1, 1), 2)
+    assert writer.lake.rows == {1: "late"}
+    stored = Memory(Files(RealDisk(), str(tmp_path / "data")), "orders")
+    assert (stored.last(TABLE), stored.identity(TABLE)) == (1, "2")
+
+
+def test_a_load_that_another_one_landed_behind_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path)
+    writer.lake.marks = True
+    kept = writer.begun(ROWS)
+    asked = KeptInMemory.identity
+
+    def overtaken(self: KeptInMemory) -> str:
+        monkeypatch.setattr(KeptInMemory, "identity", asked)
+        replaced_late(writer.lake)
+        return asked(self)
+
+    monkeypatch.setattr(KeptInMemory, "identity", overtaken)
+    with pytest.raises(TargetError, match="quicker"):
+        writer.load(kept, ROWS, Position(1, 3), 2)
+    assert kept._memory.last(TABLE) == 1
+
+
+def test_a_load_that_was_not_remembered_is_no_other_table(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.lake.marks = True
+    kept = writer.begun(ROWS)
+    kept._memory.remember = lambda *about: None  # type: ignore[method-assign]
+    writer.load(kept, ROWS, Position(1, 2), 2)
+    again = writer.opened(Position(1, 1))
+    assert (again.lost, again.position) == (None, Position(1, 2))
+    write(again, 3, 3)
+    assert writer.opened(Position(1, 3)).lost is None
 
 
 def test_what_leaves_every_row_as_it_is_is_nobody_s_business(tmp_path: Path) -> None:
@@ -203,8 +288,6 @@ def test_a_note_of_before_it_named_the_table_is_read() -> None:
 
 
 def replace_table(old: Note) -> Note:
-    import msgspec
-
     return msgspec.structs.replace(old, table="")
 
 
@@ -254,6 +337,39 @@ def test_a_lost_table_takes_more_columns_as_it_is_loaded(
     writer.load(again, ROWS, Position(1, 3), 2)
     assert "size" in [column.name for column in writer.lake.columns]
     assert writer.opened(Position(1, 3), WIDER).lost is None
+
+
+RETYPED = replace(
+    THINGS, columns=(*THINGS.columns, Column("size", ValueType("text"), 4, declared="text"))
+)
+
+
+def test_a_table_of_rows_that_has_a_column_of_another_type_is_to_be_loaded_anew(
+    tmp_path: Path,
+) -> None:
+    writer = Writer(tmp_path)
+    # Added, and not noted before the source had it as another one.
+    writer.begun(ROWS).add_columns(WIDER)
+    kept = writer.opened(Position(1, 1))
+    target = hr.table(path="/lake")
+    target._tables[TABLE] = kept
+    assert target.schema_changed(TABLE, THINGS, RETYPED) == "reload"
+    assert kept.shape.schema == RETYPED
+
+
+@pytest.mark.parametrize("mode", ["append", "history"])
+def test_a_column_that_comes_again_with_another_type_is_refused(tmp_path: Path, mode: Mode) -> None:
+    writer = Writer(tmp_path, mode)
+    kept = writer.begun(ROWS)
+    kept.add_columns(WIDER)
+    for schema in (THINGS, WIDER):
+        kept.add_columns(schema)  # dropped, and there again as it was
+    kept.add_columns(THINGS)
+    for _ in range(2):
+        with pytest.raises(BadTable, match="column size has another type") as found:
+            kept.add_columns(RETYPED)
+        assert "another table" in found.value.remedy
+    assert kept.shape.schema == THINGS
 
 
 # -- what executors prepare ---------------------------------------------------------------------

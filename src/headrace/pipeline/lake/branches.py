@@ -26,6 +26,9 @@ PREFIX = "headrace_"
 _KEEPS_ROWS = frozenset({"replace"})
 """What Iceberg calls a snapshot that has the rows of the one before, in other files."""
 
+_SWAP = frozenset({"hive", "rest", "jdbc", "glue", "nessie"})
+"""Types of catalogs that hold which file of metadata is a table's, and swap it for the next."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -121,6 +124,22 @@ def own_catalog(folder: str) -> tuple[str, dict[str, str]]:
         f"{start}.type": "hadoop",
         f"{start}.warehouse": folder,
     }
+
+
+def made_with(catalog_type: str | None) -> dict[str, str]:
+    """Return the properties of a table that is made in a catalog of a type; None: not known."""
+    properties = {
+        # A MERGE writes the rows that it changes, and not every file anew that has one of them.
+        "write.merge.mode": "merge-on-read",
+        # A history that leads back to our last commit is left also by who expires snapshots, where
+        # some compactions came since and the table was not written to for long.
+        "history.expire.min-snapshots-to-keep": "10",
+    }
+    if (catalog_type or "").lower() in _SWAP:
+        # Each commit leaves some files of metadata behind; the last hundred are kept. Not in a
+        # folder: there the file that exists is what keeps a late writer from making it.
+        properties["write.metadata.delete-after-commit.enabled"] = "true"
+    return properties
 
 
 def create_branch(table: str, branch: str, snapshot: int) -> str:

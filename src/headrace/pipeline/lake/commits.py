@@ -69,6 +69,10 @@ class Commits(Protocol):
         """Return what the format tells this table by from one that took its place."""
         ...
 
+    def is_still(self, identity: str) -> bool:
+        """Whether it is the one of this identity, as far as its versions do not tell that."""
+        ...
+
     def schema(self) -> StructType:
         """Return the columns that it has."""
         ...

@@ -28,8 +28,9 @@ higher, the history is walked. A rollback makes no snapshot: it is found by the 
 A baseline with the columns that the table has is such a commit, too. One with others cannot be: a
 table has its columns for all branches. It replaces the table in one commit, so that readers see
 either; the number is looked at right before its job begins, and not again. Where it comes late
-nevertheless, its number is older than the one that the next commit expects, and the table is
-found to have been put back.
+nevertheless, its number and its version may be just those that are expected. So each replacement
+gives the table a mark of its own, which is compared with the remembered one at every commit and
+when it is read back: the table is found to be another.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
 from headrace.errors import BadTable
@@ -51,6 +53,7 @@ from headrace.pipeline.lake.branches import (
     fast_forward,
     fresh_branch,
     in_folder,
+    made_with,
     own_catalog,
     rewrite,
 )
@@ -70,15 +73,6 @@ _IDENTITY = "headrace.table"
 _FORMAT_VERSION = 2
 """The least: snapshots of the first have no sequence numbers, and its files no deletes."""
 
-_MADE_WITH = {
-    # A MERGE writes the rows that it changes, and not every file anew that has one of them.
-    "write.merge.mode": "merge-on-read",
-    # Each commit leaves some files of metadata behind; the last hundred are kept.
-    "write.metadata.delete-after-commit.enabled": "true",
-    # A history that leads back to our last commit is left also by who expires snapshots, where
-    # some compactions came since and the table was not written to for long.
-    "history.expire.min-snapshots-to-keep": "10",
-}
 _MIB = 1024 * 1024
 _FILES = {
     "target-file-size-bytes": str(128 * _MIB),
@@ -118,6 +112,10 @@ class IcebergTable:
         """Return the mark that a table of ours was made with; empty where it has none."""
         there = look(self._session, self._main)
         return "" if there is None else there.own(_IDENTITY)
+
+    def is_still(self, identity: str) -> bool:
+        """Whether nobody has replaced it since: two replacements may have the same version."""
+        return self.identity() == identity
 
     def schema(self) -> StructType:
         """Return the columns that it has."""
@@ -232,7 +230,8 @@ class IcebergTable:
     def _drop(self, branches: Sequence[str]) -> None:
         """Remove branches; one that stays is in nobody's way, and is removed by a later commit."""
         for branch in branches:
-            with contextlib.suppress(PySparkException):
+            # Of what Iceberg raises, PySpark knows some alone; the rest comes as py4j has it.
+            with contextlib.suppress(PySparkException, Py4JError):
                 self._session.sql(drop_branch(self._main, branch))
 
     def _create(self, frame: DataFrame, note: Note) -> bool:
@@ -250,12 +249,13 @@ class IcebergTable:
         return self._is_last(note)
 
     def _writing(self, frame: DataFrame) -> DataFrameWriterV2:
+        """Return what makes the table of a frame, each time another one by its mark."""
         there = look(self._session, self._main)
-        mark = (there and there.own(_IDENTITY)) or uuid.uuid4().hex
         version = max(_FORMAT_VERSION, there.format_version if there else 0)
+        kind = self._session.conf.get(f"spark.sql.catalog.{self._catalog}.type", None)
         writer = frame.writeTo(self._main).using("iceberg")
-        properties = {_IDENTITY: mark, "format-version": str(version), **_MADE_WITH}
-        for name, said in properties.items():
+        properties = {_IDENTITY: uuid.uuid4().hex, "format-version": str(version)}
+        for name, said in (properties | made_with(kind)).items():
             writer = writer.tableProperty(name, said)
         return writer
 

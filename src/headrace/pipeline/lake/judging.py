@@ -6,20 +6,31 @@ Judgements alone: what follows from them is the table's own business, see `table
 
 from __future__ import annotations
 
-from headrace.errors import TableTaken
+from headrace.errors import TableTaken, TargetError
 from headrace.pipeline.lake.commits import Commits, Found
 from headrace.pipeline.lake.looking import CUT_OFF
 from headrace.pipeline.lake.naming import Where
 from headrace.pipeline.lake.note import Note
 from headrace.pipeline.lake.shape import Shape
 
+MADE_ANEW = "the table was made anew"
 
-def followed(table: Commits, before: int | None) -> tuple[int | None, str | None]:
+
+def followed(
+    table: Commits, before: int | None, identity: str | None
+) -> tuple[int | None, str | None]:
     """
     Return how far a table is known after a commit of ours, and what is wrong with it.
 
-    `before` is how far it was known.
+    `before` is how far it was known, `identity` which one it is to be; None: any.
     """
+    version, why = _reached(table, before)
+    if why is None and identity and not table.is_still(identity):
+        return before, MADE_ANEW
+    return version, why
+
+
+def _reached(table: Commits, before: int | None) -> tuple[int | None, str | None]:
     version = table.committed()
     if before is not None and version == before + 1:
         return version, None
@@ -27,6 +38,14 @@ def followed(table: Commits, before: int | None) -> tuple[int | None, str | None
     if found is None or found.note is None:
         return before, "the table is gone"
     return judged(found, found.note, before, -1 if before is None else before + 1)
+
+
+def loaded_as(table: Commits, note: Note) -> str | None:
+    """Return which table a load has made; None: another took its place already."""
+    identity = table.identity()
+    # Looked at behind it: otherwise it may be the identity of what came in between.
+    found = table.found()
+    return identity if found is not None and found.note == note else None
 
 
 def judged(
@@ -58,6 +77,14 @@ def misfit(table: Commits, shape: Shape) -> str | None:
         if have[name].simpleString() != table.kept(spark_type(type)).simpleString():
             return f"its column {name} has another type"
     return None
+
+
+def overtaken(where: Where) -> TargetError:
+    """Return what is raised where a commit is not what the table ends with."""
+    return TargetError(
+        "Another writer was quicker: the table is read back, and the batch comes again",
+        table=where.shown,
+    )
 
 
 def not_ours(why: str, where: Where) -> TableTaken:

@@ -30,7 +30,16 @@ from headrace.observe.logs import logger
 from headrace.pipeline.failures import running
 from headrace.pipeline.lake.commits import Commits, Found
 from headrace.pipeline.lake.emptying import emptyings, ended
-from headrace.pipeline.lake.judging import followed, judged, misfit, not_ours, taken
+from headrace.pipeline.lake.judging import (
+    MADE_ANEW,
+    followed,
+    judged,
+    loaded_as,
+    misfit,
+    not_ours,
+    overtaken,
+    taken,
+)
 from headrace.pipeline.lake.looking import CUT_OFF
 from headrace.pipeline.lake.memory import LakeHome, Memory
 from headrace.pipeline.lake.naming import Where
@@ -211,14 +220,23 @@ class LakeTable:
             self.position, self.lost = at, None
             self._table().register()
 
-    def add_columns(self, schema: TableSchema) -> None:
-        """Take more columns; those that are there already stay. A lost table is loaded so."""
+    def add_columns(self, schema: TableSchema) -> bool:
+        """
+        Take more columns; those that are there already stay. A lost table is loaded so.
+
+        One that is there may be of another type, from before the source dropped it: `BadTable`,
+        or False where the table can be replaced.
+        """
         shape = self.shape.with_schema(schema)
         self._read_back()
         if self.ours and self.lost is None:
             with self._running():
                 self._widen(shape)
+                if shape.mode == "merge" and misfit(self._table(), shape) is not None:
+                    return False
+                self.check_fit(shape)
         self.shape = shape
+        return True
 
     def frame_of(self, rows: pa.Table) -> DataFrame:
         """Return rows of Arrow as a frame of this writer's session."""
@@ -320,20 +338,26 @@ class LakeTable:
         )
         self._unknown = True
         if not commit(note):
-            raise TargetError(
-                "Another writer was quicker: the table is read back, and the batch comes again",
-                table=self.where.shown,
-            )
+            raise overtaken(self.where)
         reach(TABLE_COMMITTED)
         table = self._table()
-        version, lost = followed(table, self._version) if self.ours else (table.committed(), None)
-        # Asked for once: it stays the same until the table is another one, or was lost.
+        # It stays the same until a load makes another table of it.
         known = self._memory.identity(self.name) if self.ours and not note.loads else None
+        identity = known or loaded_as(table, note)
+        if identity is None:
+            raise overtaken(self.where)
+        version, lost = (
+            followed(table, self._version, known) if self.ours else (table.committed(), None)
+        )
+        if note.loads:
+            # It may have replaced the table of an engine that took over. What that one remembers
+            # is what it is found out by.
+            self._home.check()
         self._number, self.position = note.number, at
         self._unknown, self.ours = False, True
         self._commits += 1
         self._version, self.lost = version, lost
-        self._memory.remember(self.name, note.number, known or table.identity(), version)
+        self._memory.remember(self.name, note.number, identity, version)
         if lost is not None:
             raise not_ours(lost, self.where)
 
@@ -351,8 +375,8 @@ class LakeTable:
             self._version, self.lost = judged(found, note, self._version, known_to)
             if note.number < last:
                 self.lost = "the table was put back to an earlier version"
-            elif self.lost is None and not self._same_as_before():
-                self.lost = "the table was made anew"
+            elif self.lost is None and not self._is_known(note, last):
+                self.lost = MADE_ANEW
             # Found out before, and nothing of ours came since.
             self.lost = self.lost or why
         elif found is not None and note is None and last and self._same_as_before():
@@ -371,14 +395,22 @@ class LakeTable:
     def _is_mine(self, note: Note) -> bool:
         return note.owner == self._memory.owner and note.table in ("", self.name)
 
+    def _is_known(self, note: Note, last: int) -> bool:
+        """Whether it is the table of before, or one of a load that was not remembered yet."""
+        if not note.loads or note.number <= last:
+            return self._same_as_before()
+        if (identity := loaded_as(self._table(), note)) is not None:
+            self._memory.remember(self.name, note.number, identity, self._version)
+        return identity is not None
+
     def _same_as_before(self) -> bool:
         """Whether it is the table that was last committed to, as its format tells tables apart."""
         known = self._memory.identity(self.name)
         return known is None or known == self._table().identity()
 
-    def check_fit(self) -> None:
-        """Raise where rows are to be added to a table that is not of this shape."""
-        if (why := misfit(self._table(), self.shape)) is not None:
+    def check_fit(self, shape: Shape | None = None) -> None:
+        """Raise where rows are to be added to a table that is not of this shape, or of its own."""
+        if (why := misfit(self._table(), shape or self.shape)) is not None:
             raise BadTable(
                 f"The table cannot be gone on with: {why}",
                 remedy="Name another table, whose columns are made as they are needed.",

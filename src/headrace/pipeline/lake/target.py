@@ -220,9 +220,9 @@ class TableTarget:
         said = answer(options.mode, old, new)
         if said == "continue" and isinstance(found, ParquetTable):
             found.shape = found.shape.with_schema(new)
-        elif said == "continue":
-            found.add_columns(new)  # type: ignore[union-attr]
-        elif said == "reload":
+        elif said == "continue" and not found.add_columns(new):  # type: ignore[union-attr]
+            said = "reload"
+        if said == "reload":
             found.shape = self._shape(new)
         return said
 

@@ -1,11 +1,12 @@
 """
-A reader's name belongs to one query at a time.
+A reader's name belongs to one frame of one query at a time.
 
 Two under one name would move each other's place in the log, and it would let go of what the
 slower one needs. Spark tells a source neither the query's id nor its checkpoint, so nothing can
-be written down that tells two queries apart. But it gives every query a process of its own that
-lives as long as the query does, and a lock of the kernel's goes with its process however that
-ends. So a query that is started again has its name at once, and another one is refused.
+be written down that tells two queries apart. But it gives every use of a frame in a query a
+process of its own that lives as long as the query does, and a lock of the kernel's goes with its
+process however that ends. So a query that is started again has its name at once, and another one
+is refused; and so is the second use of a frame in the same one, which would move its place too.
 
 On a file system that has no locks, or does not share them among machines, nobody is refused.
 """
@@ -59,7 +60,7 @@ class Claim:
             holder = _holder(handle)
             self._close()
             raise ReaderTaken(
-                "Another query reads under this name",
+                "Another frame is read under this name, by this query or another",
                 source=source,
                 reader=name,
                 **({} if holder is None else {"held_by": holder}),

@@ -8,6 +8,7 @@ from headrace.changelog import folding
 from headrace.changelog import index as index_module
 from headrace.changelog.folding import CannotFold, Folding, plan_fold
 from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.overtaken import overtaken
 from headrace.changelog.position import Position
 from headrace.changelog.pruning import Deleting, prune
 from headrace.errors import LostLog, PositionExpired, UnknownFormat
@@ -196,6 +197,18 @@ def test_a_writer_from_long_ago_leaves_no_entry_behind(files: Files) -> None:
     assert files.list(INDEX) == before
     reader.refresh(log.last_entry)
     assert logged(reader) == [*range(1, 50)]
+
+
+@pytest.mark.meets("R31")
+@pytest.mark.usefixtures("few")
+def test_whoever_was_away_for_long_learns_that_the_log_was_taken(files: Files) -> None:
+    old, _, log = far_ahead(files)
+    for _ in range(2):
+        assert overtaken(files, SOURCE, old.last_entry, 1)
+        assert not overtaken(files, SOURCE, old.last_entry, 2)
+        assert not overtaken(files, SOURCE, log.last_entry, 2)
+        forget(log)
+    assert f"{old.last_entry + 1:012x}.json" not in files.list(INDEX)
 
 
 @pytest.mark.meets("R31")

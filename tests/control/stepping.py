@@ -10,6 +10,7 @@ from headrace.capture.recorder import Recorder
 from headrace.capture.wire import FlushNow, TakeBaseline
 from headrace.changelog.log import LogReader, LogWriter
 from headrace.control.delivery import Surroundings
+from headrace.control.fencing import Fence
 from headrace.control.run import IDLE, PipelineRun
 from headrace.control.store import Store
 from headrace.pipeline.batch import Runner
@@ -35,6 +36,7 @@ class Stepping:
         self.recorder.step([], 0)
         self.log = self.read_log()
         self.asked: list[str] = []
+        self.fence = Fence()
 
     def read_log(self) -> LogReader:
         return LogReader.open(Files(self.disk, "/data"), "shop")
@@ -77,6 +79,7 @@ class Stepping:
             wall=time.time,
             ask_baseline=lambda table, newer_than: self.asked.append(table),
             flush_times=lambda entry: None,
+            fence=self.fence,
         )
         run = PipelineRun("orders", "shop", pipeline, self.source.traits, around)
         run.prepare(self.source.describe(list(pipeline.tables)))

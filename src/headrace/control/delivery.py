@@ -15,7 +15,7 @@ has returned, never ahead of it (invariant 2).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from headrace.changelog.log import LogBatch, LogReader
 from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
 from headrace.changelog.window import Window
 from headrace.control.aside import Aside, Segments, baseline_letters, keep, set_aside_in
+from headrace.control.fencing import Fence
 from headrace.control.giving import Giving, within_baseline
 from headrace.control.hops import Hops, Sample
 from headrace.control.member import Load, Member
@@ -75,6 +76,14 @@ class Surroundings:
 
     flush_times: Callable[[int], tuple[float, float] | None]
     """When an index entry's first change was read, and when it was flushed."""
+
+    fence: Fence = field(default_factory=Fence)
+    """What is closed once another writer has the log."""
+
+    def check(self) -> None:
+        """Raise `Fenced` or `LostLog` where another engine took over."""
+        self.store.check()
+        self.fence.check(self.log.last_entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +151,10 @@ class Delivery:
             self.tried = around.log.end
 
     def reopen_letters(self) -> None:
-        """Read letters that another engine wrote; raise `Fenced` where that is the later one."""
+        """Read letters that another engine wrote; raise where that is the later one."""
         if self.overtaken:
             around = self._around
-            around.store.check()
+            around.check()
             self._letters = Letters.open(around.files, self.name, around.wall)
             self.overtaken = False
 
@@ -259,7 +268,7 @@ class Delivery:
             self._clear_truncated(batch, computed)
             self.tried = max(self.tried, batch.last)
             if self._target.traits.durable:
-                around.store.check()  # the job may have taken long
+                around.check()  # the job may have taken long
             upto = self._target.write(self._as_batch(batch, computed))
             reach(TARGET_WRITTEN)
         if self.intends:
@@ -287,11 +296,11 @@ class Delivery:
             self._intent = None
 
     def _intend(self, start: Position, batch: LogBatch) -> None:
+        # Who was taken over from must neither begin a batch nor repeat one: the other engine
+        # has, and went on (R31).
+        self._around.check()
         if self._intent is not None and self._intent.after == str(start):
-            # The same cut as before: it is stored, with its time. Who was taken over from must
-            # not repeat it: the other engine has, and went on (R31).
-            self._around.store.check()
-            return
+            return  # the same cut as before: it is stored, with its time
         intent = Intent(batch.tables, str(start), str(batch.last), self._around.wall())
         self._around.store.intend(self.name, intent)
         self._intent = intent

@@ -30,6 +30,7 @@ from headrace.control.checks import checked_schemas
 from headrace.control.copies import share_copies
 from headrace.control.delivery import Surroundings
 from headrace.control.driving import Drivers
+from headrace.control.fencing import Fence
 from headrace.control.gathering import gathered
 from headrace.control.keeping import LogOptions
 from headrace.control.knowing import Knows
@@ -224,12 +225,16 @@ class Engine(Knows, Changes, Replays):
         home.store.outrank(log.term)
         recording = Recording(source.name, source.spec.kind, log, self._heard, time.time)
         recording.on_found = partial(self._taken.grow, recording, self._wake)
+        recording.fence = Fence(source.name, home.files)
+        recording.on_lost = partial(self._nudge, source.name)
         return recording
 
     def _recorder_of(
         self, recording: Recording, source: Recordable, home: Home
     ) -> Callable[[], RunningRecorder]:
         """Return what starts the recorder of a source, of the tables that are taken now."""
+        # Not the store's later on: another source's log may have raised that since.
+        recording.fence.term = home.store.term
         return partial(
             start_recorder,
             source,
@@ -261,11 +266,15 @@ class Engine(Knows, Changes, Replays):
 
     def _spark_moved(self) -> None:
         """Spark died, or runs again: nobody waits any longer for his next try."""
-        for run in list(self._runs):
-            run.nudge()
-            if self._drivers is not None:
-                self._drivers.wake(run)
+        self._nudge()
         self._heard()
+
+    def _nudge(self, source: str | None = None) -> None:
+        """Let all pipelines, or those of a source, take a step now."""
+        for run in list(self._runs):
+            if source in (None, run.source):
+                run.nudge()
+                self._wake(run)
 
     def _run(self, name: str, pipeline: Pipeline, home: Home, recording: Recording) -> PipelineRun:
         assert home.runner is not None
@@ -278,6 +287,7 @@ class Engine(Knows, Changes, Replays):
             wall=time.time,
             ask_baseline=recording.ask_baseline,
             flush_times=recording.flush_times,
+            fence=recording.fence,
         )
         lend(name, pipeline.target, around)
         return PipelineRun(name, recording.name, pipeline, pipeline.source.traits, around)

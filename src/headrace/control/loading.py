@@ -176,7 +176,7 @@ class Loads:
     def _switch(self, arrived: Sequence[tuple[Member, Load]], at: Position) -> None:
         # Positions keep an old engine's rows out of a target, but not its baseline, which
         # would put the table back to where it was (invariant 4).
-        self._around.store.check()
+        self._around.check()
         # Whatever fails from here on, these tables are loaded again: nothing is half shown.
         for member, _ in arrived:
             member.load = None

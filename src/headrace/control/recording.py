@@ -38,11 +38,12 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.control.acknowledge import Watermark, acknowledged
 from headrace.control.copies import Copies
+from headrace.control.fencing import Fence
 from headrace.control.info import CopyInfo, RoomInfo, SourceInfo
 from headrace.control.progress import Progress
 from headrace.control.resetting import OwedReset
 from headrace.control.room import pinned_by
-from headrace.errors import HeadraceError, RecorderFailed
+from headrace.errors import HeadraceError, LostLog, RecorderFailed
 from headrace.observe.logs import logger
 
 _TIMES_KEPT = 4_096
@@ -120,6 +121,12 @@ class Recording:
         self._captured_before = log.counts().rows
         self.gave_up = False
         """Whether the recorder stopped for good, and nothing but a new start helps."""
+
+        self.fence = Fence(name)
+        """What is closed once another writer has the log."""
+
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called when the fence was closed, on the recorder's reader thread."""
 
         self._clock = clock
         self._heard_at = clock()
@@ -368,6 +375,10 @@ class Recording:
             self._state, self._reason = "failed", report.message
             unheard = report.stops and self._reset.stopped()
             self.gave_up = report.stops
+        if isinstance(self._error, LostLog):
+            # What the other engine brings to the targets is later than what we would.
+            self.fence.close(self._error)
+            self.on_lost()
         if unheard:
             self._start_anew()
 

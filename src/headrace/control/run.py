@@ -31,7 +31,14 @@ from headrace.control.member import Member, watermark
 from headrace.control.retry import Again, decide
 from headrace.control.states import PipelineState, TableState, resumed
 from headrace.control.yielding import Yielding
-from headrace.errors import AlreadyStored, ChangesMissing, Fenced, HeadraceError, JobCancelled
+from headrace.errors import (
+    AlreadyStored,
+    ChangesMissing,
+    Fenced,
+    HeadraceError,
+    JobCancelled,
+    LostLog,
+)
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.target import FindsItself, Target
 
@@ -267,12 +274,14 @@ class PipelineRun:
         """
         if self.stopped:
             return IDLE
+        # Before all else, also what somebody wishes: nothing but a new start helps.
+        self._around.fence.look()
         try:
             self._take_wishes()
             if self.failed or self.paused:
                 return IDLE
             pause = self._work()
-        except Fenced:
+        except (Fenced, LostLog):
             raise
         except HeadraceError as error:
             if isinstance(error, JobCancelled) and self.paused:

@@ -81,7 +81,7 @@ def lend(name: str, target: Target, around: Surroundings) -> None:
             files=around.files,
             clock=around.wall,
             lineage=lambda: around.log.lineage or "",
-            check=around.store.check,
+            check=around.check,
         )
         target.use(home)
 

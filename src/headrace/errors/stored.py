@@ -121,7 +121,7 @@ class LostLog(ChangeLogError):
 
     code = "changelog.lost_writer"
     exit_code = 3
-    remedy = "Only one engine may record into a data directory: stop the other one."
+    remedy = "Only one engine may record into a log: stop the other one, and start this one anew."
 
 
 class OtherSource(ChangeLogError):

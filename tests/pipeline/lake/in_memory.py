@@ -169,10 +169,18 @@ class Writer:
         *,
         adopt: bool = False,
         data: str = "data",
+        lineage: str = "",
     ) -> LakeTable:
         (self.folder / data).mkdir(exist_ok=True)
         files = Files(RealDisk(), str(self.folder / data))
-        home = LakeHome(lambda: None, "orders", files, time.time, check=check)  # type: ignore[arg-type, return-value]
+        home = LakeHome(
+            lambda: None,  # type: ignore[arg-type, return-value]
+            "orders",
+            files,
+            time.time,
+            lineage=lambda: lineage,
+            check=check,
+        )
         made = LakeTable(
             shaped(self.mode, schema, None),
             Where((), "/lake"),

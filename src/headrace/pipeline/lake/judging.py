@@ -6,6 +6,7 @@ Judgements alone: what follows from them is the table's own business, see `table
 
 from __future__ import annotations
 
+from headrace.changelog.position import Position
 from headrace.errors import TableTaken, TargetError
 from headrace.pipeline.lake.commits import Commits, Found
 from headrace.pipeline.lake.looking import CUT_OFF
@@ -64,6 +65,30 @@ def judged(
         why = CUT_OFF if cut_off else f"somebody else changed its rows ({found.others})"
         return before, why
     return found.version, None
+
+
+def put_back(note: Note, lineage: str, at: Position) -> str | None:
+    """
+    Return what is wrong with a table that was at `at`, and that another life committed to since.
+
+    A position beyond the last note of our own is nothing unusual, for what has no rows of a table
+    is no commit. But another life that has come less far has loaded it, or knows another log.
+    """
+    if note.lineage != lineage:
+        return "another engine wrote to it, from another log"
+    if _commit(note.at) < _commit(at):
+        return "another engine put it back to an earlier position"
+    return None
+
+
+def further(note: Note, lineage: str, at: Position) -> bool:
+    """Whether a commit has brought a table beyond `at` of the same log."""
+    return note.lineage == lineage and _commit(note.at) > _commit(at)
+
+
+def _commit(at: Position) -> tuple[int, int]:
+    # Ends of a batch stand on its last change, those of a baseline behind all of a commit.
+    return at.epoch, at.commit
 
 
 def misfit(table: Commits, shape: Shape) -> str | None:

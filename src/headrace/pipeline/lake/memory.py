@@ -41,7 +41,7 @@ class LakeHome:
     lineage: Callable[[], str] = lambda: ""
 
     check: Callable[[], None] = lambda: None
-    """Raises `Fenced` where another engine took over."""
+    """Raises `Fenced` or `LostLog` where another engine took over."""
 
 
 class _Table(msgspec.Struct):
@@ -53,6 +53,9 @@ class _Table(msgspec.Struct):
 
     version: int | None = None
     """Up to which commit, of whomever, its history was looked at and is right."""
+
+    lost: str | None = None
+    """Why it must be loaded anew, where the table itself does not tell at the next start."""
 
 
 class _Kept(msgspec.Struct):
@@ -97,6 +100,17 @@ class Memory:
         """Return up to which commit its history was looked at; None: that is not known."""
         known = self._kept.tables.get(table)
         return None if known is None else known.version
+
+    def lost(self, table: str) -> str | None:
+        """Return why a table was given up and not loaded since; None: it was not."""
+        known = self._kept.tables.get(table)
+        return None if known is None else known.lost
+
+    def give_up(self, table: str, why: str) -> None:
+        """Store that a table must be loaded anew, until it is committed to again."""
+        if (known := self._kept.tables.get(table)) is not None:
+            known.lost = why
+            self._put()
 
     def remember(self, table: str, number: int, identity: str, version: int | None) -> None:
         """Store the number of a commit that was made, and how far the table is known."""

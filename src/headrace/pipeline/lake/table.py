@@ -33,11 +33,13 @@ from headrace.pipeline.lake.emptying import emptyings, ended
 from headrace.pipeline.lake.judging import (
     MADE_ANEW,
     followed,
+    further,
     judged,
     loaded_as,
     misfit,
     not_ours,
     overtaken,
+    put_back,
     taken,
 )
 from headrace.pipeline.lake.looking import CUT_OFF
@@ -98,6 +100,8 @@ class LakeTable:
         self._version: int | None = None
         """Up to which commit, of whomever, its history is known and right."""
         self._baseline = 0
+        self._other: Note | None = None
+        """The newest commit that another life made while this one was at work."""
         self._commits = 0
         self._unknown = True
         """Whether it must be read back before anything else."""
@@ -133,7 +137,7 @@ class LakeTable:
         with self._running():
             self._take(self._table().found(self._version), at)
             if self.ours and self.lost is None:
-                self.lost = misfit(self._table(), self.shape)
+                self.lost = self._memory.lost(self.name) or misfit(self._table(), self.shape)
             if self.ours:
                 self._table().register()
         if self.lost is not None:
@@ -198,13 +202,33 @@ class LakeTable:
                 # Another life of the engine has committed since. It is the later one, unless it
                 # was about to end when this one began; the engine knows.
                 self._home.check()
-            self._take(found, self.position)
+                self._other = note if self._is_mine(note) else None
+                before = self.position
+                self._take(found, before)
+                self._mind_other(before)
+            else:
+                self._take(found, self.position)
+
+    def _mind_other(self, before: Position) -> None:
+        """Give the table up where another life made it less than it was."""
+        if self._other is None or self.lost is not None:
+            return
+        self.lost = put_back(self._other, self._home.lineage(), before)
+        if self.lost is not None:
+            # The history looks right from now on: only this tells the next start.
+            self._memory.give_up(self.name, self.lost)
 
     def switch(self, staging: Staging, at: Position, baseline: int) -> None:
         """Make staged rows the table, in one commit."""
         from headrace.pipeline.lake.switching import staged_commit
 
         self._read_back()
+        if self._other is not None and further(self._other, self._home.lineage(), at):
+            # Whoever is the later one: readers, and the other engine, would be put back (R24).
+            raise TargetError(
+                "Another engine has brought the table further: these rows do not replace it",
+                table=self.where.shown,
+            )
         with self._running(baseline=baseline):
             if self.ours and self.shape.mode != "merge":
                 # It is added to: of columns that came while it was lost nobody has told it.

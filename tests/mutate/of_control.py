@@ -101,7 +101,7 @@ OF_CONTROL = (
     Mutation(
         "an older engine puts a target back",
         "control/loading.py",
-        "        self._around.store.check()\n",
+        "        self._around.check()\n",
         "",
         test=GUARDS,
     ),

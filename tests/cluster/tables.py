@@ -8,6 +8,7 @@ and is another reader than the one that wrote.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -89,7 +90,13 @@ def notes(table: Path) -> list[Note]:
 
 def staged(data: Path) -> list[Path]:
     """Return the parts that lie in a data directory's staging folders."""
-    return [path for path in (data / "tables" / "staging").rglob("part-*") if path.is_file()]
+    # Not by `rglob`, which fails on a folder that is removed meanwhile.
+    return [
+        Path(folder, name)
+        for folder, _, names in os.walk(data / "tables" / "staging")
+        for name in names
+        if name.startswith("part-")
+    ]
 
 
 def _actions(table: Path) -> Iterator[dict[str, Any]]:

@@ -13,6 +13,8 @@ from headrace.control import copies
 from tests.postgres.servers import Database, wait_until
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from headrace.pipeline.session import Spark
 
 pytestmark = pytest.mark.spark
@@ -111,3 +113,38 @@ def test_a_table_that_is_altered_while_it_is_followed_stays_equal_to_its_source(
         wait_until(equal, PATIENCE)
         assert engine.await_ready(PATIENCE)
         assert engine.pipeline_info("orders").tables[0].baseline == 2
+
+
+@pytest.mark.meets("R23b")
+def test_changes_from_before_a_column_was_dropped_come_with_its_values(
+    database: Database, tmp_path: Path, spark: Spark
+) -> None:
+    database.execute("create table orders (id bigint primary key, status text)")
+    database.execute("insert into orders values (1, 'first')")
+    source = hr.postgres(database.dsn, name="shop")
+    given: list[tuple[int, str | None]] = []
+
+    def take(frame: DataFrame, batch: hr.FrameBatch) -> None:
+        has_it = "status" in frame.columns
+        given.extend((row["id"], row["status"] if has_it else None) for row in frame.collect())
+
+    folder = tmp_path / "changes"
+    pipelines = [
+        hr.Pipeline(source, "orders", hr.table(path=folder, format="parquet", mode="append")),
+        hr.Pipeline(source, "orders", hr.foreach_batch(take), name="given"),
+    ]
+    with hr.Engine(*pipelines, data=tmp_path / "data", spark=spark.session) as engine:
+        assert engine.await_ready(PATIENCE)
+    database.execute("insert into orders values (2, 'second')")
+    database.execute("alter table orders drop status")
+    database.execute("insert into orders values (3)")
+
+    def kept() -> list[tuple[int, str | None]]:
+        frame = spark.session.read.option("mergeSchema", "true").parquet(str(folder))
+        return sorted((row["id"], row["status"]) for row in frame.collect())
+
+    with hr.Engine(*pipelines, data=tmp_path / "data", spark=spark.session) as engine:
+        wait_until(lambda: kept() == [(1, "first"), (2, "second"), (3, None)], PATIENCE)
+        wait_until(lambda: (3, None) in given, PATIENCE)
+        assert engine.await_ready(PATIENCE)
+    assert given[:3] == [(1, "first"), (2, "second"), (3, None)]

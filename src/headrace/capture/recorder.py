@@ -347,6 +347,8 @@ class Recorder:
 
     def _take(self, log: LogWriter, changes: Changes) -> None:
         if changes.tables or not log.pending_complete:
+            if log.alters(changes):
+                self._flush(log)  # who takes columns in their turn does so between two flushes
             log.append(replace(changes, markers=self._markers + changes.markers))
             self._moved, self._markers = None, ()
             if self._first_pending is None:

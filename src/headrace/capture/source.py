@@ -203,7 +203,11 @@ class Source(Protocol):
         ...
 
     def read(self, most: int, wait: float) -> Changes | None:
-        """Return about `most` changes of whole commits, or None after `wait` seconds without."""
+        """
+        Return about `most` changes of whole commits, or None after `wait` seconds without.
+
+        Commits in other columns of a table come with the next call.
+        """
         ...
 
     def wake(self) -> None:

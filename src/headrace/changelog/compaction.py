@@ -85,6 +85,7 @@ class Compaction:
         history = self._log.history
         run: list[Step] = []
         rows = size = files = 0
+        schemas: dict[str, int] = {}
         # Somebody may begin there: a flush may end at or before it, or begin behind it.
         found = bisect_left(fences, history.lasts[at])
         fence = fences[found] if found < len(fences) else _NO_FENCE
@@ -100,6 +101,10 @@ class Compaction:
                 files += len(step.files)
                 if run and (rows > MOST_ROWS or size > MOST_BYTES or files > MOST_FILES):
                     break
+                # Who takes other columns in their turn takes them between two flushes.
+                if run and any(schemas.get(f.table, f.schema) != f.schema for f in step.files):
+                    break
+                schemas.update((file.table, file.schema) for file in step.files)
             run.append(step)
             at += 1
         while run and isinstance(run[-1], Heartbeat):

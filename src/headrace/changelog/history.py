@@ -256,7 +256,7 @@ class History:
     ) -> Iterator[tuple[Flush, list[File]]]:
         """Yield each flush with files of these tables that ends in (after, upto], with those."""
         known = [self.tables[name] for name in tables if name in self.tables]
-        runs = [_tail(each, after) for each in known]
+        runs = [tail(each, after) for each in known]
         for last, found in groupby(merge(*runs, key=_last), key=_last):
             if last > upto:
                 return
@@ -367,7 +367,8 @@ class History:
 _last = attrgetter("last")
 
 
-def _tail(known: Known, after: str) -> Iterator[Piece]:
+def tail(known: Known, after: str) -> Iterator[Piece]:
+    """Yield the flushes with files of a table that end behind a place."""
     # By number: a slice would copy what may be a hundred thousand pieces.
     at = bisect_right(known.pieces, after, key=_last)
     while at < len(known.pieces):

@@ -68,10 +68,18 @@ class Pending:
         self.complete = changes.ends
         self.markers += changes.markers
 
+    def alters(self, changes: Changes) -> bool:
+        """Whether these are in other columns than those of their tables that wait."""
+        groups = ((table.schema, self._newest(table.schema.table)) for table in changes.tables)
+        return any(group is not None and group.schema != schema for schema, group in groups)
+
+    def _newest(self, table: str) -> _Group | None:
+        return next((g for g in reversed(self._groups) if g.schema.table == table), None)
+
     def _gather(self, schema: TableSchema, rows: pa.Table) -> None:
         # The newest group of a table takes what has its schema; another schema starts a new
         # one, so that each segment has one, and the log's last one is the table's.
-        group = next((g for g in reversed(self._groups) if g.schema.table == schema.table), None)
+        group = self._newest(schema.table)
         if group is None or group.schema != schema:
             group = _Group(schema)
             self._groups.append(group)

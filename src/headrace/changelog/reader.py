@@ -8,13 +8,14 @@ was opened. Everything it answers comes from memory.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from threading import Condition, Lock
 
 import pyarrow as pa
 
+from headrace.changelog.columns import Turn, any_later, identify, in_turn, newest
 from headrace.changelog.entry import Baseline, File, Flush, Gap, Owed
 from headrace.changelog.history import Counts, History, begins
 from headrace.changelog.holding import Holds
@@ -256,32 +257,31 @@ class LogReader:
             found = self._history.markers.get(text)
             return None if found is None else Position.parse(found)
 
-    def altered(self, table: str, since: int) -> tuple[int, TableSchema] | None:
+    def columns(self, table: str, since: int, after: Position | None = None) -> Turn:
         """
-        Return the newest schema of a table, and its id, if it came after that of id `since`.
+        Return the newest schema of a table by its id; `since` where none came after that one.
 
-        One from before, in which something was read late, does not count.
+        With `after`, the one that the changes right behind it are in, and how far they are.
         """
         with self._changed:
             known = self._history.tables.get(table)
-            if known is None or known.current <= since:
-                return None
-            return known.current, known.schemas[known.current]
+            if known is None:
+                return Turn(since)
+            if after is None:
+                return newest(known, since)
+            return in_turn(self._history, known, since, str(after))
+
+    def has_later_columns(self, table: str, files: Iterable[File], since: int) -> bool:
+        """Whether some of these files of a table have columns of after the schema `since`."""
+        with self._changed:
+            known = self._history.tables.get(table)
+            return known is not None and any_later(known, files, since)
 
     def known_as(self, schema: TableSchema) -> tuple[int, TableSchema]:
-        """
-        Return the id of a schema in this log, and the schema as the log has it.
-
-        One that the log does not have is newer than all that it has.
-        """
+        """Return the id of a schema in this log, and the schema as the log has it."""
         with self._changed:
             known = self._history.tables.get(schema.table)
-            if known is None:
-                return 0, schema
-            for number in sorted(known.schemas, reverse=True):
-                if known.schemas[number] == schema and number <= known.current:
-                    return number, known.schemas[number]
-            return known.current, schema
+            return (0, schema) if known is None else identify(known, schema)
 
     def lacks(self, table: str, after: Position) -> bool:
         """Whether changes of a table that lie beyond `after` are missing, and no gap says so."""

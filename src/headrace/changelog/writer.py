@@ -184,6 +184,10 @@ class LogWriter:
         """Whether they end on a commit boundary, and may be flushed."""
         return self._pending.complete
 
+    def alters(self, changes: Changes) -> bool:
+        """Whether changes are in other columns than those of their tables that are pending."""
+        return self._pending.alters(changes)
+
     def has_baseline(self, table: str) -> bool:
         """Whether there is a baseline of the table that changes can be applied to."""
         known = self.history.tables.get(table)

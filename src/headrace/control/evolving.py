@@ -5,6 +5,9 @@ The log says so: a schema that the table did not have before. The plan is made a
 older segments are lifted to it; what becomes of the target is the target's to say, and whether
 all this is to happen by itself the pipeline's own `on_schema_change` (R23b).
 
+A target of one state takes the newest schema at once. One that keeps every change takes each in
+its turn (`columns_in_turn`): a column that is dropped is still in the changes from before.
+
 A durable target outlives the engine, and columns may change while none runs: so it is stored in
 which schema it has each table, and the next life begins there.
 """
@@ -15,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.capture.source import SourceTraits
 from headrace.changelog.evolution import differences
+from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.control.delivery import Surroundings
 from headrace.control.member import Member
@@ -72,10 +76,19 @@ class Evolving:
     def follow(self, members: Sequence[Member]) -> None:
         """Take in what changed since the last look; raise `ColumnsChanged` where that stops it."""
         for member in members:
-            found = self._around.log.altered(member.table, member.schema_id)
-            if found is not None and member.state != TableState.COMPLETE:
-                self._take(member, *found)
+            if member.state != TableState.COMPLETE:
+                self._look(member)
             self._note(member)
+
+    def _look(self, member: Member) -> None:
+        log = self._around.log
+        # What is loaded first begins with the newest, which its baseline is in.
+        in_turn = self._pipeline.target.traits.columns_in_turn and member.following
+        after = member.reached if in_turn else None
+        turn = log.columns(member.table, member.schema_id, after)
+        if turn.schema > member.schema_id:
+            self._take(member, turn.schema, log.schema(member.table, turn.schema))
+        member.columns_until = None if turn.until is None else Position.parse(turn.until)
 
     def _note(self, member: Member) -> None:
         """Store the columns of a table before rows are given in them."""

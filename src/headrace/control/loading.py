@@ -68,11 +68,16 @@ class Loads:
                 self._around.ask_baseline(member.table, member.newer_than)
             else:
                 found = found or (member, baseline)
-        if found is not None and not found[0].altered(log):
-            # After all are asked for: they are copied while this one is loaded. Of one that was
-            # altered since this step began the columns are followed first.
-            self._load(*found)
-        return found is not None
+        if found is None:
+            return False
+        member, baseline = found
+        if not member.knows(log, baseline.files):
+            # Its columns are followed first: in the next step, or in turn, behind the changes
+            # from before, which then come first.
+            return not member.following
+        # After all are asked for: they are copied while this one is loaded.
+        self._load(member, baseline)
+        return True
 
     def _load(self, member: Member, baseline: Baseline) -> None:
         number = baseline.baseline
@@ -133,7 +138,7 @@ class Loads:
             )
             if batch is None:
                 load.reached = goal  # nothing of anybody lies between
-            elif not member.altered(self._around.log):
+            elif member.knows(self._around.log, batch.files):
                 # Otherwise since this step began: its columns are followed first.
                 self._delivery.catch_up(member, load, batch)
         return worked

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.changelog.entry import Owed
+from headrace.changelog.entry import File, Owed
 from headrace.changelog.log import LogReader
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
@@ -69,7 +69,10 @@ class Member:
 
     stored: Position = ORIGIN
     schema_id: int = 0
-    """The log's newest schema when this pipeline last looked at its columns."""
+    """The log's schema that this pipeline has followed its columns to."""
+
+    columns_until: Position | None = None
+    """How far changes were in these columns, when it last looked; None: as far as there were."""
 
     @property
     def following(self) -> bool:
@@ -91,9 +94,9 @@ class Member:
         """A batch's rows of this table, where it has none: it only moves the position."""
         return result_schema(self.output).empty_table()
 
-    def altered(self, log: LogReader) -> bool:
-        """Whether changes may come in columns that this pipeline has not followed yet."""
-        return log.altered(self.table, self.schema_id) is not None
+    def knows(self, log: LogReader, files: Sequence[File]) -> bool:
+        """Whether these files have only columns that this pipeline has followed."""
+        return not log.has_later_columns(self.table, files, self.schema_id)
 
     def behind_a_gap(self, log: LogReader) -> bool:
         """Whether what the target holds cannot go on with what the log has."""

@@ -136,10 +136,8 @@ def _taken(log: LogReader, pipeline: Pipeline) -> dict[TableName, TableSchema]:
     """Return the tables of a pipeline with the newest columns that the log knows of them."""
     for name in pipeline.tables:
         log.schema(name)
-    known = {}
-    for name in log.tables():
-        altered = log.altered(name, 0)
-        known[name] = log.schema(name) if altered is None else altered[1]
+    # A table of which all was read late has no newest one, but a last one.
+    known = {name: log.schema(name, log.columns(name, 0).schema or None) for name in log.tables()}
     return own_tables(pipeline, known)
 
 

@@ -432,13 +432,16 @@ class PipelineRun:
         taking = [member for member in following if member.reached == start]
         # One that begins further on is waited for, so that from there all go together.
         ahead = min((m.reached for m in following if m.reached > start), default=None)
+        # And none goes beyond the columns that it is told in.
+        turns = [until for m in taking if (until := m.columns_until) is not None]
+        ahead = min([*turns, *([] if ahead is None else [ahead])], default=None)
         batch = self.delivery.next_batch(taking, start, ahead, self._most_rows)
         if batch is None:
             return False
         log = self._around.log
         if self.pipeline.mode == "changes" and any(m.owes(log) for m in taking):
             return True  # since this step began: it must not go past what is missing
-        if any(member.altered(log) for member in taking):
+        if not all(member.knows(log, batch.files_of(member.table)) for member in taking):
             return True  # the same: values of columns that it does not know would be left out
         if batch.files:
             self.delivery.deliver(taking, start, batch)

@@ -85,7 +85,9 @@ class ForeachBatch:
 
     @property
     def traits(self) -> TargetTraits:
-        return TargetTraits("foreach-batch", durable=True, keyed=False, transactional=False)
+        return TargetTraits(
+            "foreach-batch", durable=True, keyed=False, transactional=False, columns_in_turn=True
+        )
 
     def check(self, tables: Mapping[TableName, TableSchema]) -> None:
         for table, schema in tables.items():

@@ -142,7 +142,12 @@ class RowTarget(ABC):
     @property
     def traits(self) -> TargetTraits:
         name = type(self).__name__
-        return TargetTraits(type=name, durable=self.is_durable(), transactional=False)
+        return TargetTraits(
+            type=name,
+            durable=self.is_durable(),
+            transactional=False,
+            columns_in_turn=True,
+        )
 
     def check(self, tables: Mapping[TableName, TableSchema]) -> None:
         if len(tables) != 1:

@@ -41,6 +41,14 @@ class TargetTraits:
     every_change: bool = False
     """Keeps what was: a batch also has what a truncate empties, and each truncate as a row."""
 
+    columns_in_turn: bool = False
+    """
+    Is told of other columns when their turn comes, behind all changes from before.
+
+    Otherwise at once: changes are then told in the newest, without the values of a column that
+    was dropped since.
+    """
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:

@@ -334,7 +334,7 @@ class MemorySource:
         # Commits are numbered without gaps, so a number is also a place in the list.
         for commit in self._history[self._at.commit :]:
             rest = commit.changes[self._part :]
-            if taken and len(taken) + len(rest) > most:
+            if taken and (len(taken) + len(rest) > most or _alters(taken, rest)):
                 break
             if len(rest) > most:
                 taken, ends = rest[:most], False
@@ -468,6 +468,14 @@ class MemoryCopy:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _alters(
+    taken: Sequence[tuple[TableSchema, Change]], rest: Sequence[tuple[TableSchema, Change]]
+) -> bool:
+    """Whether a commit is in other columns of a table than what was taken before."""
+    known = {schema.table: schema for schema, _ in taken}
+    return any(known.get(schema.table, schema) != schema for schema, _ in rest)
 
 
 def _by_table(changes: Sequence[tuple[TableSchema, Change]]) -> list[TableChanges]:

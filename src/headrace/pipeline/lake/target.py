@@ -12,6 +12,7 @@ own. Plain Parquet has `append` alone, and a file a batch.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -118,6 +119,7 @@ class TableTarget:
             keyed=options.mode != "append",
             transactional=options.format.transactional,
             every_change=options.mode != "merge",
+            columns_in_turn=options.mode != "merge",
         )
 
     def spark_needs(self) -> Mapping[str, str]:
@@ -270,7 +272,7 @@ def table(
     *,
     format: str = "delta",
     mode: str = "merge",
-    path: str | None = None,
+    path: str | os.PathLike[str] | None = None,
     key: Sequence[str] | None = None,
     adopt: bool = False,
     compact_every: int = COMPACT_EVERY,
@@ -290,16 +292,17 @@ def table(
     `staged_from` rows or more are prepared by executors, and do not come to the driver.
     """
     found, kept = chosen(format, mode)
-    check_name(name, path)
+    folder = None if path is None else os.fspath(path)
+    check_name(name, folder)
     if not found.transactional:
-        check_plain(path, adopt=adopt)
-    check_place(found, name, path)
+        check_plain(folder, adopt=adopt)
+    check_place(found, name, folder)
     if compact_every < 0:
         raise BadTable("compact_every is a number of commits, or 0", compact_every=compact_every)
     return TableTarget(
         TableOptions(
             name,
-            path,
+            folder,
             found,
             kept,
             tuple(key) if key else None,

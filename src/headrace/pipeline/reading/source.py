@@ -69,9 +69,7 @@ class HeadraceSource(DataSource):
         data, source = located(options, options.wait)
         log = opened(data, source)
         known_table(log, options.table, options.wait)
-        newest = log.altered(options.table, 0)
-        assert newest is not None
-        return Place(data, source, newest[0]), log
+        return Place(data, source, log.columns(options.table, 0).schema), log
 
     def _placed(self, schema: t.StructType) -> Place:
         """Return which version of the table a frame shows; of a catalog's, by its columns."""

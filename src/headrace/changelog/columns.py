@@ -1,0 +1,69 @@
+"""
+In which columns a table's changes are told.
+
+A schema holds from the first flush that has changes in it. Who keeps a table as it is now takes
+the newest at once; who keeps, or passes on, what was takes each in its turn, or the values of a
+column that was dropped later would be missing from the changes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from headrace.changelog.entry import File
+from headrace.changelog.history import History, Known, tail
+from headrace.changelog.schema import TableSchema
+
+
+class Turn(NamedTuple):
+    """Whose turn it is behind a place."""
+
+    schema: int
+    """The schema by its id."""
+
+    until: str | None = None
+    """The last place before changes come in a later one; None: none have come."""
+
+
+def newest(known: Known, since: int) -> Turn:
+    """Return the newest schema, which all changes can be told in, however old they are."""
+    # One from before, in which something was read late, does not count.
+    return Turn(max(since, known.current))
+
+
+def in_turn(history: History, known: Known, since: int, after: str) -> Turn:
+    """
+    Return the schema of the changes right behind `after`, where that of id `since` is known.
+
+    A flush with changes in several is told in the latest of them. The newest schema has its
+    turn where no changes follow.
+    """
+    if known.current <= since:
+        return Turn(since)
+    schema, begun = since, False
+    for piece in tail(known, after):
+        latest = min(known.current, max(known.rank(file.schema) for file in piece.files))
+        if latest > schema and begun:
+            return Turn(schema, history.lasts[history.step_of(piece.flush) - 1])
+        schema, begun = max(schema, latest), True
+    return Turn(schema if begun else known.current)
+
+
+def any_later(known: Known, files: Iterable[File], since: int) -> bool:
+    """Whether one of these files has columns that came after the schema of id `since`."""
+    if known.current <= since:
+        return False
+    return any(min(known.current, known.rank(file.schema)) > since for file in files)
+
+
+def identify(known: Known, schema: TableSchema) -> tuple[int, TableSchema]:
+    """
+    Return the id of a schema in this log, and the schema as the log has it.
+
+    One that the log does not have is newer than all that it has.
+    """
+    for number in sorted(known.schemas, reverse=True):
+        if known.schemas[number] == schema and number <= known.current:
+            return number, known.schemas[number]
+    return known.current, schema

@@ -1,0 +1,104 @@
+"""Which columns changes are told in, newest or in turn; and that merging keeps turns apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.changelog import compaction as module
+from headrace.changelog.columns import Turn
+from headrace.changelog.compaction import Compaction
+from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.position import ORIGIN, Position
+from headrace.storage.files import Files
+from tests.changelog.log_making import At, begun, changes, commits, files_on, insert, reading, table
+
+pytestmark = pytest.mark.meets("R23b")
+
+WIDE = table(id="int64", name="text", more="text")
+NARROW = table(id="int64")
+
+
+@pytest.fixture
+def files() -> Files:
+    return files_on()
+
+
+def at(commit: int) -> Position:
+    return Position(1, commit, 0)
+
+
+def turns(log: LogReader, since: int, after: Position) -> list[Turn]:
+    """Follow the columns from turn to turn."""
+    found = [log.columns("orders", since, after)]
+    while (until := found[-1].until) is not None:
+        found.append(log.columns("orders", found[-1].schema, Position.parse(until)))
+    return found
+
+
+def altered(log: LogWriter) -> None:
+    """Two flushes in each of three schemas, and one of nothing of ours in between."""
+    for number in (1, 2):
+        log.append(commits(number))
+        log.flush()
+    for number in (3, 4):
+        log.append(changes([insert(number)], WIDE))
+        log.flush()
+    log.heartbeat(At(5))
+    for number in (6, 7):
+        log.append(changes([insert(number)], NARROW))
+        log.flush()
+
+
+def test_turns_end_where_the_step_before_other_columns_ends(files: Files) -> None:
+    writer = begun(files)
+    altered(writer)
+    log = reading(files)
+    assert turns(log, 0, ORIGIN) == [
+        Turn(1, str(at(2))),
+        Turn(2, str(Position(1, 5))),
+        Turn(3),
+    ]
+    assert log.columns("orders", 1, at(1)) == Turn(1, str(at(2)))
+    assert log.columns("orders", 1, at(2)) == Turn(2, str(Position(1, 5)))
+    assert log.columns("orders", 2, at(7)) == Turn(3)
+    assert log.columns("orders", 1) == Turn(3), "the newest, for who does not care for turns"
+    assert log.columns("orders", 3, at(1)) == Turn(3), "nobody goes back"
+    assert log.columns("unheard_of", 0, at(1)) == Turn(0)
+
+
+def test_who_is_behind_no_change_has_the_newest_columns(files: Files) -> None:
+    writer = begun(files)
+    log = reading(files)
+    writer.append(commits(1))
+    writer.flush()
+    writer.baseline(WIDE).finish(1, 1)
+    log.refresh()
+    assert log.columns("orders", 1, ORIGIN) == Turn(1), "a change in the first ones is to come"
+    assert log.columns("orders", 1, at(1)) == Turn(2)
+
+
+def test_files_tell_whether_their_columns_are_known(files: Files) -> None:
+    writer = begun(files)
+    altered(writer)
+    log = reading(files)
+    batch = log.next_batch("orders", ORIGIN, 100)
+    assert batch is not None
+    for since, known in ((0, 0), (1, 2), (2, 4), (3, 6)):
+        for count in range(7):
+            later = log.has_later_columns("orders", batch.files[:count], since)
+            assert later == (count > known)
+    assert not log.has_later_columns("unheard_of", batch.files, 0)
+
+
+def test_flushes_in_other_columns_are_not_merged_into_one(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEAST_FLUSHES", 2)
+    writer = begun(files)
+    altered(writer)
+    merging = Compaction(writer)
+    while merging.advance(writer.end, ()) is not None:
+        pass
+    log = reading(files)
+    assert len(log.next_batch("orders", ORIGIN, 100).files) == 3  # type: ignore[union-attr]
+    assert [turn.schema for turn in turns(log, 0, ORIGIN)] == [1, 2, 3]

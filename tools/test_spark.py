@@ -25,7 +25,7 @@ RELEASES = {"4.1": "4.1.4", "4.2": "4.2.1", "4.3": "4.3.0"}
 
 EXTRAS = "connect,pipelines"
 CACHE = ROOT / ".cache"
-MARKED = "spark and not cluster"
+MARKED = "spark and not cluster and not s3"
 
 _LENIENT = {"4.1.4": ("-W", "ignore:unclosed <socket.socket:ResourceWarning")}
 """What pytest is told besides: PySpark 4.1 leaves closing its sockets to the garbage collector."""

@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import headrace as hr
+from headrace.pipeline.lake import table
 from headrace.pipeline.session import Spark
 from tests.pipeline.lake.kinds import Kind
 from tests.pipeline.lake.stories import Place, story
@@ -147,6 +149,17 @@ def all_modes_together_tell_the_same(place: Place) -> None:
 @story
 def all_modes_tell_the_same_where_executors_prepare(place: Place) -> None:
     tell_all_modes(place, staged_from=1)
+    check_nothing_is_left_of_batches(place)
+
+
+@story
+def all_modes_tell_the_same_where_rows_come_by_a_file(place: Place) -> None:
+    with patch.multiple(table, _JOINED_BY_FILE=1, _ADDED_BY_FILE=1):
+        tell_all_modes(place)
+    check_nothing_is_left_of_batches(place)
+
+
+def check_nothing_is_left_of_batches(place: Place) -> None:
     check_versions(place.kind, place.spark, place.folder / "lake" / "merge")
     left = [path for path in (place.folder / "data/tables/staging").rglob("*") if path.is_file()]
     assert left == []

@@ -22,6 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
@@ -69,6 +70,14 @@ if TYPE_CHECKING:
 _log = logger(__name__)
 _ENDS = (VALID[1][0], VALID[3][0])
 
+_JOINED_BY_FILE = 1_000
+_ADDED_BY_FILE = 20_000
+"""
+From so many rows on, Spark is given a file to read in place of the rows themselves.
+
+It knows how large that is, reads of it what it needs, and a MERGE reads its rows twice.
+"""
+
 
 class LakeTable:
     """One table in a format that keeps our notes. For the thread that writes."""
@@ -103,6 +112,8 @@ class LakeTable:
         self._other: Note | None = None
         """The newest commit that another life made while this one was at work."""
         self._commits = 0
+        self._filed = False
+        """Whether rows of a batch lie in a file."""
         self._unknown = True
         """Whether it must be read back before anything else."""
         self.ours = False
@@ -165,8 +176,9 @@ class LakeTable:
                 make = {"merge": self._merge, "append": self._append, "history": self._keep}
                 commit = make[self.shape.mode](batch, rows, emptied)
             self._commit(commit, batch.last, batch.id)
-            if staged:
+            if staged or self._filed:
                 self._parts_folder.clear()
+                self._filed = False
             self._tidy()
         return self.position
 
@@ -266,6 +278,17 @@ class LakeTable:
         """Return rows of Arrow as a frame of this writer's session."""
         return self._sessions.frame(rows)
 
+    def _frame_of_many(self, rows: pa.Table, by_file: int) -> DataFrame:
+        """Return rows that a commit takes; from so many on by way of a file."""
+        if rows.num_rows < by_file:
+            return self.frame_of(rows)
+        self._filed = True
+        name = f"{uuid.uuid4().hex}.parquet"
+        with self._parts_folder.writing(name) as file:
+            pq.write_table(rows, file, compression="zstd")
+        columns = [(each.name, each.type) for each in rows.schema]
+        return self._sessions.read(columns, [self._parts_folder.path(name)])
+
     # -- inside ---------------------------------------------------------------------------
 
     def _table(self) -> Commits:
@@ -293,10 +316,11 @@ class LakeTable:
         found = net(rows, shape.schema, shape.key)
         if emptied is not None:
             # One commit: all rows are gone, and those that came since are there.
-            frame = self._named(self.frame_of(upserts(found, shape)))
-            return partial(table.empty, frame)
+            frame = self._frame_of_many(upserts(found, shape), _ADDED_BY_FILE)
+            return partial(table.empty, self._named(frame))
         statement = self._merging(table, bounds(found.rows, shape.schema, shape.key))
-        return partial(table.merge, statement, self.frame_of(net_rows(found, shape)))
+        frame = self._frame_of_many(net_rows(found, shape), _JOINED_BY_FILE)
+        return partial(table.merge, statement, frame)
 
     def _merging(self, table: Commits, within: Mapping[str, tuple[int, int]]) -> str:
         return merge_rows(table.table, self.shape.names, self.shape.key, within)
@@ -305,7 +329,8 @@ class LakeTable:
         self, batch: Batch, rows: pa.Table, emptied: Position | None
     ) -> Callable[[Note], bool]:
         told = told_rows(rows, self.shape, batch.epoch, emptied, self.time())
-        return partial(self._table().append, self._named(self.frame_of(told)))
+        frame = self._frame_of_many(told, _ADDED_BY_FILE)
+        return partial(self._table().append, self._named(frame))
 
     def _keep(
         self, batch: Batch, rows: pa.Table, emptied: Position | None
@@ -317,7 +342,7 @@ class LakeTable:
         told = history_rows(found, shape, batch.epoch, emptied=first.place if first else None)
         within = bounds(found.rows, shape.schema, shape.key)
         keeping = self._keeping(table, within, first.told(batch.epoch) if first else None)
-        return partial(table.merge, keeping, self.frame_of(told))
+        return partial(table.merge, keeping, self._frame_of_many(told, _JOINED_BY_FILE))
 
     def _keeping(
         self,

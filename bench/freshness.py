@@ -18,7 +18,6 @@ import sqlite3
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -32,10 +31,10 @@ import pyarrow.parquet as pq
 
 from bench.freshness_writer import CHANGES
 from bench.harness import Result, Rounds, ratio_at_most
+from bench.session import delta_session
 from headrace.capture.sqlite.source import sqlite
 from headrace.control.engine import Engine
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.lake.formats import DELTA, needs
 from headrace.pipeline.lake.target import COMPACT_EVERY, table
 
 if TYPE_CHECKING:
@@ -68,19 +67,12 @@ FULL, QUICK = Size(1_000_000, 60, 3), Size(100_000, 20, 2)
 
 def run(*, quick: bool) -> list[Result]:
     """Measure with the compaction that is the default, and without any."""
-    from headrace.pipeline.session import start_session
-
     size = QUICK if quick else FULL
-    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    spark = start_session(folder / "spark", conf=needs(DELTA))
-    try:
+    with delta_session() as (spark, folder):
         return [
             _measured("table.freshness.p50", COMPACT_EVERY, spark, folder / "compacted", size),
             _measured("table.freshness.not_compacted.p50", 0, spark, folder / "plain", size),
         ]
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _measured(name: str, compact_every: int, spark: Spark, folder: Path, size: Size) -> Result:

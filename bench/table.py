@@ -9,8 +9,6 @@ log before every commit, so an append is held against a numbered `df.write` as w
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.harness import Result, Rounds, ratio_at_least
+from bench.session import delta_session
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.pipeline.lake.formats import DELTA, needs
 from headrace.pipeline.lake.memory import LakeHome
 from headrace.pipeline.lake.target import TableTarget, table
 from headrace.pipeline.result import result_schema
@@ -66,16 +64,9 @@ FULL, QUICK = Size(1_000_000, 100_000, 5), Size(100_000, 20_000, 2)
 
 def run(*, quick: bool) -> list[Result]:
     """Measure commits of `merge` and `append`."""
-    from headrace.pipeline.session import start_session
-
     size = QUICK if quick else FULL
-    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    spark = start_session(folder / "spark", conf=needs(DELTA))
-    try:
+    with delta_session() as (spark, folder):
         return [_merge(spark, folder, size), *_append(spark, folder, size)]
-    finally:
-        spark.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _merge(spark: Spark, folder: Path, size: Size) -> Result:

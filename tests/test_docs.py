@@ -30,7 +30,7 @@ FENCE = re.compile(
 NOT_RUN = re.compile(r"<!-- not run: \S.*-->")
 """Stands before a Python block that is no program, with the reason."""
 
-ON_SPARK = re.compile(r"<!-- on Spark (?P<version>\d+\.\d+) -->")
+ON_SPARK = re.compile(r"<!-- on Spark (?P<version>\d+\.\d+)(?P<later> and later)? -->")
 """Stands on a page whose programs need that version."""
 
 
@@ -68,9 +68,13 @@ def tracked() -> list[Path]:
 @pytest.mark.spark
 @pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p, "python"))], ids=name)
 def test_the_programs_on_a_page_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
-    named = ON_SPARK.search(page.read_text())
-    if named and not metadata.version("pyspark").startswith(f"{named['version']}."):
-        pytest.skip(f"its programs are for Spark {named['version']}")
+    if named := ON_SPARK.search(page.read_text()):
+        here, there = (
+            [int(part) for part in text.split(".")[:2]]
+            for text in (metadata.version("pyspark"), named["version"])
+        )
+        if here < there or (here > there and not named["later"]):
+            pytest.skip(f"its programs are for Spark {named['version']}{named['later'] or ''}")
     program = tmp_path / "page.py"
     program.write_text("\n".join(blocks(page, "python")))
     # In a process of its own, as a reader would: it starts and stops its own Spark.

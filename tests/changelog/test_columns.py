@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.changelog import columns
 from headrace.changelog import compaction as module
 from headrace.changelog.columns import Turn
 from headrace.changelog.compaction import Compaction
 from headrace.changelog.log import LogReader, LogWriter
 from headrace.changelog.position import ORIGIN, Position
 from headrace.storage.files import Files
-from tests.changelog.log_making import At, begun, changes, commits, files_on, insert, reading, table
+from tests.changelog.log_making import (
+    At,
+    begun,
+    changes,
+    commits,
+    files_on,
+    insert,
+    reading,
+    row_table,
+    table,
+)
 
 pytestmark = pytest.mark.meets("R23b")
 
@@ -60,21 +71,45 @@ def test_turns_end_where_the_step_before_other_columns_ends(files: Files) -> Non
     ]
     assert log.columns("orders", 1, at(1)) == Turn(1, str(at(2)))
     assert log.columns("orders", 1, at(2)) == Turn(2, str(Position(1, 5)))
-    assert log.columns("orders", 2, at(7)) == Turn(3)
+    assert log.columns("orders", 3, at(7)) == Turn(3)
     assert log.columns("orders", 1) == Turn(3), "the newest, for who does not care for turns"
     assert log.columns("orders", 3, at(1)) == Turn(3), "nobody goes back"
     assert log.columns("unheard_of", 0, at(1)) == Turn(0)
 
 
-def test_who_is_behind_no_change_has_the_newest_columns(files: Files) -> None:
+def test_who_has_passed_a_baseline_has_its_columns(files: Files) -> None:
     writer = begun(files)
     log = reading(files)
     writer.append(commits(1))
     writer.flush()
-    writer.baseline(WIDE).finish(1, 1)
+    copy = writer.baseline(WIDE)
     log.refresh()
-    assert log.columns("orders", 1, ORIGIN) == Turn(1), "a change in the first ones is to come"
-    assert log.columns("orders", 1, at(1)) == Turn(2)
+    assert log.columns("orders", 1) == Turn(2)
+    assert log.columns("orders", 1, at(1)) == Turn(1), "more in the first ones may be to come"
+    copy.write(row_table(WIDE, {"id": 1, "name": "a", "more": "b"}))
+    copy.finish(1, 2)
+    log.refresh()
+    assert log.columns("orders", 1, ORIGIN) == Turn(1)
+    assert log.columns("orders", 1, at(1)) == Turn(1)
+    assert log.columns("orders", 1, at(2)) == Turn(2)
+
+
+def test_of_a_long_backlog_no_more_is_looked_at_than_a_batch_has(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "_LOOKED_AT", 2)
+    writer = begun(files)
+    for number in range(1, 6):
+        writer.append(commits(number))
+        writer.flush()
+    writer.append(changes([insert(6)], WIDE))
+    writer.flush()
+    assert turns(reading(files), 1, ORIGIN) == [
+        Turn(1, str(at(2))),
+        Turn(1, str(at(4))),
+        Turn(1, str(at(5))),
+        Turn(2),
+    ]
 
 
 def test_files_tell_whether_their_columns_are_known(files: Files) -> None:

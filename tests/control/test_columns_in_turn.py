@@ -7,9 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.capture import recorder
+from headrace.capture.wire import TakeBaseline
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.control.run import IDLE
+from headrace.errors import SourceUnreachable
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from headrace.targets.target import Batch, SchemaAnswer
@@ -183,3 +186,107 @@ def test_tables_of_one_target_have_their_turns_in_one_order(
     assert target.written == {"orders": orders, "items": items}
     assert not target.disk.duplicates()
     assert live.reached == world.log.end
+
+
+@pytest.mark.parametrize("kind", [Told, Kept])
+def test_a_copy_that_begins_before_older_changes_are_read_says_nothing_of_their_columns(
+    kind: type[Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = kind("continue")
+    world = World(target)
+    given: list[Row] = [{"id": key, "status": f"s{key}"} for key in (4, 5, 6)]
+    for row in given:
+        world.source.emit_insert("orders", dict(row))
+    world.source.drop_column("orders", "status")
+    world.source.emit_insert("orders", {"id": 7})
+    monkeypatch.setattr(recorder, "READ_ROWS", 1)
+    world.source.inject_error(SourceUnreachable("gone"))
+    world.recorder.step([], 0)
+    world.recorder._retry_at = 0
+    world.recorder.step([], 0)
+    world.recorder.step([TakeBaseline("orders")], 0)
+    for _ in range(10):
+        world.settle(world.live)
+        world.flush()
+    world.settle(world.live)
+    assert target.seen[-4:] == [*given, {"id": 7}]
+
+
+def test_one_that_is_built_again_follows_what_is_read_after_its_start_in_turn() -> None:
+    world = World(Told("continue"))
+    given: list[Row] = [{"id": 4, "status": "s4"}, {"id": 5}]
+    world.source.emit_insert("orders", dict(given[0]))
+    world.source.drop_column("orders", "status")
+    target = Told("continue")
+    live = world.run(Pipeline(world.source, "orders", target))
+    world.settle(live)
+    assert len(target.seen) == 3
+    world.source.emit_insert("orders", dict(given[1]))
+    for _ in range(2):
+        world.flush()
+        world.settle(live)
+    assert target.seen[-2:] == given
+    assert target.told == ["id"]
+
+
+def test_a_commit_too_large_for_one_part_is_not_flushed_with_what_was_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = Writing(transactional=True)
+    world = Stepping(("orders", "items"))
+    live = world.run(Pipeline(world.source, tables=("orders", "items"), target=target))
+    world.settle(live)
+    monkeypatch.setattr(recorder, "READ_ROWS", 2)
+    world.source.emit_insert("orders", {"id": 1, "status": "a"})
+    world.source.drop_column("orders", "status")
+    with world.source.transaction():
+        for key in range(1, 4):
+            world.source.emit_insert("items", {"id": key, "status": "i"})
+        world.source.emit_insert("orders", {"id": 2})
+    for _ in range(4):
+        world.recorder.step([], 0)
+    world.flush()
+    world.settle(live)
+    assert target.written["orders"] == [{"id": 1, "status": "a"}, {"id": 2}]
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_one_that_began_before_its_table_was_known_takes_all_columns_in_turn(
+    described: bool,
+) -> None:
+    world = Stepping()
+    live = world.run(Pipeline(world.source, "orders", Kept("continue"), mode="changes"))
+    world.settle(live)
+    live.close()
+    given = [emit(world, 4, status="s4")]
+    world.source.drop_column("orders", "status")
+    if not described:
+        given.append(emit(world, 5))
+    target = Kept("continue")
+    live = world.run(Pipeline(world.source, "orders", target, mode="changes"))
+    world.settle(live)
+    if described:
+        given.append(emit(world, 5))
+        world.settle(live)
+    assert target.seen == given
+
+
+def test_a_table_that_waits_for_its_turn_does_not_keep_another_from_being_loaded() -> None:
+    target = Writing(transactional=True)
+    world = Stepping(("orders", "items"))
+    live = world.run(Pipeline(world.source, tables=("orders", "items"), target=target))
+    world.settle(live)
+    for table in ("orders", "items"):
+        live.ask_reload(table, 2)
+    live.step()
+    world.asked.clear()
+    emit(world, 1, status="a")
+    world.source.drop_column("orders", "status")
+    emit(world, 2)
+    for table in ("orders", "items"):
+        world.take_baseline(table)
+    loads = target.calls["load"]
+    live.step()
+    assert target.calls["load"] == loads + 1
+    world.settle(live)
+    assert live.ready

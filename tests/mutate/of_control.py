@@ -109,15 +109,15 @@ OF_CONTROL = (
     Mutation(
         "a flush has changes in the columns of before and of after",
         "capture/recorder.py",
-        "            if log.alters(changes):\n",
-        "            if changes is None:\n",
+        "            if log.alters(changes) or not changes.ends:",
+        "            if not changes.ends:",
         test=IN_TURN,
     ),
     Mutation(
         "a reload waits for columns whose turn it keeps from coming",
         "control/loading.py",
-        "            return not member.following\n",
-        "            return True\n",
+        "            elif not member.following or member.knows(log, baseline.files):\n",
+        "            else:\n",
         test=IN_TURN,
     ),
     Mutation(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import NoJava
-from headrace.pipeline.java import find_java, packaged_home
+from headrace.pipeline.java import find_java, newest_for, packaged_home
 
 MODULES = "java.base java.sql"
 
@@ -73,6 +73,23 @@ def test_without_any_fit_java_all_that_was_found_is_named(tmp_path: Path) -> Non
     assert f"Java 11 at {old / 'bin' / 'java'}" in caught.value.message
     with pytest.raises(NoJava, match="none at all"):
         find_java({}, packaged=none_packaged, ask=nothing)
+
+
+@pytest.mark.parametrize("where", ["JAVA_HOME", "PATH", "packaged"])
+def test_a_java_too_new_for_the_spark_that_is_installed_is_refused(
+    tmp_path: Path, where: str
+) -> None:
+    new = made(tmp_path / "new", "25.0.2")
+    environ = {"JAVA_HOME": str(new), "PATH": str(new / "bin")}
+    with pytest.raises(NoJava, match="Java 25") as caught:
+        find_java(
+            {where: environ[where]} if where in environ else {},
+            packaged=lambda: str(new) if where == "packaged" else None,
+            ask=nothing,
+            newest=newest_for("4.1.4"),
+        )
+    assert "a Java 17 or 21," in caught.value.remedy
+    assert newest_for("4.2.1") >= newest_for("4.3.0") > 25
 
 
 def test_a_link_to_a_java_leads_to_its_home(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from headrace.pipeline.java import find_java
+from tests.support.strict import STRICT
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
@@ -134,7 +135,7 @@ ours.stop()
 def run_alone(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     java = find_java(os.environ)
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program, str(folder / "data")],
+        [sys.executable, *STRICT, "-c", program, str(folder / "data")],
         cwd=folder,
         env={
             "HOME": str(folder),

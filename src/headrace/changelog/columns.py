@@ -15,6 +15,9 @@ from headrace.changelog.entry import File
 from headrace.changelog.history import History, Known, tail
 from headrace.changelog.schema import TableSchema
 
+_LOOKED_AT = 64
+"""Flushes that a turn is looked for in: a batch has no more, and a backlog may have many."""
+
 
 class Turn(NamedTuple):
     """Whose turn it is behind a place."""
@@ -36,18 +39,33 @@ def in_turn(history: History, known: Known, since: int, after: str) -> Turn:
     """
     Return the schema of the changes right behind `after`, where that of id `since` is known.
 
-    A flush with changes in several is told in the latest of them. The newest schema has its
-    turn where no changes follow.
+    A flush with changes in several is told in the latest of them.
     """
     if known.current <= since:
         return Turn(since)
-    schema, begun = since, False
+    schema, looked_at = since, 0
     for piece in tail(known, after):
         latest = min(known.current, max(known.rank(file.schema) for file in piece.files))
-        if latest > schema and begun:
+        if looked_at == _LOOKED_AT or (looked_at and latest > schema):
             return Turn(schema, history.lasts[history.step_of(piece.flush) - 1])
-        schema, begun = max(schema, latest), True
-    return Turn(schema if begun else known.current)
+        schema, looked_at = max(schema, latest), looked_at + 1
+    return Turn(schema if looked_at else _passed(known, since, after))
+
+
+def _passed(known: Known, since: int, after: str) -> int:
+    """
+    Return the latest columns that no change from before can follow: of baselines before `after`.
+
+    A schema that was only entered says nothing: it is when a copy begins, and changes of before
+    may be still to be read.
+    """
+    ranks = (
+        min(known.current, known.rank(file.schema))
+        for baseline in known.baselines.values()
+        if baseline.last <= after
+        for file in baseline.files
+    )
+    return max((since, *ranks))
 
 
 def any_later(known: Known, files: Iterable[File], since: int) -> bool:

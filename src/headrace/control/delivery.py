@@ -115,7 +115,7 @@ class Delivery:
         self._keyed, self._every_change = traits.keyed, traits.every_change
         self.tried = ORIGIN
         """How far a durable target may be: a write whose answer was lost may have been done."""
-        self.overtaken = False
+        self.letters_stale = False
         """Whether an engine before this one wrote letters, not knowing that it is (R31)."""
         self._intent: Intent | None = None
         self._letters: Letters | None = None
@@ -152,11 +152,11 @@ class Delivery:
 
     def reopen_letters(self) -> None:
         """Read letters that another engine wrote; raise where that is the later one."""
-        if self.overtaken:
+        if self.letters_stale:
             around = self._around
             around.check()
             self._letters = Letters.open(around.files, self.name, around.wall)
-            self.overtaken = False
+            self.letters_stale = False
 
     # -- a baseline -----------------------------------------------------------------------
 

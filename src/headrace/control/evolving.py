@@ -57,10 +57,20 @@ class Evolving:
         """Of each table of a durable target the schema that is stored."""
 
     def recall(self, member: Member) -> None:
-        """Put a durable target's table back to the columns it has there, if these are others."""
-        log = self._around.log
-        known = self._around.store.columns(self._name, member.table)
-        if known is None or not self._pipeline.target.traits.durable:
+        """
+        Put a durable target's table back to the columns it has there, if these are others.
+
+        One that takes them in turn begins with the log's, not with those that the source has by
+        now: changes from before may be still to be read.
+        """
+        log, traits = self._around.log, self._pipeline.target.traits
+        known = self._around.store.columns(self._name, member.table) if traits.durable else None
+        if known is None and traits.columns_in_turn:
+            known = member.schema_id or None
+        if known is None:
+            return
+        if known == 0:
+            member.schema_id = 0  # the log had none of it: the first that comes has its turn
             return
         try:
             schema = log.schema(member.table, known)

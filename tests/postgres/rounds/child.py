@@ -1,15 +1,13 @@
 """
 The engine of a round, in a process that can be killed.
 
-Says `started`, then answers commands: `streaming` with `done` once the recorder reads, or after
-a while; `settle LSN` with `settled` once both targets
-have come that far, nothing is being loaded and all is well; `reload T`, `pause P` and
-`resume P` with `done`; `rows` with the rows in memory as JSON; `stop` with `stopped`.
+Answers commands: `streaming` with `done` once the recorder reads, or after a while; `settle LSN`
+with `settled` once both targets have come that far, nothing is being loaded and all is well;
+`reload T`, `pause P` and `resume P` with `done`; `rows` with the rows in memory as JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -23,9 +21,9 @@ from headrace.changelog.entry import File
 from headrace.changelog.schema import TableName
 from headrace.control.engine import Engine
 from headrace.control.states import TableState
-from headrace.errors import HeadraceError
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
+from tests.rounds.child import main
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileLoading, FileTarget
 from tests.support.shop import await_that
@@ -64,7 +62,7 @@ class QuickLoading(FileLoading):
 class EngineProcess:
     """The engine, its targets, and the answers to commands."""
 
-    def __init__(self, folder: Path, dsn: str, tables: Sequence[str], *, shared: bool) -> None:
+    def __init__(self, folder: Path, dsn: str, tables: Sequence[str], shared: bool) -> None:
         self._tables = tuple(tables)
         self._memory = memory()
         source = postgres(dsn, name="shop")
@@ -97,21 +95,21 @@ class EngineProcess:
         }
         return json.dumps(found)
 
-    def answer(self, command: str, argument: str) -> str:
+    def answer(self, command: str, arguments: Sequence[str]) -> str:
         engine = self.engine
-        match command:
-            case "streaming":
+        match command, *arguments:
+            case ["streaming"]:
                 # Not ready: a pipeline may be paused.
                 await_that(engine, self._streaming, STREAM_SECONDS)
-            case "settle":
-                return "settled" if self.settled(int(argument)) else f"error {self.told()}"
-            case "reload":
-                engine.reload("shop", argument)
-            case "pause":
-                engine.pause(argument)
-            case "resume":
-                engine.resume(argument)
-            case "rows":
+            case ["settle", lsn]:
+                return "settled" if self.settled(int(lsn)) else f"error {self.told()}"
+            case ["reload", table]:
+                engine.reload("shop", table)
+            case ["pause", pipeline]:
+                engine.pause(pipeline)
+            case ["resume", pipeline]:
+                engine.resume(pipeline)
+            case ["rows"]:
                 return f"rows {self.rows()}"
         return "done"
 
@@ -123,33 +121,5 @@ class EngineProcess:
         return f"{states} {self.engine.sources()}"
 
 
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("dsn")
-    parser.add_argument("--tables", nargs="+")
-    parser.add_argument("--shared", action="store_true")
-    given = parser.parse_args()
-    process = EngineProcess(given.folder, given.dsn, given.tables, shared=given.shared)
-    try:
-        with process.engine:
-            say("started")
-            for line in sys.stdin:
-                command, _, argument = line.strip().partition(" ")
-                if command == "stop":
-                    break
-                say(process.answer(command, argument))
-    except HeadraceError as error:
-        say(f"error {error}")
-        return error.exit_code
-    say("stopped")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(EngineProcess))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable
 
@@ -12,7 +10,8 @@ import psycopg
 from headrace.embedded.postgres import PostgresServer
 from tests.crash import processes
 from tests.postgres.rounds.plan import Act
-from tests.postgres.rounds.workload import connected
+from tests.rounds.killing import kill, until
+from tests.rounds.source import connected
 
 LOOK_SECONDS = 5.0
 """How long somebody is looked for who is to be ended."""
@@ -35,15 +34,15 @@ class Nemesis:
         """Do it; False where nobody was there to do it to. The server is up afterwards."""
         match act:
             case Act.RECORDER:
-                return self._found(self._recorder, _kill)
+                return self._found(self._recorder, kill)
             case Act.SENDER_ENDED:
                 return self._found(lambda: self._session(_SENDER), self._terminate)
             case Act.SENDER_KILLED:
-                return self._found(lambda: self._session(_SENDER), _kill)
+                return self._found(lambda: self._session(_SENDER), kill)
             case Act.HOLDER_ENDED:
                 return self._found(lambda: self._session(_HOLDER), self._terminate)
             case Act.HOLDER_KILLED:
-                return self._found(lambda: self._session(_HOLDER), _kill)
+                return self._found(lambda: self._session(_HOLDER), kill)
             case Act.SERVER_KILLED:
                 self._server.kill()
                 self._server.start()
@@ -55,14 +54,11 @@ class Nemesis:
         return True
 
     def _found(self, look: Callable[[], int | None], strike: Callable[[int], bool]) -> bool:
-        until = time.monotonic() + LOOK_SECONDS
-        while time.monotonic() < until:
-            if (pid := look()) is not None and strike(pid):
-                # A session that is killed takes the whole server down for a moment.
-                connected(self._server.dsn).close()
-                return True
-            time.sleep(0.005)
-        return False
+        if not until(lambda: (pid := look()) is not None and strike(pid), LOOK_SECONDS):
+            return False
+        # A session that is killed takes the whole server down for a moment.
+        connected(self._server.dsn).close()
+        return True
 
     def _recorder(self) -> int | None:
         return next(iter(processes.recorders(self._mark)), None)
@@ -79,7 +75,7 @@ class Nemesis:
 
     def _drop_slot(self) -> None:
         with connected(self._server.dsn) as connection:
-            until = time.monotonic() + LOOK_SECONDS
+            end = time.monotonic() + LOOK_SECONDS
             while True:
                 try:
                     connection.execute(
@@ -87,16 +83,8 @@ class Nemesis:
                     )
                 except psycopg.errors.ObjectInUse:
                     # Whoever read from it was killed, and its sender has not noticed.
-                    if time.monotonic() > until:
+                    if time.monotonic() > end:
                         raise
                     connection.execute(f"select pg_terminate_backend(pid) from ({_SENDER}) s(pid)")
                 else:
                     return
-
-
-def _kill(pid: int) -> bool:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return False
-    return True

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
+import json
 import signal
-import subprocess
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
-import psycopg
-
 from headrace.embedded.postgres import PostgresServer
-from headrace.errors import HeadraceError
 from headrace.storage import points
-from tests.crash import processes
 from tests.crash.engine_line import RoundFailed
 from tests.postgres.rounds.check import (
     Watch,
@@ -30,11 +22,14 @@ from tests.postgres.rounds.check import (
     too_early,
     truth,
 )
-from tests.postgres.rounds.line import END_SECONDS, Line
 from tests.postgres.rounds.nemesis import Nemesis
 from tests.postgres.rounds.plan import ENGINE_POINTS, Act, Blow, Life, Plan
-from tests.postgres.rounds.workload import SCHEMA, connected, resolve, writing
-from tests.postgres.servers import make_server
+from tests.postgres.rounds.workload import SCHEMA, resolve, writing
+from tests.rounds.killing import end_all, nobody_left
+from tests.rounds.line import END_SECONDS, Line
+from tests.rounds.outcome import Outcome
+from tests.rounds.play import judge, played
+from tests.rounds.source import connected, journal_end
 
 SETTINGS = {
     "max_prepared_transactions": "20",
@@ -57,26 +52,11 @@ MARKS = (
 """A row in every table, written last: who has it has everything."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What a round came to."""
-
-    plan: Plan
-    hits: Counter[str] = field(default_factory=Counter)
-    missed: Counter[str] = field(default_factory=Counter)
-    writes: Counter[str] = field(default_factory=Counter)
-    error: str | None = None
-    folder: str | None = None
-    """Kept only where something was wrong."""
-
-    seconds: float = 0.0
-
-
 class Round:
     """A plan at work."""
 
     def __init__(self, plan: Plan, server: PostgresServer, folder: Path) -> None:
-        self.outcome = Outcome(plan)
+        self.outcome = Outcome(plan.seed)
         self._plan = plan
         self._server = server
         self._folder = folder
@@ -95,18 +75,15 @@ class Round:
                     self._live(life)
             for writer in writers:
                 self.outcome.writes += writer.done
-            self._judge([writer.failure for writer in writers if writer.failure])
+            judge([writer.failure for writer in writers if writer.failure])
             self._settle(self._plan.lives[-1])
             self._stop()
         finally:
-            if self._line is not None:
-                self._line.kill()
-            for pid in processes.marked(self._folder.name):
-                _killed(pid)
+            end_all(self._line, self._folder.name)
             self._watch.stop()
-        self._judge(self._watch.wrong)
-        self._judge(effects_wrong(self._folder / "target.db"))
-        self._judge(log_wrong(self._folder))
+        judge(self._watch.wrong)
+        judge(effects_wrong(self._folder / "target.db"))
+        judge(log_wrong(self._folder))
 
     # --- lives ----------------------------------------------------------------------------
 
@@ -128,18 +105,23 @@ class Round:
         elif not last or self._dice.random() < 0.5:
             self._end(line, life.end)
         if self._line is None and not self._plan.loses_slot:
-            self._nobody_left()
+            nobody_left(self._folder.name)
             with connected(self._server.dsn) as connection:
-                self._judge(too_early(self._folder, connection))
+                judge(too_early(self._folder, connection))
         if life.loses_slot:
-            self._nobody_left()
+            nobody_left(self._folder.name)
             self._nemesis.act(Act.SLOT_DROPPED)
             self.outcome.hits[Act.SLOT_DROPPED] += 1
 
     def _start(self, life: Life, *, armed: bool = True) -> Line:
         point = f"{life.armed}:{life.nth}" if armed and life.armed else None
         self._line = Line(
-            self._folder, self._server.dsn, life.tables, shared=life.shared, armed=point
+            "tests.postgres.rounds.child",
+            self._folder,
+            self._server.dsn,
+            life.tables,
+            shared=life.shared,
+            armed=point,
         )
         return self._line
 
@@ -163,7 +145,7 @@ class Round:
                 done = self._nemesis.act(blow.act)
             case _:
                 done = self._nemesis.act(blow.act)
-        (self.outcome.hits if done else self.outcome.missed)[blow.act] += 1
+        self.outcome.count(blow.act, hit=done)
 
     def _await_strike(self, line: Line, life: Life) -> None:
         """Wait until somebody has come by the armed point, and give reason to."""
@@ -178,14 +160,13 @@ class Round:
                 line.tell(f"reload {table}")
                 asked = time.monotonic()
             time.sleep(0.01)
-        if not line.struck:
+        struck = line.struck
+        self.outcome.count(life.armed, hit=struck)
+        if not struck:
             # From now on it is nobody's point.
             line.token.unlink(missing_ok=True)
-            self.outcome.missed[life.armed] += 1
-        else:
-            self.outcome.hits[life.armed] += 1
-            if life.armed in ENGINE_POINTS:
-                line.process.wait(END_SECONDS)
+        elif life.armed in ENGINE_POINTS:
+            line.process.wait(END_SECONDS)
 
     def _dead(self, line: Line, life: Life) -> bool:
         """Whether the engine died at the point it was armed for; any other death is wrong."""
@@ -205,15 +186,9 @@ class Round:
 
     def _stop(self) -> None:
         assert self._line is not None
-        self._line.ask("stop", "stopped")
-        code = self._line.close()
+        self._line.stop()
         self._line = None
-        self._judge([f"engine stopped with exit code {code}"] if code else [])
-        self._nobody_left()
-
-    def _nobody_left(self) -> None:
-        if left := processes.gone(self._folder.name, END_SECONDS):
-            raise RoundFailed(f"processes are left: {left}")
+        nobody_left(self._folder.name)
 
     # --- the check ------------------------------------------------------------------------
 
@@ -227,52 +202,20 @@ class Round:
                     connection.execute(statement.format(-self._plan.seed - 1).encode())
                 # Within it: what was there before may be the end of the commit before, which
                 # the targets have already, and its own end is beyond.
-                (lsn,) = connection.execute(
-                    "select (pg_current_wal_insert_lsn() - '0/0')::int8"
-                ).fetchone() or (0,)
+                lsn = journal_end(connection)
             line.tell("resume file")
             line.tell("resume memory")
             line.ask(f"settle {lsn}", "settled")
-            in_memory = line.ask_rows()
+            in_memory = json.loads(line.ask("rows", "rows"))
             found = []
             for table in life.tables:
                 wanted = truth(connection, table)
                 there = of_file(self._folder / "target.db", table)
                 found.append(different(table, "file", wanted, there))
                 found.append(different(table, "memory", wanted, keyed(table, in_memory[table])))
-        self._judge([what for what in found if what])
-
-    def _judge(self, found: Sequence[str]) -> None:
-        if found:
-            more = f" and {len(found) - 10} more" if len(found) > 10 else ""
-            raise RoundFailed("; ".join(found[:10]) + more)
-
-
-def _killed(pid: int) -> None:
-    subprocess.run(["kill", "-KILL", str(pid)], check=False, stderr=subprocess.DEVNULL)
+        judge([what for what in found if what])
 
 
 def play(plan: Plan) -> Outcome:
     """Play one round and return what came of it."""
-    began = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="headrace-rounds-"))
-    with make_server(SETTINGS) as server:
-        played = Round(plan, server, folder)
-        outcome = played.outcome
-        try:
-            played.run()
-        except (
-            RoundFailed,
-            HeadraceError,
-            psycopg.Error,
-            subprocess.TimeoutExpired,
-            AssertionError,
-        ) as failure:
-            outcome.error = f"{type(failure).__name__}: {failure}"
-            (folder / "server.log").write_text(server.log)
-    if outcome.error is None:
-        shutil.rmtree(folder)
-    else:
-        outcome.folder = str(folder)
-    outcome.seconds = time.monotonic() - began
-    return outcome
+    return played("headrace-rounds", SETTINGS, partial(Round, plan))

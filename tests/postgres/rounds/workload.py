@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Any
 
 import psycopg
 
-Connection = psycopg.Connection[Any]
+from tests.rounds.source import Connection
 
 KEYS: dict[str, tuple[str, ...]] = {
     "orders": ("id",),
@@ -265,15 +263,3 @@ def writing(seed: int, dsn: str, count: int = 4) -> Iterator[list[Writer]]:
     finally:
         for writer in writers:
             writer.stop()
-
-
-def connected(dsn: str, seconds: float = 60.0) -> Connection:
-    """Connect to a server that may just be coming back."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return psycopg.connect(dsn, autocommit=True, connect_timeout=10)
-        except psycopg.OperationalError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)

@@ -104,7 +104,7 @@ def misfit(table: Commits, shape: Shape) -> str | None:
     return None
 
 
-def overtaken(where: Where) -> TargetError:
+def not_last(where: Where) -> TargetError:
     """Return what is raised where a commit is not what the table ends with."""
     return TargetError(
         "Another writer was quicker: the table is read back, and the batch comes again",

@@ -38,8 +38,8 @@ from headrace.pipeline.lake.judging import (
     judged,
     loaded_as,
     misfit,
+    not_last,
     not_ours,
-    overtaken,
     put_back,
     taken,
 )
@@ -387,14 +387,14 @@ class LakeTable:
         )
         self._unknown = True
         if not commit(note):
-            raise overtaken(self.where)
+            raise not_last(self.where)
         reach(TABLE_COMMITTED)
         table = self._table()
         # It stays the same until a load makes another table of it.
         known = self._memory.identity(self.name) if self.ours and not note.loads else None
         identity = known or loaded_as(table, note)
         if identity is None:
-            raise overtaken(self.where)
+            raise not_last(self.where)
         version, lost = (
             followed(table, self._version, known) if self.ours else (table.committed(), None)
         )

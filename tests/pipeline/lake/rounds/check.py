@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from headrace.changelog.position import ORIGIN
-from tests.pipeline.lake.rounds.versions import Row, Version
+from tests.pipeline.lake.rounds.versions import Version
 from tests.pipeline.lake.rounds.workload import ACCOUNTS, DEFAULT, MONEY, Diary
+from tests.rounds.source import Row
 
 KEYS = {"accounts": ("id",), "entries": ("tx", "n")}
 

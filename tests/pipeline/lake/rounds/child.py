@@ -1,15 +1,14 @@
 """
 The engine of a round, in a process that can be killed, with its Spark.
 
-Says `started`, then answers commands: `ready` with `done` once all is loaded, or after a while;
-`arm WHO TOKEN POINT:N` with `done`: whoever it is dies there, if the token is still there;
-`settle LSN` with `settled` once the tables have come that far, and all is well; `reload T` with
-`done`; `look T [VERSION]` with the rows that Spark reads, as JSON; `stop` with `stopped`.
+Answers commands: `ready` with `done` once all is loaded, or after a while; `arm WHO TOKEN POINT:N`
+with `done`: whoever it is dies there, if the token is still there; `settle LSN` with `settled` once
+the tables have come that far, and all is well; `reload T` with `done`; `look T [VERSION]` with the
+rows that Spark reads, as JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -19,10 +18,10 @@ from pathlib import Path
 
 import headrace as hr
 from headrace.control.states import PipelineState, TableState
-from headrace.errors import HeadraceError
 from headrace.pipeline import jvm
 from headrace.storage import points
 from tests.pipeline.lake.rounds.plan import Who
+from tests.rounds.child import main
 from tests.support.shop import await_that
 
 SETTLE_SECONDS = 300.0
@@ -35,7 +34,7 @@ _die = points.die
 class EngineProcess:
     """The engine, and the answers to commands."""
 
-    def __init__(self, folder: Path, dsn: str, tables: Sequence[str], *, staged: bool) -> None:
+    def __init__(self, folder: Path, dsn: str, tables: Sequence[str], staged: bool) -> None:
         target = hr.table(
             f"{LAKE}.{{table}}",
             format="delta",
@@ -98,33 +97,5 @@ def _kill_jvm() -> None:
         process.wait()
 
 
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("dsn")
-    parser.add_argument("--tables", nargs="+")
-    parser.add_argument("--shared", action="store_true", help="let executors prepare all")
-    given = parser.parse_args()
-    process = EngineProcess(given.folder, given.dsn, given.tables, staged=given.shared)
-    try:
-        with process.engine:
-            say("started")
-            for line in sys.stdin:
-                command, *arguments = line.split()
-                if command == "stop":
-                    break
-                say(process.answer(command, arguments))
-    except HeadraceError as error:
-        say(f"error {error}")
-        return error.exit_code
-    say("stopped")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(EngineProcess))

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.crash import processes
 from tests.pipeline.lake.rounds.plan import When, Who
+from tests.rounds.killing import kill, until
 
 LOOK_SECONDS = 60.0
 """How long somebody is looked for who is to be ended, or an instant is waited for."""
 
-_PAUSE = 0.005
 _LINES = {Who.JVM: "org.apache.spark", Who.WORKER: "pyspark", Who.RECORDER: "capture.recorder"}
 """What their command lines have, and no other's."""
 
@@ -28,12 +25,13 @@ class Nemesis:
 
     def strike(self, who: Who) -> bool:
         """Kill one of them; False where none was there."""
-        return bool(_until(lambda: self._killed(who)))
+        return until(lambda: self._killed(who), LOOK_SECONDS)
 
     def await_instant(self, when: str, over: Callable[[], bool]) -> bool:
         """Wait until it is seen; False where it is not, or where there is nothing left to see."""
         before = self._seen(when)
-        return bool(_until(lambda: over() or self._seen(when) - before)) and not over()
+        seen = until(lambda: over() or self._seen(when) - before, LOOK_SECONDS)
+        return seen and not over()
 
     def _seen(self, when: str) -> set[str]:
         pattern = "*/*.parquet" if when == When.DATA else "*/_delta_log/*.json"
@@ -42,22 +40,9 @@ class Nemesis:
     def _killed(self, who: Who) -> bool:
         found = [pid for pid, line in processes.marked(self._mark).items() if _is(who, line)]
         # The newest: of Python workers the one that is at work, not the one they come from.
-        for pid in sorted(found, reverse=True):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            return True
-        return False
+        return any(kill(pid) for pid in sorted(found, reverse=True))
 
 
 def _is(who: Who, line: str) -> bool:
     is_java = "java" in line.split(" ")[0]
     return _LINES[who] in line and is_java == (who == Who.JVM)
-
-
-def _until(look: Callable[[], object]) -> object:
-    until = time.monotonic() + LOOK_SECONDS
-    while not (found := look()) and time.monotonic() < until:
-        time.sleep(_PAUSE)
-    return found

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
-import psycopg
-
 from headrace.embedded.postgres import PostgresServer
-from headrace.errors import HeadraceError
 from headrace.storage import points
-from tests.crash import processes
 from tests.crash.engine_line import RoundFailed
 from tests.pipeline.lake.rounds.check import different, unsure, wrong
 from tests.pipeline.lake.rounds.child import LAKE, SETTLE_SECONDS
 from tests.pipeline.lake.rounds.nemesis import Nemesis
 from tests.pipeline.lake.rounds.plan import OF_LOADING, Blow, Life, Plan, When, Who
 from tests.pipeline.lake.rounds.versions import versions
-from tests.pipeline.lake.rounds.workload import SCHEMA, TABLES, Diary, Writer, truth, writing
-from tests.postgres.rounds.line import END_SECONDS, Line
-from tests.postgres.rounds.workload import connected
-from tests.postgres.servers import make_server
+from tests.pipeline.lake.rounds.workload import SCHEMA, TABLES, Diary, Writer, writing
+from tests.rounds.killing import end_all, nobody_left
+from tests.rounds.line import END_SECONDS, Line
+from tests.rounds.outcome import Outcome
+from tests.rounds.play import judge, played
+from tests.rounds.source import connected, rows_of
 
 SETTINGS = {
     "logical_decoding_work_mem": "64kB",
@@ -52,32 +46,11 @@ MARKS = (
 """A change in every table, made last: who has it has everything."""
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What a round came to."""
-
-    plan: Plan
-    hits: Counter[str] = field(default_factory=Counter)
-    missed: Counter[str] = field(default_factory=Counter)
-    writes: Counter[str] = field(default_factory=Counter)
-    versions: Counter[str] = field(default_factory=Counter)
-    """Of all tables, by the operation that made them."""
-
-    unsure: int = 0
-    """Versions whose position lies beside a commit, so that two states would do."""
-
-    error: str | None = None
-    folder: str | None = None
-    """Kept only where something was wrong."""
-
-    seconds: float = 0.0
-
-
 class Round:
     """A plan at work."""
 
     def __init__(self, plan: Plan, server: PostgresServer, folder: Path) -> None:
-        self.outcome = Outcome(plan)
+        self.outcome = Outcome(plan.seed)
         self._plan = plan
         self._server = server
         self._folder = folder
@@ -98,14 +71,11 @@ class Round:
                     self._live(life)
             for writer in self._writers:
                 self.outcome.writes += writer.done
-            self._judge([writer.failure for writer in self._writers if writer.failure])
+            judge([writer.failure for writer in self._writers if writer.failure])
             self._settle(diary)
         finally:
             diary.close()
-            if self._line is not None:
-                self._line.kill()
-            for pid in processes.marked(self._folder.name):
-                subprocess.run(["kill", "-KILL", str(pid)], check=False, stderr=subprocess.DEVNULL)
+            end_all(self._line, self._folder.name)
 
     # --- lives ----------------------------------------------------------------------------
 
@@ -124,18 +94,17 @@ class Round:
         elif (code := line.close()) != -signal.SIGKILL:
             raise RoundFailed(f"engine ended by itself, exit code {code}")
         self._line = None
-        if left := processes.gone(self._folder.name, END_SECONDS):
-            raise RoundFailed(f"processes are left: {left}")
+        nobody_left(self._folder.name)
 
     def _start(self, life: Life | None) -> Line:
         armed = None if life is None else life.armed.when
         self._line = Line(
+            "tests.pipeline.lake.rounds.child",
             self._folder,
             self._server.dsn,
             TABLES,
             shared=life is not None and life.staged,
             armed=armed,
-            module="tests.pipeline.lake.rounds.child",
             patience=SETTLE_SECONDS + 60,
         )
         return self._line
@@ -178,8 +147,8 @@ class Round:
         return True
 
     def _count(self, blow: Blow, hit: bool) -> None:
-        self._judge([writer.failure for writer in self._writers if writer.failure])
-        (self.outcome.hits if hit else self.outcome.missed)[str(blow)] += 1
+        judge([writer.failure for writer in self._writers if writer.failure])
+        self.outcome.count(str(blow), hit=hit)
 
     # --- the check ------------------------------------------------------------------------
 
@@ -199,7 +168,7 @@ class Round:
                 self.outcome.unsure += unsure(table, every, diary)
                 found += wrong(table, every, diary)
                 last = every[-1]
-                source = truth(connection, table)
+                source = rows_of(connection, table)
                 there = json.loads(line.ask(f"look {table}", "rows"))
                 if what := different(table, source, there) or different(table, there, source):
                     found.append(f"{table} is not the source in the end: {what}")
@@ -209,39 +178,11 @@ class Round:
                     rows = json.loads(line.ask(f"look {table} {version.number}", "rows"))
                     if what := different(table, version.rows, rows):
                         found.append(f"{table} version {version.number} by Spark: {what}")
-        self._judge(found)
-        line.ask("stop", "stopped")
-        code = line.close()
+        judge(found)
+        line.stop()
         self._line = None
-        self._judge([f"engine stopped with exit code {code}"] if code else [])
-
-    def _judge(self, found: Sequence[str]) -> None:
-        if found:
-            more = f" and {len(found) - 10} more" if len(found) > 10 else ""
-            raise RoundFailed("; ".join(found[:10]) + more)
 
 
 def play(plan: Plan) -> Outcome:
     """Play one round and return what came of it."""
-    began = time.monotonic()
-    folder = Path(tempfile.mkdtemp(prefix="headrace-lake-rounds-"))
-    with make_server(SETTINGS) as server:
-        played = Round(plan, server, folder)
-        outcome = played.outcome
-        try:
-            played.run()
-        except (
-            RoundFailed,
-            HeadraceError,
-            psycopg.Error,
-            subprocess.TimeoutExpired,
-            AssertionError,
-        ) as failure:
-            outcome.error = f"{type(failure).__name__}: {failure}"
-            (folder / "server.log").write_text(server.log)
-    if outcome.error is None:
-        shutil.rmtree(folder)
-    else:
-        outcome.folder = str(folder)
-    outcome.seconds = time.monotonic() - began
-    return outcome
+    return played("headrace-lake-rounds", SETTINGS, partial(Round, plan))

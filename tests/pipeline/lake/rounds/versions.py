@@ -10,15 +10,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
 from headrace.pipeline.lake.note import APPLICATION, Note, read
 from tests.crash.engine_line import RoundFailed
-
-Row = dict[str, Any]
+from tests.rounds.source import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Any
 
 import psycopg
 
-from tests.postgres.rounds.workload import Connection, connected
+from tests.rounds.source import Connection, Row, connected, journal_end, rows_of
 
 TABLES = ("accounts", "entries")
 ACCOUNTS, MONEY = 40, 100
@@ -40,8 +40,6 @@ SCHEMA = (
     "insert into entries select t, n, 3, 0, 'first' from generate_series(1, 20) t,"
     " generate_series(1, 3) n",
 )
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +67,13 @@ class Diary:
         """Who holds it is the only one that writes to the server's journal."""
         self.states: list[State] = []
         self._connection = _unprepared(dsn)
-        self._look(0, self._end())
+        self._look(0, journal_end(self._connection))
 
     def commit(self, connection: Connection) -> None:
         """Commit what a writer has open, and look at what is there then."""
-        begun = self._end()
+        begun = journal_end(self._connection)
         connection.execute("commit")
-        self._look(begun, self._end())
+        self._look(begun, journal_end(self._connection))
 
     def close(self) -> None:
         self._connection.close()
@@ -90,14 +88,8 @@ class Diary:
             found = self.states[beyond - 2 : beyond]
         return found
 
-    def _end(self) -> int:
-        (end,) = self._connection.execute(
-            "select (pg_current_wal_insert_lsn() - '0/0')::int8"
-        ).fetchone() or (0,)
-        return int(end)
-
     def _look(self, begun: int, ended: int) -> None:
-        rows = {table: truth(self._connection, table) for table in TABLES}
+        rows = {table: rows_of(self._connection, table) for table in TABLES}
         packed = {name: zlib.compress(json.dumps(each).encode(), 1) for name, each in rows.items()}
         self.states.append(State(begun, ended, packed))
 
@@ -107,13 +99,6 @@ def _unprepared(dsn: str) -> Connection:
     connection = connected(dsn)
     connection.prepare_threshold = None
     return connection
-
-
-def truth(connection: Connection, table: str) -> list[Row]:
-    """Return what the source has now."""
-    cursor = connection.execute(f"select * from {table}".encode())
-    names = [column.name for column in cursor.description or ()]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 class Writer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import subprocess
@@ -12,7 +11,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tests.crash import processes
 from tests.crash.engine_line import ROOT, RoundFailed
@@ -28,13 +26,13 @@ class Line:
 
     def __init__(
         self,
+        module: str,
         folder: Path,
         dsn: str,
         tables: Sequence[str],
         *,
         shared: bool,
         armed: str | None = None,
-        module: str = "tests.postgres.rounds.child",
         patience: float = ANSWER_SECONDS,
     ) -> None:
         self._patience = patience
@@ -113,10 +111,11 @@ class Line:
             if said == "error":
                 raise RoundFailed(f"engine said: {rest}")
 
-    def ask_rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the rows in the engine's memory, by table."""
-        found: dict[str, list[dict[str, Any]]] = json.loads(self.ask("rows", "rows"))
-        return found
+    def stop(self) -> None:
+        """Let it stop, and raise where it does not end well."""
+        self.ask("stop", "stopped")
+        if code := self.close():
+            raise RoundFailed(f"engine stopped with exit code {code}")
 
     def kill(self) -> None:
         self.process.kill()

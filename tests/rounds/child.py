@@ -1,0 +1,55 @@
+"""
+The engine of a round, in a process that can be killed.
+
+Says `started`, then answers commands, one on a line, until `stop`; that with `stopped`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from headrace.control.engine import Engine
+from headrace.errors import HeadraceError
+
+
+class EngineProcess(Protocol):
+    """An engine, and the answers to commands."""
+
+    engine: Engine
+
+    def answer(self, command: str, arguments: Sequence[str]) -> str:
+        """Do as asked, and return what is said of it: one line."""
+        ...
+
+
+def main(begin: Callable[[Path, str, Sequence[str], bool], EngineProcess]) -> int:
+    """Begin with a folder, a DSN, tables and whether work is shared; return the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("dsn")
+    parser.add_argument("--tables", nargs="+")
+    parser.add_argument("--shared", action="store_true", help="let executors do what they can")
+    given = parser.parse_args()
+    process = begin(given.folder, given.dsn, given.tables, given.shared)
+    try:
+        with process.engine:
+            _say("started")
+            for line in sys.stdin:
+                command, *arguments = line.split()
+                if command == "stop":
+                    break
+                _say(process.answer(command, arguments))
+    except HeadraceError as error:
+        _say(f"error {error}")
+        return error.exit_code
+    _say("stopped")
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

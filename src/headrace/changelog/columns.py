@@ -35,6 +35,15 @@ def newest(known: Known, since: int) -> Turn:
     return Turn(max(since, known.current))
 
 
+def in_use(known: Known, since: int) -> Turn:
+    """Return the newest schema that files have, of changes or of a baseline that can be loaded."""
+    if known.current <= since:
+        return Turn(since)
+    loaded = known.baseline.files if known.baseline else ()
+    schemas = {file.schema for files in (*known.files, loaded) for file in files}
+    return Turn(max((since, *(min(known.current, known.rank(each)) for each in schemas))))
+
+
 def in_turn(history: History, known: Known, since: int, after: str) -> Turn:
     """
     Return the schema of the changes right behind `after`, where that of id `since` is known.

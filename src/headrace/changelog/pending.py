@@ -49,6 +49,8 @@ class Pending:
     """Segments of it that are on disk, and that nothing names yet."""
 
     _groups: list[_Group] = field(default_factory=list)
+    _newest: dict[str, _Group] = field(default_factory=dict)
+    """Of each table the last of its groups."""
 
     def add(self, changes: Changes) -> None:
         """Add changes: `BadPosition` where the log has their commits already."""
@@ -69,19 +71,18 @@ class Pending:
         self.markers += changes.markers
 
     def alters(self, changes: Changes) -> bool:
-        """Whether these are in other columns than those of their tables that wait."""
-        groups = ((table.schema, self._newest(table.schema.table)) for table in changes.tables)
+        """Whether these are in other columns than those of their tables that wait, or may be."""
+        if self.spilled:
+            return True  # of what is on disk nobody has kept the columns
+        groups = ((table.schema, self._newest.get(table.schema.table)) for table in changes.tables)
         return any(group is not None and group.schema != schema for schema, group in groups)
-
-    def _newest(self, table: str) -> _Group | None:
-        return next((g for g in reversed(self._groups) if g.schema.table == table), None)
 
     def _gather(self, schema: TableSchema, rows: pa.Table) -> None:
         # The newest group of a table takes what has its schema; another schema starts a new
         # one, so that each segment has one, and the log's last one is the table's.
-        group = self._newest(schema.table)
+        group = self._newest.get(schema.table)
         if group is None or group.schema != schema:
-            group = _Group(schema)
+            group = self._newest[schema.table] = _Group(schema)
             self._groups.append(group)
         group.parts.append(rows)
         self.rows += rows.num_rows
@@ -89,7 +90,7 @@ class Pending:
 
     def take(self) -> Iterator[tuple[TableSchema, pa.Table]]:
         """Yield each group's rows in position order, and keep none of them."""
-        groups, self._groups, self.bytes = self._groups, [], 0
+        groups, self._groups, self._newest, self.bytes = self._groups, [], {}, 0
         for group in groups:
             rows = _in_order(group.parts)
             self._span(rows)

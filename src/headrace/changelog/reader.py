@@ -15,7 +15,7 @@ from threading import Condition, Lock
 
 import pyarrow as pa
 
-from headrace.changelog.columns import Turn, any_later, identify, in_turn, newest
+from headrace.changelog.columns import Turn, any_later, identify, in_turn, in_use, newest
 from headrace.changelog.entry import Baseline, File, Flush, Gap, Owed
 from headrace.changelog.history import Counts, History, begins
 from headrace.changelog.holding import Holds
@@ -257,18 +257,18 @@ class LogReader:
             found = self._history.markers.get(text)
             return None if found is None else Position.parse(found)
 
-    def columns(self, table: str, since: int, after: Position | None = None) -> Turn:
-        """
-        Return the newest schema of a table by its id; `since` where none came after that one.
-
-        With `after`, the one that the changes right behind it are in, and how far they are.
-        """
+    def columns(self, table: str, since: int) -> Turn:
+        """Return the newest schema of a table by its id; `since` where none came after it."""
         with self._changed:
             known = self._history.tables.get(table)
-            if known is None:
-                return Turn(since)
-            if after is None:
-                return newest(known, since)
+            return Turn(since) if known is None else newest(known, since)
+
+    def columns_in_turn(self, table: str, since: int, after: Position | None = None) -> Turn:
+        """Return the schema of what lies right behind `after`, or that a load begins with."""
+        with self._changed:
+            known = self._history.tables.get(table)
+            if known is None or after is None:
+                return Turn(since) if known is None else in_use(known, since)
             return in_turn(self._history, known, since, str(after))
 
     def has_later_columns(self, table: str, files: Iterable[File], since: int) -> bool:

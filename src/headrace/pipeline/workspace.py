@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from headrace.errors import StorageError
 from headrace.storage.opening import opened
 from headrace.storage.places import elsewhere
-from headrace.storage.private import make_private_folder, open_private
+from headrace.storage.private import make_private_folder, not_written, open_private
 
 _FILE = ".parquet"
 
@@ -52,6 +53,14 @@ class Workspace:
         open_private(Path(self.path(name))).close()
         with pa.OSFile(self.path(name), "w") as file:
             yield file
+
+    def write(self, name: str, rows: pa.Table) -> None:
+        """Write a file from the driver; `StorageError` where that cannot be done, or not now."""
+        try:
+            with self.writing(name) as file:
+                pq.write_table(rows, file, compression="zstd")
+        except OSError as error:
+            raise not_written(Path(self.path(name)), error) from error
 
     def names(self) -> list[str]:
         """Return the names of the files, without those in folders."""

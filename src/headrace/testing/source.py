@@ -331,10 +331,11 @@ class MemorySource:
         markers: tuple[str, ...] = ()
         upto = self._at
         ends = True
+        parted = self._part > 0  # of what its first parts had nothing is known any more
         # Commits are numbered without gaps, so a number is also a place in the list.
         for commit in self._history[self._at.commit :]:
             rest = commit.changes[self._part :]
-            if taken and (len(taken) + len(rest) > most or _alters(taken, rest)):
+            if taken and (parted or len(taken) + len(rest) > most or _alters(taken, rest)):
                 break
             if len(rest) > most:
                 taken, ends = rest[:most], False

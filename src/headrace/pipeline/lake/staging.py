@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.changelog.position import Position
 from headrace.pipeline.lake.parts import Staged
@@ -96,8 +95,7 @@ class Staging:
             return
         self._written += 1
         name = f"{kind}-{self._written:06d}.parquet"
-        with self.folder.writing(name) as file:
-            pq.write_table(rows, file, compression="zstd")
+        self.folder.write(name, rows)
         self._files[kind].append(self.folder.path(name))
         self._counted += rows.num_rows
 

@@ -22,7 +22,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
@@ -284,8 +283,7 @@ class LakeTable:
             return self.frame_of(rows)
         self._filed = True
         name = f"{uuid.uuid4().hex}.parquet"
-        with self._parts_folder.writing(name) as file:
-            pq.write_table(rows, file, compression="zstd")
+        self._parts_folder.write(name, rows)
         columns = [(each.name, each.type) for each in rows.schema]
         return self._sessions.read(columns, [self._parts_folder.path(name)])
 

@@ -169,7 +169,7 @@ def _markdown(results: Sequence[Result], about: dict[str, object], *, noisy: boo
 
 
 def show(results: Sequence[Result], *, noisy: bool) -> None:
-    """Print the table, missed goals in red."""
+    """Print the table, missed goals in red, and below it what there is to say of each figure."""
     from rich.console import Console
     from rich.table import Table
 
@@ -186,7 +186,11 @@ def show(results: Sequence[Result], *, noisy: bool) -> None:
             r.goal.text if r.goal else "",
             met,
         )
-    Console(width=110).print(table)
+    console = Console(width=110)
+    console.print(table)
+    for r in results:
+        if r.note:
+            console.print(f"{r.name}: {r.note}", highlight=False, markup=False)
 
 
 def number(value: float) -> str:

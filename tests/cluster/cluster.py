@@ -27,6 +27,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,19 +178,27 @@ class Cluster:
         self._await(f"{count} workers", lambda: self._state()["aliveworkers"] == count)
 
     def worker_of(self, executor: str) -> Member:
-        """Return the living worker that an application's executor was started by."""
-        for worker in self.workers:
-            if any(worker.folder.glob(f"app-*/{executor}")):
-                return worker
-        raise LookupError(executor)
+        """Return the worker that runs an executor."""
+        return self._running(executor)[0]
 
     def kill_executor(self, executor: str) -> None:
         """Kill an executor alone; its worker is left to find out."""
-        for pid, _ in beneath(self.worker_of(executor).process.pid):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if b"--executor-id" in words:
-                assert words[words.index(b"--executor-id") + 1] == executor.encode()
-                os.kill(pid, signal.SIGKILL)
+        os.kill(self._running(executor)[1], signal.SIGKILL)
+
+    def _running(self, executor: str) -> tuple[Member, int]:
+        """
+        Return the worker that an executor runs beneath, and its process.
+
+        By the processes, not by the folders that executors leave: every application begins to
+        count them anew, and an earlier one may have had another here under the same name.
+        """
+        for worker in self.workers:
+            for pid, _ in beneath(worker.process.pid):
+                with contextlib.suppress(OSError):
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                    if (b"--executor-id", executor.encode()) in pairwise(words):
+                        return worker, pid
+        raise LookupError(executor)
 
     def kill(self, worker: Member) -> None:
         """Kill a worker with its executors; the master is left to find out."""

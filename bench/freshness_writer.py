@@ -1,5 +1,7 @@
 """
-Changes rows at a steady rate: `python -m bench.freshness_writer DATABASE RATE COUNT FIRST SEED`.
+Changes rows at a steady rate.
+
+    python -m bench.freshness_writer DATABASE RATE COUNT FIRST SEED UPDATES
 
 Writes to its output when it began each commit, in seconds since 1970: as JSON, at the end.
 """
@@ -12,14 +14,17 @@ import sqlite3
 import sys
 import time
 
-UPDATES, INSERTS = 8, 2
-"""Of a commit: rows anywhere in the table, and new ones behind its last."""
-
-CHANGES = UPDATES + INSERTS
+CHANGES, UPDATES = 10, 8
+"""Of a commit, in all, and of rows anywhere in the table, unless told otherwise."""
 
 
-def main(path: str, rate: float, count: int, first: int, seed: int) -> None:
-    """Make `count` commits, numbered from `first`; each number stands in the rows it changed."""
+def main(path: str, rate: float, count: int, first: int, seed: int, updates: int) -> None:
+    """
+    Make `count` commits, numbered from `first`; each number stands in the rows it changed.
+
+    So many of its changes are of rows anywhere in the table, the others new rows behind its last.
+    """
+    inserts = CHANGES - updates
     database = sqlite3.connect(path, isolation_level=None, timeout=60)
     database.execute("pragma synchronous = normal")
     (rows,) = database.execute("select max(id) from orders").fetchone()
@@ -33,16 +38,16 @@ def main(path: str, rate: float, count: int, first: int, seed: int) -> None:
         database.execute("begin immediate")
         database.executemany(
             "update orders set status = 'paid', total = total + 1, batch = ? where id = ?",
-            [(number, key) for key in chance.sample(range(1, rows + 1), UPDATES)],
+            [(number, key) for key in chance.sample(range(1, rows + 1), updates)],
         )
         database.executemany(
             "insert into orders values (?, ?, 'new', 1.5, ?, ?)",
             [
                 (key, key % 1000, f"order {key} of commit {number}", number)
-                for key in range(rows + 1, rows + 1 + INSERTS)
+                for key in range(rows + 1, rows + 1 + inserts)
             ],
         )
-        rows += INSERTS
+        rows += inserts
         stamps.append(time.time())
         database.execute("commit")
     database.close()

@@ -37,7 +37,7 @@ RULE_COLUMNS = {"double": "bigint", "python": "string", "headrace": "string"}
 """What `shop_rules:with_double` gives."""
 
 WAITING = "waiting"
-"""The name that `gate` leaves when it waits."""
+"""The file that `gate` leaves when it waits, with the name of an executor that does."""
 
 Rows = dict[object, dict[str, Any]]
 
@@ -153,7 +153,11 @@ def gate(
             return out is None or any("_temporary" in inner for _, inner, _ in os.walk(out))
 
         while hold.exists() and writes():
-            (passed / WAITING).touch()
+            if not (passed / WAITING).exists():
+                # An executor's working directory has its name.
+                note = hold.with_name(f"waiting-{os.getpid()}")
+                note.write_text(hold.cwd().name)
+                note.rename(passed / WAITING)
             time.sleep(0.01)
         (passed / str(os.getpid())).touch()
         return {"passed": row["id"]}
@@ -168,7 +172,13 @@ def counted(spark: Spark, what: str) -> dict[str, int]:
     return {str(one.id()): int(getattr(one, what)()) for one in each}
 
 
-def at_work(spark: Spark, *, besides: str = "") -> str | None:
-    """Return an executor that has a task now."""
-    busy = (name for name, tasks in counted(spark, "activeTasks").items() if tasks)
-    return next((name for name in busy if name not in ("driver", besides)), None)
+def at_work(spark: Spark) -> set[str]:
+    """Return the executors that have a task now: by the scheduler, the pages come later."""
+    scheduler = spark.session.sparkContext._jsc.sc().taskScheduler()
+    each = scheduler.runningTasksByExecutors().iterator()
+    found = set()
+    while each.hasNext():
+        executor = each.next()
+        if executor._2():
+            found.add(str(executor._1()))
+    return found

@@ -109,8 +109,8 @@ class PartsGate:
     """
     Where tasks stand that write parts: before they write, or before they hand in the receipt.
 
-    Each leaves a file in `waiting` where it stands, and one in `wrote` when its part is there,
-    with the folder of its executor.
+    Each leaves a file in `waiting` when it comes there, and one in `wrote` when its part is
+    there, with the folder of its executor, which has its name.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,13 +137,16 @@ class PartsGate:
         for where in ("before", "after"):
             (self._folder / where).unlink(missing_ok=True)
 
-    def waiting(self) -> int:
-        """Return how many tasks have ever stood here."""
-        return len(list((self._folder / "waiting").iterdir()))
+    def waiting(self) -> list[Path]:
+        """Return where those ran that have ever stood here, one for each task."""
+        return self._told("waiting")
 
     def wrote(self) -> list[Path]:
         """Return where those ran that wrote a part, one for each part."""
-        return [Path(each.read_text()) for each in (self._folder / "wrote").glob("*.done")]
+        return self._told("wrote")
+
+    def _told(self, what: str) -> list[Path]:
+        return [Path(each.read_text()) for each in (self._folder / what).glob("*.done")]
 
 
 def _held_up(write: Write, folder: Path) -> Write:
@@ -156,9 +159,15 @@ def _held_up(write: Write, folder: Path) -> Write:
 
         own = uuid.uuid4().hex
 
+        def leave(what: str) -> None:
+            note = folder / what / own
+            note.write_text(str(Path.cwd()))
+            note.rename(note.with_suffix(".done"))
+
         def stand(where: str) -> None:
+            if (folder / where).exists():
+                leave("waiting")
             while (folder / where).exists():
-                (folder / "waiting" / own).touch()
                 time.sleep(0.01)
 
         rows = list(batches)
@@ -166,9 +175,7 @@ def _held_up(write: Write, folder: Path) -> Write:
             stand("before")
         receipts = list(write(rows))
         if receipts:
-            note = folder / "wrote" / own
-            note.write_text(str(Path.cwd()))
-            note.rename(note.with_suffix(".done"))
+            leave("wrote")
             stand("after")
         yield from receipts
 

@@ -13,7 +13,7 @@ from headrace.pipeline.session import Spark, start_session
 from headrace.pipeline.steps import Function, function
 from tests.cluster.cluster import WORKERS, Cluster
 from tests.cluster.shop import PATIENCE as ONE_WAIT
-from tests.cluster.shop import RULE_COLUMNS, Rows, Shop, at_work, counted
+from tests.cluster.shop import RULE_COLUMNS, Rows, Shop, counted
 from tests.cluster.tables import READ, PartsGate, merged, notes, plain, rows_in, staged
 from tests.pipeline.lake.jars import need_delta
 from tests.support.shop import await_seen
@@ -112,18 +112,17 @@ def test_one_killed_with_its_part_written_and_its_receipt_not_handed_in_counts_f
         before, commits = read(table), len(notes(table))
         with gate.shut("after"):
             shop.change_at_once()
-            assert await_seen(lambda: gate.waiting() == tasks, PATIENCE)
+            assert await_seen(lambda: len(gate.waiting()) == tasks, PATIENCE)
             orphans = set(staged(shop.data))
             assert len(orphans) == tasks
-            lost = at_work(remote)
-            assert lost is not None
+            lost = gate.waiting()[0].name
             if what == "worker":
                 cluster.kill(cluster.worker_of(lost))
                 cluster.start_worker()
             else:
                 cluster.kill_executor(lost)
             # The same rows are written once more, beside what is there of them.
-            assert await_seen(lambda: gate.waiting() > tasks, PATIENCE)
+            assert await_seen(lambda: len(gate.waiting()) > tasks, PATIENCE)
             assert orphans < set(staged(shop.data))
             assert read(table) == before
         assert await_seen(lambda: plain(read(table)) == expected(shop), PATIENCE)
@@ -153,9 +152,8 @@ def test_a_part_that_comes_after_its_batch_was_committed_is_read_by_nobody_and_s
         assert engine.await_ready(PATIENCE), engine.pipelines()
         with gate.shut("before"):
             shop.change_at_once()
-            assert await_seen(lambda: gate.waiting() == 1, PATIENCE)
-            lost = at_work(remote)
-            assert lost is not None
+            assert await_seen(lambda: len(gate.waiting()) == 1, PATIENCE)
+            lost = gate.waiting()[0].name
             with cluster.worker_of(lost).suspended() as go_on:
                 # The others go on; this one does not see that it may.
                 gate.open()

@@ -159,6 +159,25 @@ def test_a_reload_gives_the_rows_anew_and_supersedes_the_letters(world: Stepping
     assert run.delivery.letter_count == 0
 
 
+@pytest.mark.meets("R11", "R25")
+def test_a_reload_of_a_table_that_was_emptied_is_told_by_a_piece_without_rows(
+    world: Stepping,
+) -> None:
+    target = Taking()
+    run = world.run(Pipeline(world.source, "orders", target), FrameRunner(world.disk))
+    world.settle(run)
+    world.put(1)
+    world.settle(run)
+    world.source.emit_truncate("orders")
+    world.flush()
+    run.ask_reload("orders", 1)
+    world.settle(run)
+    told = [(batch.id, batch.baseline, rows) for batch, rows in target.given]
+    assert told[0] == ("orders/orders/baseline-1/1", 1, [])
+    assert told[1][1:] == (None, [1])
+    assert told[-1] == ("orders/orders/baseline-2/1", 2, [])
+
+
 def test_a_runner_without_frames_is_refused(world: Stepping) -> None:
     with pytest.raises(BadTransform):
         world.run(Pipeline(world.source, "orders", Taking()))

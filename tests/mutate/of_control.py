@@ -171,6 +171,13 @@ OF_CONTROL = (
         test=INTENTS,
     ),
     Mutation(
+        "a function is not told that a table is empty",
+        "control/delivery.py",
+        " or [Part(member.input, ())]\n",
+        "\n",
+        test="tests/control/test_frames.py",
+    ),
+    Mutation(
         "pause not stored",
         "control/run.py",
         "        self._around.store.set_paused(self.name, True)\n",

@@ -21,7 +21,7 @@ from headrace.errors import (
     RowFailed,
     TargetError,
 )
-from headrace.pipeline.batch import BatchFacts, GivesFrames
+from headrace.pipeline.batch import BatchFacts, GivesFrames, Part
 from headrace.pipeline.foreach import ForeachBatch, FrameBatch, TakesFrames
 from headrace.pipeline.result import Failure, Place
 from headrace.pipeline.runner import SparkRunner
@@ -218,6 +218,35 @@ def test_a_baseline_comes_in_pieces_as_inserts_without_positions(
         ("insert", None, None, None)
     }
     assert taken.columns[-5:] == ["_op", "_position", "_commit", "_ordinal", "_time"]
+
+
+@pytest.mark.spark
+@pytest.mark.meets("S17")
+@pytest.mark.parametrize("step", ["sql", "function", "frame"])
+def test_a_baseline_without_rows_is_one_piece_with_all_columns(
+    spark: Spark, tmp_path: Path, step: str
+) -> None:
+    made = {
+        "sql": derive(x="100D / qty"),
+        "function": function(inverse, columns={"x": "double"}),
+        "frame": frame(lambda df: df.withColumn("x", 100 / df.qty)),
+    }
+    runner = SparkRunner(spark)
+    what = pipeline(filters=[where("qty > -1")], transforms=[made[step]])
+    runner.prepare(what, ORDERS, TRAITS)
+    pieces: list[int] = []
+    schemas = []
+
+    def take(frame: DataFrame, piece: int) -> None:
+        pieces.append(piece)
+        schemas.append(frame.dtypes)
+        frame.write.mode("overwrite").parquet(str(tmp_path / "out"))
+
+    assert runner.give_baseline(what, Part(ORDERS, ()), take) == ()
+    parts, _ = batch(tmp_path, ORDERS, [insert(0, order(1, 2))])
+    assert runner.give_baseline(what, parts[0], take) == ()
+    assert pieces == [1, 1]
+    assert schemas[0] == schemas[1]
 
 
 # --- whose fault ---------------------------------------------------------------------------

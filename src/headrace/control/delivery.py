@@ -185,7 +185,9 @@ class Delivery:
         """Give a baseline's rows to the user's function, in pieces."""
         assert self._giving is not None
         self._disown(member)
-        parts = self._parts(member, baseline.files)
+        # Of an empty table too: the function must hear that the rows it had are gone, since a
+        # truncate that the copy has seen is not given again (R11).
+        parts = self._parts(member, baseline.files) or [Part(member.input, ())]
         self.jobs += len(parts)
         failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
         self._keep_of_baseline(baseline, failures, first)

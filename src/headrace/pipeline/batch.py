@@ -170,5 +170,9 @@ class GivesFrames(Protocol):
     def give_baseline(
         self, pipeline: Pipeline, part: Part, take: Callable[[DataFrame, int], None]
     ) -> tuple[Failure, ...]:
-        """Let `take` have a baseline's rows in numbered pieces: as inserts, without positions."""
+        """
+        Let `take` have a baseline's rows in numbered pieces: as inserts, without positions.
+
+        A part without segments is one piece without rows.
+        """
         ...

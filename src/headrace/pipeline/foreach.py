@@ -49,7 +49,12 @@ class FrameBatch:
     """Where the batch begins and ends; for rows of a baseline, both are where changes go on."""
 
     baseline: int | None = None
-    """The number of the baseline whose rows these are; None for changes."""
+    """
+    The number of the baseline whose rows these are; None for changes.
+
+    A baseline takes the place of whatever was given of the table before. That of an empty table
+    is one piece without rows.
+    """
 
     piece: int | None = None
     """Which piece of the baseline it is, from 1."""

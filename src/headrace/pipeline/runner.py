@@ -319,14 +319,14 @@ class _Chunk:
 
 
 def _chunks(part: Part) -> Iterator[_Chunk]:
-    """Yield the segments in groups of about a million rows."""
+    """Yield the segments in groups of about a million rows; where there are none, one group."""
     number, start, total = 1, 0, 0
     for at, count in enumerate(part.row_counts):
         if at > start and total + count > BASELINE_ROWS:
             yield _Chunk(number, start, part.paths[start:at], total, part.sizes[start:at])
             number, start, total = number + 1, at, 0
         total += count
-    if start < len(part.paths):
+    if start < len(part.paths) or not part.paths:
         yield _Chunk(number, start, part.paths[start:], total, part.sizes[start:])
 
 

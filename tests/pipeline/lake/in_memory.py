@@ -124,6 +124,9 @@ class KeptInMemory:
         self._lake.commit("ADD COLUMNS")
         self._lake.columns += fields
 
+    def compact(self) -> None:
+        self._lake.commit("OPTIMIZE")
+
     def register(self) -> None: ...
 
     @staticmethod
@@ -168,6 +171,7 @@ class Writer:
         check: Callable[[], None] = lambda: None,
         *,
         adopt: bool = False,
+        compact_every: int = 0,
         data: str = "data",
         lineage: str = "",
     ) -> LakeTable:
@@ -188,7 +192,7 @@ class Writer:
             Memory(files, "orders"),
             InMemory(self.lake),  # type: ignore[arg-type]
             adopt=adopt,
-            compact_every=0,
+            compact_every=compact_every,
         )
         made.open(at)
         return made

@@ -44,6 +44,16 @@ def write(kept: table.LakeTable, commit: int, id: int, name: str = "new") -> Pos
     return kept.write(made, made.tables[TABLE])
 
 
+@pytest.mark.meets("R24")
+def test_small_files_become_few_though_no_life_has_so_many_commits(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, "append")
+    writer.begun(ROWS)
+    for at in range(2, 11):
+        write(writer.opened(Position(1, at - 1), compact_every=4), at, at)
+    told = [commit.operation for commit in writer.lake.commits]
+    assert [at for at, operation in enumerate(told) if operation == "OPTIMIZE"] == [4, 9]
+
+
 # -- what somebody else did ---------------------------------------------------------------------
 
 

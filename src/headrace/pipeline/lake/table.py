@@ -110,7 +110,6 @@ class LakeTable:
         self._baseline = 0
         self._other: Note | None = None
         """The newest commit that another life made while this one was at work."""
-        self._commits = 0
         self._filed = False
         """Whether rows of a batch lie in a file."""
         self._unknown = True
@@ -402,7 +401,6 @@ class LakeTable:
             self._home.check()
         self._number, self.position = note.number, at
         self._unknown, self.ours = False, True
-        self._commits += 1
         self._version, self.lost = version, lost
         self._memory.remember(self.name, note.number, identity, version)
         if lost is not None:
@@ -465,7 +463,8 @@ class LakeTable:
             )
 
     def _tidy(self) -> None:
-        if self._compact_every and self._commits % self._compact_every == 0:
+        # By the table's own count: lives of few commits leave small files as well.
+        if self._compact_every and self._number % self._compact_every == 0:
             self._table().compact()
             reach(TABLE_COMPACTED)
 

@@ -6,15 +6,17 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from headrace.changelog.position import Position
 from headrace.control.engine import Engine
 from headrace.errors import BadTransform, CorruptSegment, NotRunning, TargetError, UnknownTable
 from headrace.pipeline.definition import Pipeline
 from headrace.tables import Row
 from headrace.targets.memory import memory
-from headrace.testing.target import ScriptedTarget
+from headrace.testing.target import ScriptedLoading, ScriptedTarget
 from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileTarget
@@ -60,6 +62,46 @@ def test_readers_see_the_old_rows_kept_up_to_date_until_the_switch() -> None:
     world.settle(run)
     assert {row["id"] for row in orders.all()} == {key for (key,) in world.source.rows("orders")}
     assert run.members[0].baseline == 2
+
+
+class HalfLoading(ScriptedLoading):
+    """Raises as it is to be shown, as often as it is told, and tells whether it was let go of."""
+
+    kept: ClassVar[list[HalfLoading]] = []
+    failures: ClassVar[int] = 0
+
+    def __init__(self, target: ScriptedTarget, table: str) -> None:
+        super().__init__(target, table)
+        self.kept.append(self)
+
+    def switch(self, at: Position) -> None:
+        if HalfLoading.failures:
+            HalfLoading.failures -= 1
+            raise TargetError("Nobody answers")
+        super().switch(at)
+        self.kept.remove(self)
+
+    def discard(self) -> None:
+        super().discard()
+        self.kept.remove(self)
+
+
+def test_rows_of_a_load_that_could_not_be_shown_are_let_go_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HalfLoading, "failures", 3)
+    world = Stepping(("orders", "returns"))
+    target = ScriptedTarget()
+    monkeypatch.setattr(target, "load", lambda table, baseline: HalfLoading(target, table))
+    run = world.run(
+        Pipeline(world.source, target=target, tables=["orders", "returns"], name="both")
+    )
+    for _ in range(40):
+        run.step()
+    world.settle(run)
+    assert run.ready
+    assert HalfLoading.failures == 0
+    assert HalfLoading.kept == []
 
 
 def test_a_reload_without_a_time_is_only_asked_for(market: Market) -> None:

@@ -65,8 +65,7 @@ OF_CONTROL = (
     Mutation(
         "live before it is shown",
         "control/loading.py",
-        "        for _, load in arrived:\n            load.loading.switch(at)\n"
-        "        reach(TABLE_SWITCHED)\n",
+        "                waiting[0].switch(at)\n",
         "",
         also=(
             (
@@ -176,6 +175,20 @@ OF_CONTROL = (
         " or [Part(member.input, ())]\n",
         "\n",
         test="tests/control/test_frames.py",
+    ),
+    Mutation(
+        "rows of a load that could not be shown are kept for good",
+        "control/loading.py",
+        "            for loading in waiting:\n                loading.discard()\n",
+        "",
+        test="tests/control/test_reload.py",
+    ),
+    Mutation(
+        "a lake's table gone on with by another mode",
+        "pipeline/lake/table.py",
+        '            and note.mode in ("", self.shape.mode)\n',
+        "",
+        test="tests/pipeline/lake/test_taking.py",
     ),
     Mutation(
         "pause not stored",

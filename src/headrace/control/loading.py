@@ -181,9 +181,17 @@ class Loads:
         # Whatever fails from here on, these tables are loaded again: nothing is half shown.
         for member, _ in arrived:
             member.load = None
-        # One right after another: readers of several tables see them at one position.
-        for _, load in arrived:
-            load.loading.switch(at)
+        waiting = deque(load.loading for _, load in arrived)
+        try:
+            # One right after another: readers of several tables see them at one position.
+            while waiting:
+                waiting[0].switch(at)
+                waiting.popleft()
+        except BaseException:
+            # Each has a whole copy of its rows, and nobody else would remove it.
+            for loading in waiting:
+                loading.discard()
+            raise
         reach(TABLE_SWITCHED)
         self._switched.extend((member, load, at) for member, load in arrived)
         self.note_switched()

@@ -1,7 +1,8 @@
 """
 A batch as one DataFrame, for a target that takes frames.
 
-The row's columns under their names, then `_op`, `_position`, `_commit`, `_ordinal`, `_time`.
+The row's columns under their names, then `_op`, `_position`, `_commit`, `_ordinal`, `_time`. By
+place: a column of the row may have one of these names, too, unless whoever takes it refuses that.
 Rows are in no order; `_position` and then `_op` give it: the delete of an old key stands at
 the position of its row, and "delete" sorts before "insert" and "update".
 """
@@ -72,7 +73,7 @@ def _changes(piece: Piece, frame: DataFrame, output: TableSchema, epoch: int) ->
         name: value if name in output.key else F.when(~gone, value)
         for name, value in columns.items()
     }
-    told = _struct({**row, "_op": word, **where})
+    told = _struct(row, {"_op": word, **where})
     if piece.shape is not Shape.MOVES:
         return frame.select(F.inline(F.array(told)))
     at = len(POSITIONS) + len(piece.plan.output.columns)
@@ -82,7 +83,7 @@ def _changes(piece: Piece, frame: DataFrame, output: TableSchema, epoch: int) ->
         column.name: key.get(column.name, F.lit(None)).cast(spark_type(column.type.arrow))
         for column in output.columns
     }
-    before = _struct({**left, "_op": F.lit("delete"), **where})
+    before = _struct(left, {"_op": F.lit("delete"), **where})
     # One pass over the files, however many keys changed.
     return frame.select(F.inline(F.when(moved, F.array(before, told)).otherwise(F.array(told))))
 
@@ -98,8 +99,8 @@ def _row(
         yield column.name, value.cast(spark_type(column.type.arrow))
 
 
-def _struct(columns: dict[str, Column]) -> Column:
-    return F.struct(*(value.alias(name) for name, value in columns.items()))
+def _struct(*columns: dict[str, Column]) -> Column:
+    return F.struct(*(value.alias(name) for each in columns for name, value in each.items()))
 
 
 def _position(epoch: int, commit: Column, ordinal: Column) -> Column:

@@ -83,8 +83,9 @@ class Loading(Protocol):
     A baseline being loaded beside the live table; nobody sees it before `switch`.
 
     The live table goes on taking batches meanwhile. *Order*: `write` any number of times,
-    then `catch_up` any number of times, then `switch` or `discard`, once. What a crash
-    interrupts is begun anew from the log: nothing of it has to survive.
+    then `catch_up` any number of times, then `switch` or `discard`, once; `discard` also where
+    `switch` raised. What a crash interrupts is begun anew from the log: nothing of it has to
+    survive.
     """
 
     def write(self, rows: pa.Table) -> None:

@@ -79,6 +79,16 @@ MODES = ("append", "history")
 
 
 @story
+def rows_end_at_the_first_truncate_though_executors_have_nothing_to_add(place: Place) -> None:
+    one = One(place, "history")
+    target = one.begun()
+    rows: list[Change] = [(Op.TRUNCATE, 6, 0, None), (Op.TRUNCATE, 8, 0, None)]
+    target.write(staged(one, target, rows, batch(rows, 8, first=5, truncate=8)))
+    ends = ("substring(_valid_to_position, 21, 1)", "unix_micros(_valid_to)")
+    assert one.rows("id", *ends) == [(1, "6", 0), (2, "6", 0)]
+
+
+@story
 def changes_alone_whose_switch_was_not_noted_are_told_once(place: Place) -> None:
     one = One(place, "append")
     for goal in (3, 4):

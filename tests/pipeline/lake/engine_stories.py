@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import headrace as hr
 from headrace.pipeline.lake import table
+from headrace.pipeline.lake.shape import VALID
 from headrace.pipeline.session import Spark
 from tests.pipeline.lake.kinds import Kind
 from tests.pipeline.lake.stories import Place, story
@@ -159,6 +160,30 @@ def all_modes_tell_the_same_where_rows_come_by_a_file(place: Place) -> None:
     check_nothing_is_left_of_batches(place)
 
 
+@story
+def columns_may_have_names_of_ours_where_executors_prepare(place: Place) -> None:
+    bank, lake = Bank(place.folder).made(), place.folder / "lake"
+    for name, ours in (("owner", "_time"), ("money", "_commit")):
+        bank.app.execute(f"alter table accounts rename column {name} to {ours}")
+    for ours in ("_op text", "_ordinal integer", "_position text"):
+        bank.app.execute(f"alter table accounts add column {ours}")
+    change = "update accounts set _time = 'at ' || id, _commit = id, _op = 'op', _ordinal = 5"
+    bank.app.execute(f"{change}, _position = 'here'")
+    format = place.kind.format.name
+    targets = [
+        (mode, hr.table(path=str(lake / mode), format=format, mode=mode, staged_from=1))
+        for mode in ("merge", "history")
+    ]
+    with bank.engine(*targets, spark=place.spark) as engine:
+        assert engine.await_ready(LONG)
+        bank.app.execute(f"{change} + id, _position = 'there' where id % 2 = 0")
+        bank.app.execute("update accounts set id = id + 1000 where id < 9")
+        bank.app.execute("delete from accounts where id = 20")
+        for look in (read, current):
+            path = lake / ("merge" if look is read else "history")
+            assert seen(lambda: look(place.kind, place.spark, path) == bank.rows())  # noqa: B023
+
+
 def check_nothing_is_left_of_batches(place: Place) -> None:
     check_versions(place.kind, place.spark, place.folder / "lake" / "merge")
     left = [path for path in (place.folder / "data/tables/staging").rglob("*") if path.is_file()]
@@ -206,4 +231,4 @@ def replayed(spark: Spark, format: str, path: Path) -> list[tuple[object, ...]]:
 
 def current(kind: Kind, spark: Spark, path: Path) -> list[tuple[object, ...]]:
     rows = kind.rows(spark, path).where("_valid_to is null")
-    return [tuple(row)[:3] for row in rows.orderBy("id").collect()]
+    return [tuple(row)[: -len(VALID)] for row in rows.orderBy("id").collect()]

@@ -12,18 +12,59 @@ from headrace.changelog.change import Op
 from headrace.changelog.position import Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.errors import HeadraceError, TableTaken
-from headrace.pipeline.lake.target import TableTarget
+from headrace.errors import BadTable, HeadraceError, TableTaken
+from headrace.pipeline.lake.target import TableTarget, table
 from headrace.pipeline.result import result_schema
 from headrace.targets.target import Batch
 from headrace.testing.target_contract import batch, loaded
-from headrace.testing.things import TABLE, THINGS
+from headrace.testing.things import TABLE, THINGS, State
 from tests.pipeline.lake.delta_stories import WIDER, One, refused
+from tests.pipeline.lake.lending import home
 from tests.pipeline.lake.stories import Place, story, story_of
 
 
 def within(place: Place, name: str, mode: str = "merge") -> One:
     return One(place.within(name), mode)
+
+
+@story
+def rows_that_somebody_added_to_a_history_end_and_the_right_ones_stay_current(place: Place) -> None:
+    one = One(place, "history")
+    target = one.begun()
+    spark, named = place.spark.bulk, place.kind.named(place.spark, one.path)
+    for row in ((1, "one"), (2, "other"), (2, "one more"), (9, "nine")):
+        spark.sql(
+            f"INSERT INTO {named} SELECT {row[0]}L, '{row[1]}', cast(null as timestamp),"
+            " cast(null as timestamp), 'somewhere', cast(null as string)"
+        ).collect()
+    found_out(target, batch([(Op.INSERT, 4, 3, "three")], 4, first=4))
+    again = one.opened(Position(1, 4))
+    loading = again.load(TABLE, 2)
+    loading.write(loaded({1: "one", 2: "two", 3: "three"}))
+    loading.switch(Position(1, 5))
+    current = [row[:2] for row in one.rows("id", "name", "_valid_to is null") if row[2]]
+    assert current == [(1, "one"), (2, "two"), (3, "three")]
+
+
+@story_of("delta")
+def a_name_shows_the_table_that_is_kept_under_it(place: Place) -> None:
+    def kept(name: str, folder: str, rows: State) -> None:
+        target = table(name, path=str(place.folder / folder))
+        target.use(home(place.spark, place.folder / "data", pipeline=folder))
+        target.open({TABLE: THINGS}, {})
+        loading = target.load(TABLE, 1)
+        loading.write(loaded(rows))
+        loading.switch(Position(1, 1))
+
+    sql = place.spark.bulk.sql
+    kept("names.things", "before", {1: "before"})
+    kept("names.things", "now", {1: "now"})
+    assert [row.name for row in sql("SELECT * FROM names.things").collect()] == ["now"]
+    assert (place.folder / "before" / "_delta_log").exists()
+    sql("CREATE TABLE names.mine (id long) USING delta")
+    error = refused(BadTable, lambda: kept("names.mine", "other", {1: "other"}))
+    assert "DROP TABLE" in error.remedy
+    assert sql("SELECT * FROM names.mine").columns == ["id"]
 
 
 def found_out(target: TableTarget, change: Batch) -> None:

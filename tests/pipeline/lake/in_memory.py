@@ -51,6 +51,9 @@ class Lake:
     columns: list[Any] = field(default_factory=list)
     given_out: int = 0
     lives: int = 0
+    statements: list[str] = field(default_factory=list)
+    """Of every MERGE; what it says is left to the frame's rows."""
+
     marks: bool = False
     """Whether each load makes another table of it, which its versions do not tell."""
 
@@ -97,6 +100,7 @@ class KeptInMemory:
         return StructType(self._lake.columns)
 
     def merge(self, statement: str, frame: Frame, note: Note) -> bool:
+        self._lake.statements.append(statement)
         if not self._claim("MERGE", note):
             return False
         for row in frame.rows.to_pylist():

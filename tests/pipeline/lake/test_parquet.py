@@ -13,13 +13,14 @@ import pytest
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName
-from headrace.errors import BadTable, SparkGone, TableTaken
+from headrace.errors import BadTable, SparkGone, StorageError, TableTaken
 from headrace.pipeline.lake.memory import LakeHome
+from headrace.pipeline.lake.parquet import ParquetTable
 from headrace.pipeline.lake.target import TableTarget, table
 from headrace.pipeline.session import Spark
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from headrace.targets.target import Target
+from headrace.targets.target import Loading, Target
 from headrace.testing.target_contract import TargetContract, batch, loaded
 from headrace.testing.things import TABLE, THINGS, State
 
@@ -257,6 +258,182 @@ def test_a_folder_that_is_taken_away_is_not_written_to(tmp_path: Path) -> None:
     with pytest.raises(TableTaken, match="Another pipeline"):
         target.write(change)
     assert rows(tmp_path) == []
+
+
+class Killed(BaseException):
+    """Ends it where it stands."""
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
+@pytest.mark.meets("R1")
+def test_a_lost_folder_is_loaded_after_kills_while_it_was(tmp_path: Path) -> None:
+    begun(tmp_path).close()
+    shutil.rmtree(tmp_path / "lake")
+    for _ in range(2):
+        target = opened(tmp_path, at=Position(1, 5))
+        assert target.lost(TABLE) is not None
+        loading = target.load(TABLE, 1)
+        loading.write(loaded({1: "uno"}))
+    loading.switch(Position(1, 6))
+    assert rows(tmp_path) == [("6", "insert", 1, "uno")]
+
+
+@pytest.mark.meets("R1")
+def test_a_lost_folder_is_loaded_after_a_kill_right_behind_its_first_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun(tmp_path).close()
+    shutil.rmtree(tmp_path / "lake")
+    loading = opened(tmp_path, at=Position(1, 5)).load(TABLE, 1)
+    loading.write(loaded({1: "uno"}))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(ParquetTable, "switched", killed)
+        loading.switch(Position(1, 6))
+    assert rows(tmp_path) == [("6", "insert", 1, "uno")]
+    loading = opened(tmp_path, at=Position(1, 5)).load(TABLE, 1)
+    loading.write(loaded({1: "uno"}))
+    loading.switch(Position(1, 7))
+    assert rows(tmp_path) == [("7", "insert", 1, "uno")]
+
+
+@pytest.mark.parametrize("theirs", ["theirs.parquet", "_theirs.tmp"])
+@pytest.mark.parametrize("mark", [None, "", "another"])
+def test_nothing_is_removed_from_a_folder_of_somebody_else(
+    tmp_path: Path, theirs: str, mark: str | None
+) -> None:
+    lake = tmp_path / "lake"
+    lake.mkdir()
+    names = {theirs, "_baseline-00000001-0a1b2c3d.rows.tmp"}
+    for name in names:
+        (lake / name).touch()
+    if mark is not None:
+        (lake / "_headrace").write_text(mark)
+    for at in (ORIGIN, Position(1, 5)):
+        with pytest.raises(TableTaken):
+            opened(tmp_path, at=at)
+    assert {path.name for path in lake.iterdir()} - {"_headrace"} == names
+
+
+@pytest.mark.meets("R36")
+def test_a_mark_that_is_not_durable_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = RealDisk.sync
+
+    def refuse(disk: RealDisk, path: str) -> None:
+        if Path(path).parent.name == "lake":
+            raise OSError(5, "Input/output error")
+        sync(disk, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealDisk, "sync", refuse)
+        with pytest.raises(StorageError):
+            opened(tmp_path)
+    assert not (tmp_path / "lake" / "_headrace").exists()
+    begun(tmp_path)
+    assert rows(tmp_path) == BEGUN
+    assert list((tmp_path / "lake").glob("*.tmp")) == []
+
+
+def test_a_folder_whose_mark_a_power_loss_cut_off_is_marked_anew(tmp_path: Path) -> None:
+    begun(tmp_path).close()
+    mark = tmp_path / "lake" / "_headrace"
+    owner = mark.read_text()
+    mark.write_text("")
+    with pytest.raises(TableTaken, match="not ours"):
+        opened(tmp_path)  # Nothing was ever written, as far as this one knows.
+    target = opened(tmp_path, at=Position(1, 5))
+    assert target.lost(TABLE) is None
+    assert mark.read_text() == owner
+    target.write(batch([(Op.INSERT, 6, 3, "three")], 6, first=6))
+    assert rows(tmp_path) == [*BEGUN, ("6", "insert", 3, "three")]
+
+
+def test_a_folder_with_a_mark_cut_off_and_files_of_another_log_is_refused(tmp_path: Path) -> None:
+    begun(tmp_path).close()
+    lake = tmp_path / "lake"
+    (lake / "_headrace").write_text("")
+    (file,) = lake.glob("baseline-*.parquet")
+    file.rename(lake / "baseline-00000001-0a1b2c3d.parquet")
+    with pytest.raises(TableTaken, match="not what was left"):
+        opened(tmp_path, at=Position(1, 5))
+
+
+BOTH = batch([(Op.INSERT, 7, 3, "three"), (Op.INSERT, 8, 4, "four")], 8, first=6)
+
+
+def killed_before_the_cut(loading: Loading, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(ParquetTable, "_cut", killed)
+        loading.switch(Position(1, at))
+
+
+def loaded_anew_at_9(folder: Path, baseline: int) -> None:
+    """Start again, as one that had not noted the last batches, and load a newer baseline."""
+    target = opened(folder, at=Position(1, 5))
+    later = batch([(Op.INSERT, 9, 5, "five")], 9, first=9)
+    target.write(BOTH)
+    target.write(later)
+    loading = target.load(TABLE, baseline)
+    loading.write(loaded({1: "uno", 4: "four"}))
+    loading.catch_up(later)
+    loading.switch(Position(1, 9))
+
+
+ANEW = [
+    ("8", "insert", 1, "uno"),
+    ("8", "insert", 4, "four"),
+    ("8", "insert", 4, "four"),  # One is the change, the other the baseline's row.
+    ("8", "truncate", None, None),
+    ("9", "insert", 5, "five"),
+]
+
+
+@pytest.mark.meets("R11")
+def test_changes_are_told_once_after_a_killed_switch_and_a_newer_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = begun(tmp_path)
+    target.write(BOTH)
+    loading = target.load(TABLE, 2)
+    loading.write(loaded({1: "uno"}))
+    loading.catch_up(BOTH)
+    killed_before_the_cut(loading, 8, monkeypatch)
+    loaded_anew_at_9(tmp_path, 3)
+    assert rows(tmp_path) == [
+        *BEGUN,
+        ("6", "insert", 1, "uno"),
+        ("6", "truncate", None, None),
+        ("7", "insert", 3, "three"),
+        *ANEW,
+    ]
+
+
+@pytest.mark.meets("R11")
+def test_the_newer_of_two_baselines_keeps_what_both_have_after_a_killed_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = begun(tmp_path)
+    target.write(BOTH)
+    loading = target.load(TABLE, 2)
+    loading.catch_up(BOTH)
+    loading.switch(Position(1, 8))
+    loading = target.load(TABLE, 3)
+    loading.write(loaded({3: "three"}))
+    loading.catch_up(batch([(Op.INSERT, 8, 4, "four")], 8, first=8))
+    killed_before_the_cut(loading, 8, monkeypatch)
+    loaded_anew_at_9(tmp_path, 4)
+    assert rows(tmp_path) == [
+        *BEGUN,
+        ("6", "truncate", None, None),
+        ("7", "insert", 3, "three"),
+        ("7", "insert", 3, "three"),  # One is the change, the other the baseline's row.
+        ("7", "truncate", None, None),
+        *ANEW,
+    ]
 
 
 def test_what_plain_files_cannot_be_is_refused(tmp_path: Path) -> None:

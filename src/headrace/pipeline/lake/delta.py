@@ -83,6 +83,7 @@ class DeltaTable:
     def __init__(self, session: SparkSession, where: Where, *, persistent: bool) -> None:
         self._session = session
         self._where = where
+        self._lasts = persistent
         by_name = where.path is None and persistent
         self._name = where.name if by_name else None
         self._path = None if by_name else self._folder()
@@ -168,7 +169,21 @@ class DeltaTable:
         if where.in_session_catalog:
             session.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(where.schema)}")
         location = self._path.replace("\\", "\\\\").replace("'", "\\'")
-        session.sql(f"CREATE TABLE IF NOT EXISTS {where.name} USING delta LOCATION '{location}'")
+        create = f"CREATE TABLE IF NOT EXISTS {where.name} USING delta LOCATION '{location}'"
+        session.sql(create)
+        if (other := self._location(where.name)) == self._location(self.table):
+            return
+        if self._lasts or session.catalog.getTable(where.name).tableType != "EXTERNAL":
+            raise BadTable(
+                "The name stands for a table in another folder",
+                remedy=f"Name it otherwise, or remove that one: DROP TABLE {where.name}.",
+                table=where.shown,
+                folder=other,
+            )
+        # A catalog in memory, told so by a pipeline whose table was somewhere else: the name goes,
+        # and none of the rows.
+        session.sql(f"DROP TABLE {where.name}")
+        session.sql(create)
 
     @staticmethod
     def kept(type: DataType) -> DataType:
@@ -244,6 +259,9 @@ class DeltaTable:
             for name in (_APP, _VERSION, _NOTE):
                 conf.unset(name)
             conf.set(_ADAPTIVE, before or "true")
+
+    def _location(self, name: str) -> str:
+        return str(self._session.sql(f"DESCRIBE DETAIL {name}").collect()[0].location)
 
     def _folder(self) -> str:
         """Return where a table without a catalog that lasts is kept."""

@@ -121,10 +121,17 @@ def not_ours(why: str, where: Where) -> TableTaken:
     )
 
 
-def taken(note: Note | None, owner: str, where: Where) -> TableTaken:
+def taken(note: Note | None, owner: str, table: str, where: Where) -> TableTaken:
     """Return what is raised where there is a table that somebody else has, by its last note."""
     if note is None:
         return TableTaken("There is a table already, and it is not ours", table=where.shown)
+    if note.owner == owner and note.table in ("", table):
+        return TableTaken(
+            f"The table is kept by this pipeline, with mode {note.mode}",
+            remedy="Go back to that mode, or name another table. With adopt=True its rows, and"
+            " all that it keeps of before, are replaced.",
+            table=where.shown,
+        )
     if note.owner == owner:
         return TableTaken(
             "Another table of this pipeline is kept here",

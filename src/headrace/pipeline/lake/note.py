@@ -52,6 +52,9 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=False):
     table: str = ""
     """The source's table; empty in notes of before there was this field."""
 
+    mode: str = ""
+    """What the table shows of it; likewise."""
+
     @property
     def loads(self) -> bool:
         """Whether it begins anew with a baseline, whatever was there before."""

@@ -6,15 +6,16 @@ cut (R25), and takes the place of its own file; each file appears whole. Rows of
 one file, so that they appear together, and it is named by the baseline: loaded again, because
 nobody knew that it was, it takes its own place, too. With it come the changes that followed;
 those that other files hold of the same time are taken out of them right behind. That is more than
-one step: who reads in between sees them twice. A folder cannot be exchanged for another in one
-step on every system, nor where it is a mount, and files that readers are told of by a list of
-ours would be no plain folder any more; what must be one step is for a format that has commits.
+one step: who reads in between sees them twice. Where it is interrupted a load is still owed, of
+that baseline or a newer one, and its switch does what is left of it. A folder cannot be exchanged
+for another in one step on every system, nor where it is a mount, and files that readers are told
+of by a list of ours would be no plain folder any more; what must be one step is for a format that
+has commits.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -31,14 +32,20 @@ from headrace.pipeline.lake.memory import LakeHome
 from headrace.pipeline.lake.net import fresh
 from headrace.pipeline.lake.rows import begins, emptied_row, first_of, own_columns, told_rows
 from headrace.pipeline.lake.shape import CHANGE, Shape
+from headrace.storage.disk import RealDisk
 from headrace.targets.target import BaselineId, Batch
 
 _OWNER = "_headrace"
 """Names the folder's owner; Spark reads no file whose name begins so."""
 
 _POSITION = CHANGE[-1][0]
-_BATCH = re.compile(r"[0-9a-f-]{30}-([0-9a-f-]{30})")
+_BATCH = re.compile(r"([0-9a-f-]{30})-([0-9a-f-]{30})")
 """The name of a batch's file: the first and the last position."""
+
+_NAMED = r"(baseline-[0-9a-f]{8,}-[0-9a-f]{8}|[0-9a-f-]{61})"
+_DATA = re.compile(rf"{_NAMED}\.parquet")
+_LEFT = re.compile(rf"_({_NAMED}(\.rows)?|headrace)\.tmp")
+"""What an interrupted write of ours leaves."""
 
 
 def check_plain(path: str | None, *, adopt: bool) -> None:
@@ -72,22 +79,29 @@ class ParquetTable:
         """
         Find the folder, or make it ours; remove what an interrupted write left.
 
-        `at` is what the engine knows: where something was written the folder must be marked.
+        `at` is what the engine knows: where something was written the folder must be marked. An
+        empty mark, which a power loss can leave of one that was not synced, is as good as none,
+        but where something was written: there a folder of nothing but files named as ours are,
+        with a baseline of this log's lineage among them, is marked anew.
         """
         self.lost, self.position = None, at
         with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            owner = self._marked()
-            if owner is None and not any(self.folder.iterdir()):
+            owner, names = self._marked(), [path.name for path in self.folder.iterdir()]
+            left = [name for name in names if _LEFT.fullmatch(name)]
+            there = {*names} - {*left, _OWNER}
+            if not owner and not there:
                 if at > ORIGIN:
                     # Marked when it is loaded: until then every start finds that it is lost.
                     self.lost = "the folder is gone, or was made anew"
-                else:
-                    self._mark()
-            elif owner != self._owner:
+            elif owner != self._owner and not (
+                owner == "" and at > ORIGIN and self._named_as_ours(there)
+            ):
                 raise self._taken(owner)
-            for left in self.folder.glob("_*.tmp"):
-                left.unlink()
+            for name in left:
+                (self.folder / name).unlink()
+            if not owner and self.lost is None:
+                self._mark()
 
     def write(self, batch: Batch, rows: pa.Table) -> Position:
         """Write one table's share of a batch as a file; return how far the table is."""
@@ -109,37 +123,77 @@ class ParquetTable:
     def check_ours(self) -> None:
         """Raise where the folder is not the one that was opened, whoever saw to that."""
         owner = self._marked()
-        if owner != self._owner and not (owner is None and self.lost is not None):
+        if owner != self._owner and (owner or self.lost is None):
             raise self._taken(owner)
+
+    def mark_found(self) -> None:
+        """
+        Mark a folder that was lost, before its first file is there: without a mark it is refused.
+
+        That it must be loaded the engine has stored before, and does not ask the folder again.
+        """
+        if self.lost is not None:
+            self._mark()
 
     def switched(self, own: Path, first: Position, at: Position) -> None:
         """Take note of a baseline in a file of its own, with all that is from `first` on."""
         for path in self.others(own):
-            self._cut(path, first)
-        if self.lost is not None:
-            self._mark()
+            self._cut(path, str(first))
+        self._finish_others(own)
         self.lost, self.position = None, at
 
     def others(self, own: Path) -> list[Path]:
         """Return the files but one."""
         return [path for path in self.folder.glob("*.parquet") if path != own]
 
+    def log_name(self) -> str:
+        """Return what tells the log from others in names: of another a number may come again."""
+        return hashlib.blake2s(self.home.lineage().encode(), digest_size=4).hexdigest()
+
     def time(self) -> datetime:
         """Return what time it is."""
         return datetime.fromtimestamp(self.home.clock(), UTC)
 
-    def _cut(self, path: Path, first: Position) -> None:
-        """Leave a file nothing from `first` on."""
-        if (named := _BATCH.fullmatch(path.stem)) is not None and named[1] < str(first):
+    def _finish_others(self, own: Path) -> None:
+        """
+        Do what interrupted switches left to do: what a baseline's file has no other has, too.
+
+        Not when the folder is opened: batches that come again would bring it back.
+        """
+        spans = {path: _span(path) for path in self.others(own) if not _BATCH.fullmatch(path.stem)}
+        before = [path for path in self.others(own) if path not in spans]
+        for path, span in sorted(spans.items(), key=lambda each: each[1] or ("", "")):
+            if span is not None:
+                for other in before:
+                    self._cut(other, *span)
+            before.append(path)
+
+    def _cut(self, path: Path, first: str, last: str | None = None) -> None:
+        """Leave a file nothing from `first` on, up to `last` if that is given."""
+        if (named := _BATCH.fullmatch(path.stem)) is not None and (
+            named[2] < first or (last is not None and last < named[1])
+        ):
             return  # Not even opened: it says so itself.
+        if not path.exists():
+            return  # An earlier cut left nothing of it.
         with pq.ParquetFile(path) as file:
             rows = file.read()
-        kept = rows.filter(pc.less(rows.column(_POSITION), str(first)))
+        where = rows.column(_POSITION)
+        keep = pc.less(where, first)
+        if last is not None:
+            keep = pc.or_(keep, pc.greater(where, last))
+        kept = rows.filter(keep)
         if not kept.num_rows and rows.num_rows:
             path.unlink()
         elif kept.num_rows < rows.num_rows:
             with Appearing(self, path.stem, kept.schema) as cut:
                 cut.add(kept)
+
+    def _named_as_ours(self, names: set[str]) -> bool:
+        return all(_DATA.fullmatch(name) for name in names) and any(
+            name.startswith("baseline-") and name.endswith(f"-{self.log_name()}.parquet")
+            for name in names
+        )
 
     def _marked(self) -> str | None:
         try:
@@ -148,10 +202,12 @@ class ParquetTable:
             return None
 
     def _mark(self) -> None:
-        (self.folder / _OWNER).write_text(self._owner)
+        temporary = self.folder / f"{_OWNER}.tmp"
+        temporary.write_text(self._owner)
+        _show(temporary, self.folder / _OWNER)
 
     def _taken(self, owner: str | None) -> TableTaken:
-        if owner is not None:
+        if owner:
             why, remedy = "Another pipeline writes to this folder", "Name another folder."
         elif self.position > ORIGIN:
             why = "The folder is not what was left there"
@@ -187,14 +243,7 @@ class Appearing:
     def show(self) -> None:
         """Make it durable, and let readers see it."""
         self._writer.close()
-        with self._temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        self._temporary.rename(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        _show(self._temporary, self._path)
 
     def drop(self) -> None:
         """Let go of it."""
@@ -210,9 +259,7 @@ class ParquetLoading:
         self._table = table
         self._shape = table.shape
         self._baseline = baseline
-        # Of another log a number may come again.
-        lineage = hashlib.blake2s(table.home.lineage().encode(), digest_size=4).hexdigest()
-        self._name = f"baseline-{baseline:08x}-{lineage}"
+        self._name = f"baseline-{baseline:08x}-{table.log_name()}"
         # Aside, for which position they are told with is not known before the first change.
         self._aside = table.folder / f"_{self._name}.rows.tmp"
         self._writer: pq.ParquetWriter | None = None
@@ -248,6 +295,7 @@ class ParquetLoading:
         own = table.folder / f"{self._name}.parquet"
         with _writing(table.folder):
             table.check_ours()
+            table.mark_found()
             with Appearing(table, self._name) as file:
                 # Changes alone, without a baseline, say nothing of what was before.
                 if self._baseline and table.others(own):
@@ -285,6 +333,21 @@ class ParquetLoading:
             pa.array([each] * count, type) for each, (_, type) in zip(told, CHANGE, strict=True)
         ]
         return pa.table([*rows.columns, *ours], pa.schema(list(self._shape.columns)))
+
+
+def _span(path: Path) -> tuple[str, str] | None:
+    """Return the first and the last position in a file; None: it has no rows."""
+    with pq.ParquetFile(path) as file:
+        found = pc.min_max(file.read([_POSITION]).column(0)).as_py()
+    return None if found["min"] is None else (found["min"], found["max"])
+
+
+def _show(temporary: Path, path: Path) -> None:
+    """Make a written file durable, and give it its name, in place of one that had it."""
+    disk = RealDisk()
+    disk.sync(str(temporary))
+    disk.rename(str(temporary), str(path))
+    disk.sync_folder(str(path.parent))
 
 
 @contextmanager

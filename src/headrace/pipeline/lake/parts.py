@@ -26,12 +26,12 @@ from pyspark.errors import PySparkException
 from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import BadCluster
+from headrace.pipeline.foreach import OURS
 from headrace.pipeline.lake.emptying import Emptying, ended
 from headrace.pipeline.lake.net import bounds, net, versions
 from headrace.pipeline.lake.rows import change_rows, history_rows, net_rows, own_columns
 from headrace.pipeline.lake.shape import Shape
 from headrace.pipeline.lake.statements import value
-from headrace.pipeline.literals import quoted
 from headrace.pipeline.result import result_schema, shaped
 from headrace.pipeline.workspace import Workspace
 from headrace.storage.points import PART_WRITTEN, reach
@@ -106,6 +106,7 @@ def stage_changes(
     from pyspark.sql import functions as F
 
     beyond = max(after, emptied) if emptied is not None and shape.mode == "merge" else after
+    frame = _by_place(frame, shape)
     told = frame.where(F.col("_position") > F.lit(str(beyond)))
     found: tuple[Emptying, ...] = ()
     if shape.mode != "append":
@@ -120,7 +121,7 @@ def stage_changes(
         F.col("_commit").alias("p1"),
         F.col("_ordinal").alias("p2"),
         F.col("_time").alias("p3"),
-        *(F.col(quoted(name)).alias(value(at)) for at, name in enumerate(shape.schema.names)),
+        *(value(at) for at in range(len(shape.schema.names))),
     )
     if shape.mode != "append":
         # All changes of a key in one task: there it is seen which is the last.
@@ -132,12 +133,20 @@ def stage_changes(
 
 def stage_rows(frame: DataFrame, shape: Shape, folder: Workspace) -> Staged:
     """Let executors write rows of a baseline, by place."""
+    own = _by_place(frame, shape).drop(*OURS)
+    return _collected(own, partial(_rows_part, shape, folder))
+
+
+def _by_place(frame: DataFrame, shape: Shape) -> DataFrame:
+    """Return a frame with the row's columns by place: one may have a name of ours, too."""
     from pyspark.sql import functions as F
 
-    own = frame.select(
-        *(F.col(quoted(name)).alias(value(at)) for at, name in enumerate(shape.schema.names))
+    names = frame.columns[: -len(OURS)]
+    placed = frame.toDF(*(f"of{at}" for at in range(len(names))), *OURS)
+    own = (names.index(name) for name in shape.schema.names)
+    return placed.select(
+        *(F.col(f"of{place}").alias(value(at)) for at, place in enumerate(own)), *OURS
     )
-    return _collected(own, partial(_rows_part, shape, folder))
 
 
 def _emptyings(frame: DataFrame) -> tuple[Emptying, ...]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from headrace.changelog.position import Position
@@ -131,8 +132,13 @@ def _difference(
     keys = [value(shape.schema.names.index(name)) for name in shape.key]
     current = table.rows().where(F.col(quoted(VALID[1][0])).isNull())
     current = current.select(*(F.col(quoted(name)) for name in shape.schema.names)).toDF(*own)
-    begun = frame.exceptAll(current)
-    ended = current.exceptAll(frame)
+    ended = current.exceptAll(frame).select(*keys).distinct()
+    # Whatever is current of such a key ends, and somebody else may have written more than one row
+    # of it, of which one is right: that one begins again.
+    gone = [f"gone{place}" for place in range(len(keys))]
+    same = [F.col(name).eqNullSafe(F.col(other)) for name, other in zip(keys, gone, strict=True)]
+    again = frame.join(ended.toDF(*gone), reduce(and_, same), "left_semi")
+    begun = frame.exceptAll(current).union(again).dropDuplicates(keys)
     moment, where = F.lit(now).cast("timestamp"), F.lit(str(at))
     no_time, no_text = F.lit(None).cast("timestamp"), F.lit(None).cast("string")
     types = {field.name: field.dataType for field in frame.schema}

@@ -354,10 +354,13 @@ class LakeTable:
         self, staged: Staged, rows: pa.Table, emptied: Position | None
     ) -> Callable[[Note], bool] | None:
         """Return the commit of what executors prepared; None where that is nothing."""
-        if not staged.row_count:
-            return None
         shape, table = self.shape, self._table()
-        frame = self._sessions.read(source_names(shape), staged.paths)
+        if staged.row_count:
+            frame = self._sessions.read(source_names(shape), staged.paths)
+        elif staged.emptied is not None:
+            frame = self.frame_of(pa.schema(source_names(shape)).empty_table())
+        else:
+            return None
         if shape.mode == "append":
             return partial(table.append, self._named(frame))
         if shape.mode == "merge":
@@ -381,6 +384,7 @@ class LakeTable:
             self._baseline,
             batch,
             self.name,
+            self.shape.mode,
         )
         self._unknown = True
         if not commit(note):
@@ -431,14 +435,18 @@ class LakeTable:
             self.lost = CUT_OFF
         else:
             if found is not None and not self._adopt:
-                raise taken(note, self._memory.owner, self.where)
+                raise taken(note, self._memory.owner, self.name, self.where)
             self.ours = False
             self._number = 0 if found is None else found.number
-            self.lost = "the table is gone, or was made anew" if known else None
+            self.lost = "it is gone, was made anew, or had another mode" if known else None
         self._unknown = False
 
     def _is_mine(self, note: Note) -> bool:
-        return note.owner == self._memory.owner and note.table in ("", self.name)
+        return (
+            note.owner == self._memory.owner
+            and note.table in ("", self.name)
+            and note.mode in ("", self.shape.mode)
+        )
 
     def _is_known(self, note: Note, last: int) -> bool:
         """Whether it is the table of before, or one of a load that was not remembered yet."""

@@ -27,6 +27,7 @@ from headrace.pipeline.lake.memory import LakeHome, Memory
 from headrace.pipeline.lake.naming import check_name, places
 from headrace.pipeline.lake.parquet import ParquetLoading, ParquetTable, check_plain
 from headrace.pipeline.lake.shape import Mode, Shape, answer, shaped
+from headrace.pipeline.workspace import Workspace
 from headrace.targets.target import BaselineId, Batch, Loading, SchemaAnswer, TargetTraits
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ class TableTarget:
         home = self._lent()
         self._memory = Memory(home.files, home.pipeline)
         self._tables = {}
+        # What another life left of loads, of tables that are not ours any more as well.
+        Workspace(home.files.path(f"tables/staging/{home.pipeline}")).clear()
         for table, schema in tables.items():
             self.add(table, schema, at.get(table, ORIGIN))
 
@@ -164,7 +167,7 @@ class TableTarget:
                 adopt=options.adopt,
                 compact_every=options.compact_every,
             )
-            # What another life left of a load is begun anew.
+            # One that was here before may have left rows of a load.
             made.staging_folder.clear()
             made.open(at)
         else:

@@ -84,6 +84,7 @@ class HalfLoading(ScriptedLoading):
     def discard(self) -> None:
         super().discard()
         self.kept.remove(self)
+        raise TargetError("Nor does he here")  # which hides nothing and keeps nobody from it
 
 
 def test_rows_of_a_load_that_could_not_be_shown_are_let_go_of(

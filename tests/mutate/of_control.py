@@ -179,16 +179,16 @@ OF_CONTROL = (
     Mutation(
         "rows of a load that could not be shown are kept for good",
         "control/loading.py",
-        "            for loading in waiting:\n                loading.discard()\n",
-        "",
+        "                    loading.discard()\n            raise\n",
+        "                    pass\n            raise\n",
         test="tests/control/test_reload.py",
     ),
     Mutation(
         "a lake's table gone on with by another mode",
         "pipeline/lake/table.py",
-        '            and note.mode in ("", self.shape.mode)\n',
-        "",
-        test="tests/pipeline/lake/test_taking.py",
+        "        if other and not self._adopt:\n            raise other_mode(mode, self.where)\n",
+        "        other = False\n",
+        test="tests/pipeline/lake/test_kept_by_mode.py",
     ),
     Mutation(
         "pause not stored",

@@ -217,6 +217,19 @@ def test_an_empty_page_is_no_answer(
         getattr(files, step)("a", *more)
 
 
+@pytest.mark.parametrize("step", ["read", "size", "list", "create", "put", "remove"])
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_proxy_that_sends_everybody_elsewhere_is_no_answer(
+    step: str, status: int, proxy: type[Page], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "RESTS", (0.0,))
+    proxy.status = status
+    files = Objects(s3_bucket("logs"), "logs", "shop")
+    more = (b"",) if step in ("create", "put") else ()
+    with pytest.raises(StorageError, match="does not answer"):
+        getattr(files, step)("a", *more)
+
+
 def test_a_size_that_is_not_found_is_asked_for_in_another_way() -> None:
     class Doubtful(Client):
         def head_object(self, **asked: Any) -> dict[str, Any]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 
 from headrace.changelog.entry import Baseline
 from headrace.changelog.position import Position
 from headrace.control.delivery import Delivery, Surroundings
 from headrace.control.member import Load, Member
 from headrace.control.states import TableState, may_move
-from headrace.errors import ChangesMissing
+from headrace.errors import ChangesMissing, HeadraceError
 from headrace.pipeline.definition import Pipeline
 from headrace.storage.points import BASELINE_LOADED, TABLE_SWITCHED, reach
 
@@ -190,7 +191,8 @@ class Loads:
         except BaseException:
             # Each has a whole copy of its rows, and nobody else would remove it.
             for loading in waiting:
-                loading.discard()
+                with suppress(HeadraceError):
+                    loading.discard()
             raise
         reach(TABLE_SWITCHED)
         self._switched.extend((member, load, at) for member, load in arrived)

@@ -36,7 +36,7 @@ _REMEDIES = {
     "Forbidden": "Allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket there.",
     "InvalidAccessKeyId": "Check AWS_ACCESS_KEY_ID, or the profile that it comes from.",
     "SignatureDoesNotMatch": "Check AWS_SECRET_ACCESS_KEY, or the profile that it comes from.",
-    "ExpiredToken": "Get new credentials: these are over.",
+    "ExpiredToken": "Get new credentials: these are over. Then start again.",
     "RequestTimeTooSkewed": "Set this machine's clock: signatures hold for minutes.",
     "PermanentRedirect": "Set AWS_REGION to the bucket's region.",
     "AuthorizationHeaderMalformed": "Set AWS_REGION to the bucket's region.",
@@ -186,6 +186,9 @@ def _translated() -> Iterator[None]:
         exceptions.ResponseStreamingError,
     ) as error:
         raise Unanswered(type(error).__name__) from error
+    except RecursionError as error:
+        # It follows redirects to another region; a proxy's sign-in page redirects those as well.
+        raise Unanswered("Redirected") from error
     except exceptions.BotoCoreError as error:
         raise Refused(type(error).__name__, _NO_CREDENTIALS) from error
 

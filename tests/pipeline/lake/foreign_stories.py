@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.changelog.change import Op
-from headrace.changelog.position import Position
+from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadTable, HeadraceError, TableTaken
@@ -17,7 +17,7 @@ from headrace.pipeline.lake.target import TableTarget, table
 from headrace.pipeline.result import result_schema
 from headrace.targets.target import Batch
 from headrace.testing.target_contract import batch, loaded
-from headrace.testing.things import TABLE, THINGS, State
+from headrace.testing.things import TABLE, THINGS
 from tests.pipeline.lake.delta_stories import WIDER, One, refused
 from tests.pipeline.lake.lending import home
 from tests.pipeline.lake.stories import Place, story, story_of
@@ -48,23 +48,34 @@ def rows_that_somebody_added_to_a_history_end_and_the_right_ones_stay_current(pl
 
 @story_of("delta")
 def a_name_shows_the_table_that_is_kept_under_it(place: Place) -> None:
-    def kept(name: str, folder: str, rows: State) -> None:
+    sql, at = place.spark.bulk.sql, Position(1, 1)
+
+    def opened(name: str, folder: str, at: Position = ORIGIN) -> TableTarget:
         target = table(name, path=str(place.folder / folder))
         target.use(home(place.spark, place.folder / "data", pipeline=folder))
-        target.open({TABLE: THINGS}, {})
-        loading = target.load(TABLE, 1)
-        loading.write(loaded(rows))
-        loading.switch(Position(1, 1))
+        target.open({TABLE: THINGS}, {TABLE: at})
+        return target
 
-    sql = place.spark.bulk.sql
-    kept("names.things", "before", {1: "before"})
-    kept("names.things", "now", {1: "now"})
-    assert [row.name for row in sql("SELECT * FROM names.things").collect()] == ["now"]
-    assert (place.folder / "before" / "_delta_log").exists()
+    def kept(name: str, folder: str) -> TableTarget:
+        target = opened(name, folder)
+        loading = target.load(TABLE, 1)
+        loading.write(loaded({1: folder}))
+        loading.switch(at)
+        return target
+
+    kept("names.things", "first")
+    assert opened("names.things", "first", at).lost(TABLE) is None
+    # Before anything is loaded, whatever it is that has the name.
+    refused(BadTable, lambda: opened("names.things", "second"))
     sql("CREATE TABLE names.mine (id long) USING delta")
-    error = refused(BadTable, lambda: kept("names.mine", "other", {1: "other"}))
-    assert "DROP TABLE" in error.remedy
-    assert sql("SELECT * FROM names.mine").columns == ["id"]
+    refused(BadTable, lambda: opened("names.mine", "second"))
+    sql(f"CREATE TABLE names.plain (id long) USING parquet LOCATION '{place.folder}/plain'")
+    refused(BadTable, lambda: opened("names.plain", "second"))
+    assert [row.name for row in sql("SELECT * FROM names.things").collect()] == ["first"]
+    # A folder that is gone stands for nothing.
+    shutil.rmtree(place.folder / "first")
+    kept("names.things", "first")
+    assert [row.name for row in sql("SELECT * FROM names.things").collect()] == ["first"]
 
 
 def found_out(target: TableTarget, change: Batch) -> None:

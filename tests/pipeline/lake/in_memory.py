@@ -131,6 +131,8 @@ class KeptInMemory:
     def compact(self) -> None:
         self._lake.commit("OPTIMIZE")
 
+    def check_name(self) -> None: ...
+
     def register(self) -> None: ...
 
     @staticmethod

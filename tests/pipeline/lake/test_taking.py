@@ -44,53 +44,6 @@ def write(kept: table.LakeTable, commit: int, id: int, name: str = "new") -> Pos
     return kept.write(made, made.tables[TABLE])
 
 
-@pytest.mark.meets("R24")
-def test_small_files_become_few_though_no_life_has_so_many_commits(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, "append")
-    writer.begun(ROWS)
-    for at in range(2, 11):
-        write(writer.opened(Position(1, at - 1), compact_every=4), at, at)
-    told = [commit.operation for commit in writer.lake.commits]
-    assert [at for at, operation in enumerate(told) if operation == "OPTIMIZE"] == [4, 9]
-
-
-@pytest.mark.meets("R24")
-@pytest.mark.parametrize("before", ["merge", "append", "history"])
-@pytest.mark.parametrize("now", ["merge", "append", "history"])
-def test_a_table_that_was_kept_by_another_mode_is_refused_unless_it_is_to_be_replaced(
-    tmp_path: Path, before: Mode, now: Mode
-) -> None:
-    writer = Writer(tmp_path, before)
-    writer.begun(ROWS)
-    writer.mode = now
-    if now == before:
-        assert writer.opened(Position(1, 1)).lost is None
-        return
-    with pytest.raises(TableTaken, match=f"by this pipeline, with mode {before}") as refused:
-        writer.opened(Position(1, 1))
-    assert "adopt=True" in refused.value.remedy
-    adopted = writer.opened(Position(1, 1), adopt=True)
-    assert adopted.lost is not None
-    assert not adopted.ours
-    writer.load(adopted, loaded({5: "five"}), Position(1, 2), 2)
-    assert writer.lake.rows == {5: "five"}
-    assert writer.opened(Position(1, 2)).lost is None
-
-
-@pytest.mark.meets("R23g", "R24")
-def test_a_history_of_which_executors_leave_nothing_ends_when_it_was_emptied_first(
-    tmp_path: Path,
-) -> None:
-    writer = Writer(tmp_path, "history")
-    kept = writer.begun(ROWS)
-    made = batch([], 9, first=2, truncate=8)
-    first = (1_600_000_000_000_000, str(Position(1, 6)))
-    kept.write(made, made.tables[TABLE], Staged((), kept.position, first))
-    (statement,) = writer.lake.statements
-    assert first[1] in statement
-    assert str(first[0]) in statement
-
-
 # -- what somebody else did ---------------------------------------------------------------------
 
 

@@ -57,6 +57,25 @@ def test_who_waits_for_a_baseline_holds_what_that_may_need(log: MadeLog) -> None
 
 
 @pytest.mark.meets("R27")
+def test_what_a_killed_batch_needs_is_held_though_a_query_would_begin_elsewhere_now(
+    log: MadeLog,
+) -> None:
+    log.flush(insert(1))
+    stream = log.stream(startingPosition="latest", reader="me")
+    log.flush(insert(2))
+    assert ids(stream.batch() or []) == [2]
+    for commit in range(3, 6):
+        log.flush(insert(commit))
+    stream.start_again()
+    # As Spark asks where no batch was ended.
+    assert stream.reader.initialOffset()["position"] == str(Position(1, 5, 0))
+    assert held(log) == (Position(1, 1, 0), ())
+    assert ids(stream.again()) == [2]
+    assert ids(stream.batch() or []) == [3, 4, 5]
+    assert held(log) == (Position(1, 2, 0), ())
+
+
+@pytest.mark.meets("R27")
 def test_a_newer_baseline_does_not_take_away_the_one_that_a_name_is_in(log: MadeLog) -> None:
     log.flush(insert(1))
     log.baseline(FOUR, 1, 1)

@@ -140,6 +140,41 @@ def test_available_now_ends_at_the_end_as_it_was(log: MadeLog) -> None:
     assert [ids(batch) for batch in stream.all()] == [[1], [2]]
 
 
+@pytest.mark.meets("R27")
+def test_runs_to_the_end_move_past_the_changes_of_other_tables(log: MadeLog) -> None:
+    log.flush(insert(1))
+    stream = log.stream()
+
+    def run() -> list[list[int]]:
+        stream.start_again()
+        stream.reader.prepareForTriggerAvailableNow()
+        return [ids(batch) for batch in stream.all()]
+
+    assert run() == [[1]]
+    for commit in (2, 3):
+        log.flush(insert(commit), schema=table("items"))
+        # One batch without rows: what it stands behind is let go of before it runs again.
+        assert run() == [[]]
+        assert run() == []
+        prune(log.writer, Position(1, commit, 0))
+    log.flush(insert(4))
+    assert run() == [[4]]
+
+
+def test_a_checkpoint_behind_the_logs_end_is_told_where_nothing_was_left_to_do(
+    log: MadeLog,
+) -> None:
+    log.flush(insert(1))
+    stream = log.stream()
+    stream.all()
+    stream.kept.append(Offset(Position(1, 9, 0)).as_json())
+    stream.start_again()
+    with pytest.raises(ChangesMissing, match="log ends before"):
+        stream.batch()
+    # A place that is still to come is another matter.
+    assert log.stream(startingVersion=50).batch() is None
+
+
 def test_a_reader_goes_to_the_executors_without_its_log(log: MadeLog) -> None:
     log.flush(insert(1))
     stream = log.stream(reader="me")

@@ -109,6 +109,10 @@ class Commits(Protocol):
         """Make few files of many small ones; no row changes."""
         ...
 
+    def check_name(self) -> None:
+        """Raise `BadTable` where its name stands for another table than that in its folder."""
+        ...
+
     def register(self) -> None:
         """Make a table that is found by its folder known by its name, in this Spark."""
         ...

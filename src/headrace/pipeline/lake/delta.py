@@ -26,7 +26,7 @@ from headrace.pipeline.lake.statements import VIEW
 from headrace.pipeline.literals import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import DataType, StructField, StructType
 
 _APP = "spark.databricks.delta.write.txnAppId"
@@ -83,7 +83,6 @@ class DeltaTable:
     def __init__(self, session: SparkSession, where: Where, *, persistent: bool) -> None:
         self._session = session
         self._where = where
-        self._lasts = persistent
         by_name = where.path is None and persistent
         self._name = where.name if by_name else None
         self._path = None if by_name else self._folder()
@@ -169,21 +168,25 @@ class DeltaTable:
         if where.in_session_catalog:
             session.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(where.schema)}")
         location = self._path.replace("\\", "\\\\").replace("'", "\\'")
-        create = f"CREATE TABLE IF NOT EXISTS {where.name} USING delta LOCATION '{location}'"
-        session.sql(create)
-        if (other := self._location(where.name)) == self._location(self.table):
+        session.sql(f"CREATE TABLE IF NOT EXISTS {where.name} USING delta LOCATION '{location}'")
+        self.check_name()
+
+    def check_name(self) -> None:
+        """Raise `BadTable` where its name stands for another table than that in its folder."""
+        name = self._where.name
+        if self._path is None or not name or not self._session.catalog.tableExists(name):
             return
-        if self._lasts or session.catalog.getTable(where.name).tableType != "EXTERNAL":
-            raise BadTable(
-                "The name stands for a table in another folder",
-                remedy=f"Name it otherwise, or remove that one: DROP TABLE {where.name}.",
-                table=where.shown,
-                folder=other,
-            )
-        # A catalog in memory, told so by a pipeline whose table was somewhere else: the name goes,
-        # and none of the rows.
-        session.sql(f"DROP TABLE {where.name}")
-        session.sql(create)
+        known, own = self._detail(name), self._detail(self.table)
+        # One whose folder is gone says nothing of itself.
+        if known is None or (own is not None and known.id == own.id and known.id):
+            return
+        raise BadTable(
+            "The name stands for another table than the one in the folder",
+            remedy="Choose another name, or remove that table, if nobody needs it; a catalog in"
+            " memory forgets its names with Spark's process.",
+            table=self._where.shown,
+            folder=known.location,
+        )
 
     @staticmethod
     def kept(type: DataType) -> DataType:
@@ -260,8 +263,11 @@ class DeltaTable:
                 conf.unset(name)
             conf.set(_ADAPTIVE, before or "true")
 
-    def _location(self, name: str) -> str:
-        return str(self._session.sql(f"DESCRIBE DETAIL {name}").collect()[0].location)
+    def _detail(self, name: str) -> Row | None:
+        try:
+            return self._session.sql(f"DESCRIBE DETAIL {name}").collect()[0]
+        except AnalysisException:
+            return None
 
     def _folder(self) -> str:
         """Return where a table without a catalog that lasts is kept."""

@@ -183,6 +183,9 @@ class IcebergTable:
         ):
             self._session.sql(rewrite(self._catalog, procedure, self._main, options)).collect()
 
+    def check_name(self) -> None:
+        """Do nothing: it has a name or a folder."""
+
     def register(self) -> None:
         """Do nothing: its catalog knows it, or it is found by its folder."""
 

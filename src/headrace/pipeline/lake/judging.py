@@ -12,7 +12,7 @@ from headrace.pipeline.lake.commits import Commits, Found
 from headrace.pipeline.lake.looking import CUT_OFF
 from headrace.pipeline.lake.naming import Where
 from headrace.pipeline.lake.note import Note
-from headrace.pipeline.lake.shape import Shape
+from headrace.pipeline.lake.shape import MODES, Mode, Shape, columns_of
 
 MADE_ANEW = "the table was made anew"
 
@@ -121,17 +121,28 @@ def not_ours(why: str, where: Where) -> TableTaken:
     )
 
 
-def taken(note: Note | None, owner: str, table: str, where: Where) -> TableTaken:
+def kept_by(note: Note | None, table: Commits) -> Mode:
+    """Return the mode that a table of ours is kept by; where no note says so, by its columns."""
+    if note is not None and note.mode:
+        return note.mode  # type: ignore[return-value]
+    have = set(table.schema().names)
+    return next((mode for mode in MODES if columns_of(mode) and columns_of(mode) <= have), "merge")
+
+
+def other_mode(mode: Mode, where: Where) -> TableTaken:
+    """Return what is raised where a table of ours was kept by another mode."""
+    return TableTaken(
+        f"The table is kept by this pipeline, with mode {mode}",
+        remedy="Go back to that mode, or name another table. With adopt=True its rows, and"
+        " all that it keeps of before, are replaced.",
+        table=where.shown,
+    )
+
+
+def taken(note: Note | None, owner: str, where: Where) -> TableTaken:
     """Return what is raised where there is a table that somebody else has, by its last note."""
     if note is None:
         return TableTaken("There is a table already, and it is not ours", table=where.shown)
-    if note.owner == owner and note.table in ("", table):
-        return TableTaken(
-            f"The table is kept by this pipeline, with mode {note.mode}",
-            remedy="Go back to that mode, or name another table. With adopt=True its rows, and"
-            " all that it keeps of before, are replaced.",
-            table=where.shown,
-        )
     if note.owner == owner:
         return TableTaken(
             "Another table of this pipeline is kept here",

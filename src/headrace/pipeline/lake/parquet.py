@@ -140,6 +140,8 @@ class ParquetTable:
         for path in self.others(own):
             self._cut(path, str(first))
         self._finish_others(own)
+        # Before anybody notes that it is done: files that are gone must not come back.
+        RealDisk().sync_folder(str(self.folder))
         self.lost, self.position = None, at
 
     def others(self, own: Path) -> list[Path]:
@@ -160,13 +162,14 @@ class ParquetTable:
 
         Not when the folder is opened: batches that come again would bring it back.
         """
-        spans = {path: _span(path) for path in self.others(own) if not _BATCH.fullmatch(path.stem)}
-        before = [path for path in self.others(own) if path not in spans]
-        for path, span in sorted(spans.items(), key=lambda each: each[1] or ("", "")):
-            if span is not None:
-                for other in before:
-                    self._cut(other, *span)
-            before.append(path)
+        batches = [path for path in self.others(own) if _BATCH.fullmatch(path.stem)]
+        loads = [(_span(path), path) for path in self.others(own) if path not in batches]
+        before: list[tuple[tuple[str, str], Path]] = []
+        for span, path in sorted((span, path) for span, path in loads if span is not None):
+            overlapping = [other for (_, last), other in before if span[0] <= last]
+            for other in (*batches, *overlapping):
+                self._cut(other, *span)
+            before.append((span, path))
 
     def _cut(self, path: Path, first: str, last: str | None = None) -> None:
         """Leave a file nothing from `first` on, up to `last` if that is given."""
@@ -310,9 +313,12 @@ class ParquetLoading:
     def discard(self) -> None:
         self._told = []
         if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-            self._aside.unlink(missing_ok=True)
+            writer, self._writer = self._writer, None
+            # It may still have something to write, and no room.
+            with suppress(OSError):
+                writer.close()
+            with suppress(OSError):
+                self._aside.unlink(missing_ok=True)
 
     def _rows(self) -> Iterator[pa.Table]:
         """Yield the baseline's rows, a piece at a time."""

@@ -35,6 +35,11 @@ VALID = (
 _OURS = {"merge": (), "append": CHANGE, "history": VALID}
 
 
+def columns_of(mode: Mode) -> frozenset[str]:
+    """Return the names of our columns in a table of this mode."""
+    return frozenset(name for name, _ in _OURS[mode])
+
+
 @dataclass(frozen=True)
 class Shape:
     """What one table looks like in the lake."""

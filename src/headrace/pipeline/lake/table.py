@@ -35,10 +35,12 @@ from headrace.pipeline.lake.judging import (
     followed,
     further,
     judged,
+    kept_by,
     loaded_as,
     misfit,
     not_last,
     not_ours,
+    other_mode,
     put_back,
     taken,
 )
@@ -149,6 +151,8 @@ class LakeTable:
                 self.lost = self._memory.lost(self.name) or misfit(self._table(), self.shape)
             if self.ours:
                 self._table().register()
+            else:
+                self._table().check_name()
         if self.lost is not None:
             _log.warning("table is loaded anew", table=self.name, why=self.lost)
 
@@ -415,7 +419,12 @@ class LakeTable:
         note = None if found is None else found.note
         last = self._memory.last(self.name)
         known = last > 0 or at > ORIGIN
-        if found is not None and note is not None and self._is_mine(note):
+        mine = found is not None and note is not None and self._is_mine(note)
+        cut_off = found is not None and note is None and last > 0 and self._same_as_before()
+        other = (mine or cut_off) and (mode := kept_by(note, self._table())) != self.shape.mode
+        if other and not self._adopt:
+            raise other_mode(mode, self.where)
+        if found is not None and note is not None and mine and not other:
             why = self.lost if note.number == self._number else None
             self.ours = True
             self._number, self._baseline = note.number, note.baseline
@@ -428,25 +437,21 @@ class LakeTable:
                 self.lost = MADE_ANEW
             # Found out before, and nothing of ours came since.
             self.lost = self.lost or why
-        elif found is not None and note is None and last and self._same_as_before():
+        elif found is not None and cut_off and not other:
             # Its rows are to be gone on with, as a load does it, and not to be replaced by one.
             self.ours = True
             self._number = max(last, found.number)
             self.lost = CUT_OFF
         else:
             if found is not None and not self._adopt:
-                raise taken(note, self._memory.owner, self.name, self.where)
+                raise taken(note, self._memory.owner, self.where)
             self.ours = False
             self._number = 0 if found is None else found.number
             self.lost = "it is gone, was made anew, or had another mode" if known else None
         self._unknown = False
 
     def _is_mine(self, note: Note) -> bool:
-        return (
-            note.owner == self._memory.owner
-            and note.table in ("", self.name)
-            and note.mode in ("", self.shape.mode)
-        )
+        return note.owner == self._memory.owner and note.table in ("", self.name)
 
     def _is_known(self, note: Note, last: int) -> bool:
         """Whether it is the table of before, or one of a load that was not remembered yet."""

@@ -68,17 +68,20 @@ def _next_of_changes(
     return start
 
 
-def idle_offset(asked: Asked, start: Offset) -> Offset:
+def idle_offset(asked: Asked, start: Offset, upto: Position | None = None) -> Offset:
     """
     Return where a query stands that has nothing to do: at the log's end, past other tables.
+
+    Or at `upto`, where it is to end there.
 
     It moves seldom, as a batch without rows costs Spark a job (R34); but it must, since what
     it stands behind is let go of one day.
     """
     stops = asked.options.on_gap == "fail" and asked.log.gap_after(start.position) is not None
-    if start.in_baseline or stops or asked.log.end <= start.position:
+    end = asked.log.end if upto is None else min(asked.log.end, upto)
+    if start.in_baseline or stops or end <= start.position:
         return start
-    return _beyond(asked, start, asked.log.end)
+    return _beyond(asked, start, end)
 
 
 def _has(asked: Asked, at: Position, last: Position) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.changelog.log import LogReader
 from headrace.changelog.position import Position
-from headrace.changelog.readers import NamedReader
+from headrace.changelog.readers import NamedReader, leases
 from headrace.pipeline.reading.claiming import Claim
 from headrace.pipeline.reading.offsets import Offset
 from headrace.pipeline.reading.starting import Asked, newest_baseline
@@ -55,14 +55,23 @@ class Keeper:
         clock: Callable[[], float] = time.time,
         *,
         wait: float = 0.0,
+        goes_on: bool = False,
     ) -> None:
-        """`ReaderTaken` where another query has the name for all of `wait` seconds."""
+        """
+        `ReaderTaken` where another query has the name for all of `wait` seconds.
+
+        What an earlier life of a query that `goes_on` held is held until it is moved: where
+        that one stood is known by its checkpoint alone, which is told later.
+        """
         # A bucket has no locks: there the guide asks for names that are not shared.
         self._claim = None if elsewhere(data) else Claim(data, source, name, wait)
         self._named = NamedReader(opened(data), source, name, seconds, clock)
         self._every = seconds / _RENEWALS
         self._clock = clock
         self._held: Held | None = None
+        for lease in leases(opened(data), source, clock()) if goes_on else ():
+            if lease.name == name:
+                self._held = Held(lease.position, frozenset(lease.baselines))
         self._due = 0.0
 
     def keep(self, wanted: Held, log: LogReader) -> None:

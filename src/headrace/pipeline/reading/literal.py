@@ -16,10 +16,16 @@ from typing import Final
 from headrace.changelog.values import ValueType
 from headrace.errors import BadExpression
 
+TYPED: Final = ("date", "timestamp", "timestamp_ntz")
+
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A literal as it was written: `number`, `text`, `boolean`, `date`, `timestamp`, `null`."""
+    """
+    A literal as it was written.
+
+    `kind` is `number`, `text`, `boolean`, `null`, or what stood before it: one of `TYPED`.
+    """
 
     kind: str
     text: str
@@ -54,8 +60,15 @@ def comparable(type: ValueType) -> bool:
     return type.kind in _MAKERS
 
 
+def _exact(text: str) -> Decimal:
+    # With an exponent it is a double to Spark, which then compares by what both are as doubles.
+    if "e" in text.lower():
+        raise ValueError
+    return Decimal(text)
+
+
 def _whole(text: str, type: ValueType) -> int | None:
-    number = Decimal(text)
+    number = _exact(text)
     bits = type.arrow.bit_width - 1
     return int(number) if number == int(number) and -(2**bits) <= number < 2**bits else None
 
@@ -66,7 +79,7 @@ def _float(text: str, type: ValueType) -> float:
 
 def _decimal(text: str, type: ValueType) -> Decimal | None:
     # With its own digits: 1.005 is beside decimal(5,2) what it says.
-    number = Decimal(text)
+    number = _exact(text)
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     whole, scale = max(len(digits) + exponent, 0), max(-exponent, 0)
@@ -87,7 +100,7 @@ def _date(text: str, type: ValueType) -> date:
 
 def _timestamp(text: str, type: ValueType) -> datetime | None:
     found = datetime.fromisoformat(text)
-    return found if found.tzinfo is None else None
+    return found if found.tzinfo is None else None  # an offset names a moment, no local time
 
 
 def _timestamptz(text: str, type: ValueType) -> datetime | None:
@@ -98,7 +111,6 @@ def _timestamptz(text: str, type: ValueType) -> datetime | None:
 
 _WHOLE = (frozenset({"number"}), _whole)
 _REAL = (frozenset({"number"}), _float)
-_INSTANT = frozenset({"timestamp", "text"})
 _MAKERS: Final[Mapping[str, tuple[frozenset[str], Callable[[str, ValueType], object]]]] = {
     "int16": _WHOLE,
     "int32": _WHOLE,
@@ -110,6 +122,7 @@ _MAKERS: Final[Mapping[str, tuple[frozenset[str], Callable[[str, ValueType], obj
     "json": (frozenset({"text"}), _text),
     "boolean": (frozenset({"boolean"}), _boolean),
     "date": (frozenset({"date", "text"}), _date),
-    "timestamp": (_INSTANT, _timestamp),
-    "timestamptz": (_INSTANT, _timestamptz),
+    # Beside `timestamp '…'` Spark takes such a column for moments, by the session's time zone.
+    "timestamp": (frozenset({"timestamp_ntz", "text"}), _timestamp),
+    "timestamptz": (frozenset({"timestamp", "text"}), _timestamptz),
 }

@@ -7,6 +7,7 @@ true. Unlike Arrow, Spark takes NaN for a number above all others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
@@ -37,6 +38,10 @@ _COMPARED: Final[Mapping[str, Callable[..., Any]]] = {
 }
 
 
+_LIKE: Final = re.compile(r"\\.|.", re.DOTALL)
+_ANY: Final = {"%": ".*", "_": "."}
+
+
 def passing(predicate: Predicate, column: Callable[[str], pa.Array]) -> npt.NDArray[np.bool_]:
     """Return which rows pass; `column` gives a column by its name."""
     found = _decided(predicate, column)
@@ -64,6 +69,13 @@ def _decided(predicate: Predicate, column: Callable[[str], pa.Array]) -> pa.Arra
             return _compared(column(name), op, value)
 
 
+def _like(pattern: str) -> str:
+    """Return the expression for all texts that are like a pattern, which is one of Spark's."""
+    parts = _LIKE.findall(pattern)
+    made = (_ANY.get(part) or re.escape(part.removeprefix("\\") or part) for part in parts)
+    return rf"\A(?s:{''.join(made)})\z"
+
+
 def _joined(
     join: Callable[..., Any], parts: tuple[Predicate, ...], column: Callable[[str], pa.Array]
 ) -> pa.Array:
@@ -85,7 +97,8 @@ def _among(values: pa.Array, wanted: tuple[object, ...]) -> pa.Array:
 
 def _compared(values: pa.Array, op: str, value: object) -> pa.Array:
     if op == "like":
-        return pc.match_like(values, pattern=value)
+        # Not by `match_like`, which takes a backslash behind a leading % for two.
+        return pc.match_substring_regex(values, pattern=_like(str(value)))
     if op == "starts":
         return pc.starts_with(values, pattern=value)
     if op == "ends":

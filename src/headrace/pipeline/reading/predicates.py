@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from headrace.changelog.values import ValueType
 from headrace.config.nearest import nearest
 from headrace.errors import BadExpression, UnknownColumn
-from headrace.pipeline.reading.literal import Literal, fitted
+from headrace.pipeline.reading.literal import TYPED, Literal, fitted
 
 OUR_TYPES: Final = {
     "_change_type": ValueType("text"),
@@ -259,7 +259,7 @@ class _Parser:
             return False
         follows = self._tokens[self._at + 1] if self._at + 1 < len(self._tokens) else ("end", "")
         return text.lower() in ("true", "false", "null") or (
-            text.lower() in ("date", "timestamp") and follows[0] == "text"
+            text.lower() in TYPED and follows[0] == "text"
         )
 
     def _literal(self) -> Literal:
@@ -273,7 +273,7 @@ class _Parser:
             word = text.lower()
             if word in ("true", "false", "null"):
                 return Literal("null" if word == "null" else "boolean", word)
-            if word in ("date", "timestamp") and self._peek()[0] == "text":
+            if word in TYPED and self._peek()[0] == "text":
                 return Literal(word, _unquoted(self._next()[1], self._at))
         raise _bad("Expected a literal", self._at)
 

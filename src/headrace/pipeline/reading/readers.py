@@ -29,6 +29,7 @@ from headrace.pipeline.reading.planning import between, grouped
 from headrace.pipeline.reading.slices import Slice, Task, read_slices
 from headrace.pipeline.reading.starting import (
     Asked,
+    check_end,
     exact_from,
     first_offset,
     last_position,
@@ -94,6 +95,9 @@ class Place:
 class _Reader:
     """What both kinds of reader share: the log, opened when it is first needed."""
 
+    _goes_on = False
+    """Whether it may have begun in an earlier life."""
+
     def __init__(self, options: Options, place: Place) -> None:
         self._options = options
         self._place = place
@@ -126,6 +130,7 @@ class _Reader:
                     self._options.reader,
                     self._options.lease,
                     wait=self._options.wait,
+                    goes_on=self._goes_on,
                 )
             self._opened = asked
         self._looked = now
@@ -134,6 +139,10 @@ class _Reader:
     def _keep(self, asked: Asked, at: Offset) -> None:
         if self._keeper is not None:
             self._keeper.keep(needed(asked, at), asked.log)
+
+    def _move(self, asked: Asked, to: Offset) -> None:
+        if self._keeper is not None:
+            self._keeper.move(needed(asked, to), asked.log)
 
     def _end(self) -> None:
         """Let others have the name."""
@@ -195,6 +204,8 @@ class HeadraceReader(_Reader, DataSourceReader):
 class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the log."""
 
+    _goes_on = True
+
     def __init__(self, options: Options, place: Place) -> None:
         super().__init__(options, place)
         self._first: Offset | None = None
@@ -225,6 +236,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
                 # Spark 4.1 does not tell where a query stands that was started again.
                 end = self._from_anywhere(asked)
                 if end == self._answered:  # and nothing was planned: it stands there
+                    self._move(asked, end)
                     self._keep(asked, end)
                 self._answered = end
                 return end.as_json()
@@ -232,7 +244,9 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
             if self._upto is not None and at.baseline is not None:
                 self._upto = max(self._upto, self._await_exact(asked, at, self._upto))
             found = next_offset(asked, at, getattr(limit, "max_rows", None), self._upto)
-            if found == at and self._upto is None:
+            if found == at:
+                if at != self._first:
+                    check_end(asked, at)
                 found = self._idle(asked, at)
             if found != at:
                 self._moved = time.monotonic()
@@ -253,9 +267,10 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
         return Offset(end, number, None, asked.log.lineage or "")
 
     def _idle(self, asked: Asked, at: Offset) -> Offset:
-        if time.monotonic() - self._moved < IDLE_SECONDS:
+        # One that ends at a place moves there once a run: the next may come when that is gone.
+        if self._upto is None and time.monotonic() - self._moved < IDLE_SECONDS:
             return at
-        return idle_offset(asked, at)
+        return idle_offset(asked, at, self._upto)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return how much a batch may hold."""
@@ -305,9 +320,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
         if self._options.reader is None:
             return
         with told():
-            asked = self._asked()
-            assert self._keeper is not None
-            self._keeper.move(needed(asked, Offset.parse(end)), asked.log)
+            self._move(self._asked(), Offset.parse(end))
 
     def stop(self) -> None:
         """End; the lease goes on, so that a query that is started again finds its place."""

@@ -1,4 +1,4 @@
-"""A table of a lake goes on over lives as it was begun: by its mode, and by its count of commits."""
+"""A table of a lake goes on over lives as it was begun: in its mode, and in its count."""
 
 from __future__ import annotations
 

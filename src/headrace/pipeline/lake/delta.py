@@ -173,11 +173,9 @@ class DeltaTable:
 
     def check_name(self) -> None:
         """Raise `BadTable` where its name stands for another table than that in its folder."""
-        name = self._where.name
-        if self._path is None or not name or not self._session.catalog.tableExists(name):
+        if self._path is None or not self._where.parts:
             return
-        known, own = self._detail(name), self._detail(self.table)
-        # One whose folder is gone says nothing of itself.
+        known, own = self._detail(self._where.name), self._detail(self.table)
         if known is None or (own is not None and known.id == own.id and known.id):
             return
         raise BadTable(
@@ -264,6 +262,7 @@ class DeltaTable:
             conf.set(_ADAPTIVE, before or "true")
 
     def _detail(self, name: str) -> Row | None:
+        """Return what a table says of itself; None: there is none, or its folder is gone."""
         try:
             return self._session.sql(f"DESCRIBE DETAIL {name}").collect()[0]
         except AnalysisException:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import headrace as hr
+from headrace.capture.wire import Failed, StateReport, TakeBaseline
 from headrace.control.engine import Engine
+from headrace.control.recording import Recording
 from headrace.errors import NotRunning
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
@@ -107,6 +110,47 @@ def test_what_is_only_recorded_gets_a_new_baseline_after_a_gap(tmp_path: Path) -
     baseline = market.log().usable_baseline("orders")
     assert baseline is not None
     assert baseline.baseline == 2
+
+
+@pytest.mark.parametrize("how", ["start", "resume"])
+def test_what_a_recorder_was_asked_before_it_was_known_is_asked_again(
+    tmp_path: Path, how: str
+) -> None:
+    market = Market(tmp_path)
+    with market.engine(market.pipeline(memory())) as engine:
+        assert engine.await_ready(PATIENCE)
+        recording = Recording("shop", "test", market.log(), lambda: None, time.time)
+        made: list[Asked] = []
+
+        def start() -> Asked:
+            made.append(Asked())
+            # As a recorder's thread does it that is quicker than who starts it.
+            recording.on_report(StateReport("streaming", ""))
+            recording.ask_baseline("items" if len(made) == 1 else "returns")
+            return made[-1]
+
+        recording.start(start)
+        if how == "resume":
+            recording.on_report(Failed.of(NotRunning("gone"), stops=True))
+            recording.resume()
+        asked = {each.table for each in made[-1].sent if isinstance(each, TakeBaseline)}
+        assert asked == ({"items"} if how == "start" else {"items", "returns"})
+
+
+class Asked:
+    """A recorder that is told things."""
+
+    pid, alive, restarts = None, True, 0
+
+    def __init__(self) -> None:
+        self.sent: list[object] = []
+
+    def start(self) -> None: ...
+
+    def send(self, command: object) -> None:
+        self.sent.append(command)
+
+    def stop(self, timeout: float = 0.0) -> None: ...
 
 
 @pytest.mark.meets("R8")

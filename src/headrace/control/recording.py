@@ -180,6 +180,9 @@ class Recording:
                 return
             self._start = start
             self.recorder = start()
+        # One in a thread may have been at work before it was known here: nobody heard what it
+        # was asked for meanwhile.
+        self._ask_again()
 
     def reset(self, reset: Reset) -> None:
         """Remove what is ours at the source and read anew, also after a stop for good."""
@@ -217,6 +220,7 @@ class Recording:
                 self._error = RecorderFailed("Recorder could not be started", source=self.name)
                 raise
             self.recorder.restarts = old.restarts + 1
+            self._ask_again()
 
     def replace(self, start: Callable[[], RunningRecorder], takes: Callable[[str], bool]) -> None:
         """Put a recorder in the place of this one, which knows of the tables that `takes` tells."""
@@ -419,6 +423,10 @@ class Recording:
         self._error = None
         if (care := self.care) is not None:
             care.forget()
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        """Say all that the recorder is asked for, of which it may have heard nothing."""
         with self._lock:
             # A new recorder knows nothing of what the last one was asked. That one may have
             # finished a baseline and not lived to say so: the log tells.

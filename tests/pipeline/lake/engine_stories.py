@@ -45,7 +45,8 @@ class Bank:
     def work(self, transactions: int) -> None:
         """Move money, between rows that come, go and change their keys."""
         for _ in range(transactions):
-            self.app.execute("begin")
+            # It reads before it writes, and the recorder may write in between.
+            self.app.execute("begin immediate")
             for _ in range(self._chance.randint(1, 4)):
                 self._step()
             self.app.execute("commit")

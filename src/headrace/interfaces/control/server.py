@@ -144,15 +144,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _asked(self) -> tuple[str, bytes]:
         path = self.path
-        if not path.startswith(connect.SERVICE):
-            raise BadRequest("There is no such service here")
         try:
             length = int(self.headers.get("Content-Length", "0"))
         except ValueError:
             length = -1
         if not 0 <= length <= connect.LARGEST_REQUEST:
             raise BadRequest("A request needs a length, and not a large one")
-        return path.removeprefix(connect.SERVICE), self.rfile.read(length)
+        # Before anything is refused: who is still sending would not hear it.
+        body = self.rfile.read(length)
+        if not path.startswith(connect.SERVICE):
+            raise BadRequest("There is no such service here")
+        return path.removeprefix(connect.SERVICE), body
 
     def _answer(self, status: int, body: bytes) -> None:
         with suppress(OSError):

@@ -6,7 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON_HERE := .venv/bin/python
 PYTEST := $(PYTHON_HERE) -m pytest
-FAST_ONES := -m "not spark and not server and not crash and not long and not cluster and not s3"
+FAST_ONES := -m "not spark and not server and not crash and not cluster and not s3"
 
 ARGS ?=
 SEEDS ?= 2000

@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
+
+import tests.support.tiers  # noqa: F401  registers the profile
 
 _FIXTURES = ["tests.spark_session", "tests.invocations"]
 pytest_plugins = [name for name in _FIXTURES if importlib.util.find_spec(name)]
@@ -22,7 +24,6 @@ _COSTS = {
     "spark": "they need a JVM",
     "crash": "they kill real processes",
     "server": "they need a PostgreSQL server",
-    "long": "they take long",
     "cluster": "they start a Spark cluster: make test-cluster",
     "s3": "they start a server of S3: make test-s3",
 }
@@ -31,9 +32,6 @@ _left_out: Counter[str] = Counter()
 # A shell's background jobs have it ignored, and so would have every child that is interrupted here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A deadline measures the machine, not the code: two busy cores would make tests fail. So does
-# the complaint that making an example took long.
-settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headrace")
 
 

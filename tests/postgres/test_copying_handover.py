@@ -213,7 +213,7 @@ def _baselines(database: Database, recorder: Recorder) -> Iterator[Baseline]:
             yield _baseline(database, recorder)
 
 
-@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.meets("R11", "R16", "H2", "H3")
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_baseline_is_exact_from_its_end_on(

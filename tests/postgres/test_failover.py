@@ -26,7 +26,7 @@ from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.servers import wait_until
 from tests.support.arrow_runner import ArrowRunner
 
-pytestmark = [pytest.mark.server, pytest.mark.long, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.server, pytest.mark.ci, pytest.mark.timeout(240)]
 
 PATIENCE = 90
 STANDBY = "standby"

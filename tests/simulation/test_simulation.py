@@ -25,7 +25,7 @@ def stage() -> Iterator[None]:
         yield
 
 
-@pytest.mark.long
+@pytest.mark.ci
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.meets(
     "R1", "R8", "R10", "R12", "R23d", "R25", "R26a", "R30", "R31", "R34", "R36", "H3", "S2"

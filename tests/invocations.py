@@ -2,12 +2,18 @@
 Which commands and options the tests really ran.
 
 Every command line that a test runs is seen where it starts: in this process, as a child, or
-on a terminal. `tests/test_every_option.py` comes last in a whole run and asks what is missing.
+on a terminal. A run of all tests is several processes. Each of them writes what it saw into the
+folder that HEADRACE_SEEN_DIR names, and the runner asks at the end what is missing:
+`python -m tests.invocations FOLDER`.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
@@ -17,7 +23,10 @@ import click
 import pexpect
 import pytest
 
-JUDGE = "test_every_option.py"
+FOLDER = "HEADRACE_SEEN_DIR"
+
+Use = tuple[tuple[str, ...], str]
+"""A command and one of its options; the option is empty for the command alone."""
 
 CHILDREN = {
     "headrace": (),
@@ -26,22 +35,56 @@ CHILDREN = {
 }
 """Modules that are our command line when they are run, with the words they put before others."""
 
-_seen: set[tuple[tuple[str, ...], str]] = set()
-_left_out: list[pytest.Item] = []
-_whole: list[bool] = []
+_seen: set[Use] = set()
 
 
-def seen() -> frozenset[tuple[tuple[str, ...], str]]:
-    """Return every (command, option) that was run; the option is empty for the command alone."""
+def offered() -> set[Use]:
+    """Return every command, and every command with each of its options."""
+    from tools.cli_reference import commands, options
+
+    return {
+        (path, name)
+        for path, command in commands()
+        for name in ("", *(option.opts[-1] for option in options(command)))
+    }
+
+
+def seen() -> frozenset[Use]:
+    """Return every command and option that this process ran."""
     return frozenset(_seen)
 
 
-def is_whole_run() -> bool:
-    """Whether all tests of the project are part of this run, but for those on a cluster."""
-    return any(_whole)
+def keep(folder: Path) -> None:
+    """Write what this process saw into a file of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle, _ = tempfile.mkstemp(suffix=".jsonl", dir=folder)
+    with os.fdopen(handle, "w") as file:
+        file.writelines(f"{json.dumps(each)}\n" for each in sorted(_seen))
 
 
-def used(root: click.Command, words: Sequence[str]) -> Iterator[tuple[tuple[str, ...], str]]:
+def gathered(folder: Path) -> set[Use]:
+    """Return what all processes of a run saw."""
+    return {
+        (tuple(path), option)
+        for file in folder.glob("*.jsonl")
+        for path, option in map(json.loads, file.read_text().splitlines())
+    }
+
+
+def judge(folder: Path) -> int:
+    """Say what no test of a run has run; return the exit code: 1 where there is anything."""
+    wanted = offered()
+    missing = sorted(wanted - gathered(folder))
+    for path, option in missing:
+        print(f"no test ran: {' '.join((*path, option)).rstrip()}")
+    if not missing:
+        bare = sum(not option for _, option in wanted)
+        told = f"{bare} commands, {len(wanted) - bare} options"
+        print(f"every command and option was run: {told}")
+    return bool(missing)
+
+
+def used(root: click.Command, words: Sequence[str]) -> Iterator[Use]:
     """Yield the commands and options that a command line uses."""
     command = root
     path: tuple[str, ...] = ("headrace",)
@@ -110,21 +153,9 @@ def pytest_configure(config: pytest.Config) -> None:
     _watch(click.Command, "main", in_process)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let the one who judges come last, whatever the order of the others is."""
-    judges = [item for item in items if item.path.name == JUDGE]
-    if not judges:
-        return
-    items[:] = [item for item in items if item not in judges] + judges
-    there = {item.path for item in (*items, *_left_out)}
-    missing = set((config.rootpath / "tests").rglob("test_*.py")) - there
-    cut = [item for item in _left_out if item.get_closest_marker("cluster") is None]
-    _whole.append(not missing and not cut)
-
-
-def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    _left_out.extend(items)
+def pytest_sessionfinish() -> None:
+    if folder := os.environ.get(FOLDER):
+        keep(Path(folder))
 
 
 def _given(arguments: tuple[Any, ...]) -> object:
@@ -145,3 +176,7 @@ def _watch(kind: type, name: str, look: Any) -> None:
         return original(*arguments, **named)
 
     setattr(kind, name, watched)
+
+
+if __name__ == "__main__":
+    sys.exit(judge(Path(sys.argv[1])))

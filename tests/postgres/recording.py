@@ -16,8 +16,9 @@ from headrace.changelog.log import LogReader
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.postgres.servers import Database, wait_until
+from tests.support.patience import patience
 
-PATIENCE = 25.0
+PATIENCE = patience()
 
 
 class Recording:

@@ -19,6 +19,7 @@ from psycopg import sql
 
 from headrace.embedded.fetch import fetched
 from headrace.embedded.postgres import PostgresServer
+from tests.support.patience import patience
 
 T = TypeVar("T")
 
@@ -146,9 +147,10 @@ def fresh_database(server: PostgresServer) -> Iterator[Database]:
 
 
 def wait_until(
-    condition: Callable[[], T], seconds: float = 10.0, *, what: str = "the condition"
+    condition: Callable[[], T], seconds: float | None = None, *, what: str = "the condition"
 ) -> T:
     """Ask `condition` again and again until it gives something true, and return that."""
+    seconds = patience() if seconds is None else seconds
     until = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > until:

@@ -23,8 +23,9 @@ from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.copies import copied, holding, known, values
 from tests.postgres.servers import Database, wait_until
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 
-PATIENCE = 60
+PATIENCE = patience()
 ROWS = 2_000
 RATE = 1_000
 PIECE = 400

@@ -11,6 +11,7 @@ import headrace as hr
 from headrace.capture.wire import CopyPlanned
 from headrace.control import copies
 from tests.postgres.servers import Database, wait_until
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-PATIENCE = 90
+PATIENCE = patience(90)
 ROWS = 300_000
 
 

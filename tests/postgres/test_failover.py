@@ -25,10 +25,11 @@ from headrace.storage.files import Files
 from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.servers import wait_until
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 
 pytestmark = [pytest.mark.server, pytest.mark.ci, pytest.mark.timeout(240)]
 
-PATIENCE = 90
+PATIENCE = patience(90)
 STANDBY = "standby"
 """The slot by which the standby follows."""
 

@@ -29,9 +29,10 @@ from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.servers import Database, fresh_database, wait_until
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileTarget
+from tests.support.patience import patience
 from tests.support.shop import file_rows_at
 
-PATIENCE = 90
+PATIENCE = patience(90)
 
 
 @dataclass

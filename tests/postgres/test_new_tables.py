@@ -19,8 +19,9 @@ from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.servers import Database, wait_until
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 
-PATIENCE = 60
+PATIENCE = patience()
 
 
 class Town:

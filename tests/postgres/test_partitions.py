@@ -30,9 +30,9 @@ from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres import recording
 from tests.postgres.servers import Database, wait_until
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 
-PATIENCE = 25.0
-ENGINE_PATIENCE = 60.0
+PATIENCE = patience()
 
 MONTHS = """
     create table sales (id bigint, value text, primary key (id)) partition by range (id);
@@ -398,7 +398,7 @@ def test_a_target_follows_partitions_that_come_and_go(database: Database, tmp_pa
         return all(seen(target) == shop.truth(table) for table, target in targets.items())
 
     with Engine(*pipelines, data=shop.data, runner=ArrowRunner()) as engine:
-        assert engine.await_ready(ENGINE_PATIENCE)
+        assert engine.await_ready(PATIENCE)
         shop.run(SILENT["dropped"])
         shop.run(SILENT["attached"])
         shop.run(HARMLESS["made below another and filled"])
@@ -408,8 +408,8 @@ def test_a_target_follows_partitions_that_come_and_go(database: Database, tmp_pa
             sales = engine.pipeline_info("sales").tables[0]
             return sales.state == "live" and (sales.baseline or 0) >= 3
 
-        wait_until(copied, ENGINE_PATIENCE)
-        wait_until(equal, ENGINE_PATIENCE)
+        wait_until(copied, PATIENCE)
+        wait_until(equal, PATIENCE)
         assert engine.pipeline_info("clients").tables[0].baseline in (1, 2)
         assert engine.source_info("shop").restarts == 0
 

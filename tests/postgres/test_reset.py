@@ -25,8 +25,9 @@ from headrace.storage.files import Files
 from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.servers import Database, fresh_database, wait_until
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 
-PATIENCE = 60.0
+PATIENCE = patience()
 
 
 class Followed:

@@ -23,8 +23,9 @@ from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget
 from tests.postgres.servers import Database, fresh_database, wait_until
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 
-PATIENCE = 60
+PATIENCE = patience()
 MEGABYTE = 1 << 20
 
 

@@ -18,6 +18,16 @@ pytestmark = pytest.mark.meets("R23b")
 
 
 @pytest.fixture
+def noticing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what the stream does not tell of looked for with every read."""
+    monkeypatch.setattr("headrace.capture.postgres.watch.WATCH_SECONDS", 0.0)
+
+
+# Made before the first look, which decides when the next one is due.
+NOTICING = pytest.mark.usefixtures("noticing")
+
+
+@pytest.fixture
 def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
     database.execute("create table orders (id bigint primary key, note text)")
     database.execute("create table clients (id bigint primary key, name text)")
@@ -50,10 +60,6 @@ def newest(shop: Recording) -> TableSchema:
     return shop.log.schema("orders")
 
 
-def noticing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.capture.postgres.watch.WATCH_SECONDS", 0.0)
-
-
 def test_a_column_that_is_added_while_streaming_comes_with_the_next_change(
     shop: Recording,
 ) -> None:
@@ -78,6 +84,7 @@ def test_a_constant_default_is_known_of_older_rows(shop: Recording) -> None:
     assert shop.baseline("orders") == 1
 
 
+@NOTICING
 @pytest.mark.parametrize(
     "altered",
     [
@@ -90,9 +97,8 @@ def test_a_constant_default_is_known_of_older_rows(shop: Recording) -> None:
     ],
 )
 def test_what_may_have_altered_rows_makes_the_table_be_copied_again_and_no_other(
-    shop: Recording, monkeypatch: pytest.MonkeyPatch, altered: str
+    shop: Recording, altered: str
 ) -> None:
-    noticing(monkeypatch)
     shop.database.execute(altered)
     shop.until(lambda: shop.log.owed("orders") is not None)
     assert shop.baseline("orders") is None
@@ -115,6 +121,7 @@ def test_a_column_given_other_values_while_nobody_reads_has_its_table_copied(
     assert shop.baseline("clients") == 2
 
 
+@NOTICING
 @pytest.mark.parametrize(
     "kept",
     [
@@ -123,10 +130,7 @@ def test_a_column_given_other_values_while_nobody_reads_has_its_table_copied(
         "alter table orders alter note set statistics 10",
     ],
 )
-def test_what_leaves_rows_as_they_are_costs_no_copy(
-    shop: Recording, monkeypatch: pytest.MonkeyPatch, kept: str
-) -> None:
-    noticing(monkeypatch)
+def test_what_leaves_rows_as_they_are_costs_no_copy(shop: Recording, kept: str) -> None:
     before = seen(shop)
     shop.database.execute(kept)
     shop.until(lambda: seen(shop) != before)

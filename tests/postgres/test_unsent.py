@@ -22,10 +22,11 @@ from headrace.pipeline.steps import Filter, drop, equals
 from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.servers import Database, wait_until
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 
 pytestmark = pytest.mark.meets("R21")
 
-PATIENCE = 60
+PATIENCE = patience()
 ON_NOTE = [equals("note", "x")]
 TOLD = "Filter 1 reads the column note, and an update may come without"
 

@@ -22,8 +22,9 @@ from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.servers import Database, wait_until
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 
-PATIENCE = 60.0
+PATIENCE = patience()
 PROMPT = 10.0
 """Seconds for a stop: far less than the time-out after which a recorder would be killed."""
 

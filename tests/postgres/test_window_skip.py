@@ -31,13 +31,14 @@ from headrace.storage.files import Files
 from tests.control.test_frames import Taking
 from tests.postgres.servers import Database, wait_until
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace.pipeline.session import Spark
 
-PATIENCE = 120
+PATIENCE = patience(120)
 WRITERS = 4
 KEYS = 40
 

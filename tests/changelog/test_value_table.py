@@ -35,6 +35,7 @@ from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.segment import parquet_rows, segment_bytes
 from headrace.changelog.values import ValueType
 from headrace.errors import BadSchema
+from tests.support.tiers import examples
 
 offsets = st.integers(-57_599, 57_599)
 int32s = st.integers(MIN_INT32, MAX_INT32)
@@ -138,7 +139,7 @@ def test_every_kind_is_tried() -> None:
 
 @pytest.mark.meets("S6")
 @pytest.mark.parametrize("text", KINDS)
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_a_value_of_its_kind_comes_back_as_it_was(text: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | FITTING[text], max_size=8))
@@ -150,7 +151,7 @@ def test_a_value_of_its_kind_comes_back_as_it_was(text: str, data: st.DataObject
 
 @pytest.mark.meets("S6", "R23f")
 @pytest.mark.parametrize("text", KINDS)
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_any_value_comes_back_or_is_told_by_its_exact_text(text: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | ANYTHING | FITTING[text], max_size=6))
@@ -361,3 +362,15 @@ def test_uuids_come_back_as_uuids() -> None:
     array, _ = ValueType("uuid").to_arrow([value])
     assert array.type == pa.binary(16)
     assert ValueType("uuid").from_arrow(array) == [value]
+
+
+@pytest.mark.parametrize("text", ["5.289999999999980077913E-18", "1E-39", "-7.5E-38"])
+def test_a_decimal_with_more_digits_than_arrow_has_is_not_taken_for_zero(text: str) -> None:
+    back, misfits = round_trip("decimal(38,0)", [Decimal(text), Decimal(7)])
+    assert back == [None, Decimal(7)]
+    assert misfits == {0: exact_text(Decimal(text))}
+
+
+def test_zeros_behind_the_last_digit_of_a_decimal_do_not_make_it_unfit() -> None:
+    text = "1." + "0" * 60
+    assert round_trip("decimal(38,0)", [Decimal(text)]) == ([Decimal(1)], {})

@@ -73,6 +73,9 @@ VARIANT: Final[Mapping[type, int]] = {int: 1, float: 2, str: 3, bytes: 4}
 
 _VARIANT_FIELD: Final = {1: "i", 2: "d", 3: "t", 4: "b"}
 
+_MOST_DIGITS = 38
+"""Digits of Arrow's decimal128, before and after the point together."""
+
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST_DAY = date(1, 1, 1).toordinal()
@@ -134,7 +137,15 @@ def _decimal(value: object) -> object:
     text = numeric_text(value)
     if text is None:
         raise Unfit
-    return Decimal(text)
+    number = Decimal(text)
+    exponent = number.as_tuple().exponent
+    # Arrow rescales over more than 38 digits to zero, and says nothing.
+    if isinstance(exponent, int) and exponent < -_MOST_DIGITS:
+        digits = number.as_tuple().digits[exponent + _MOST_DIGITS :]
+        if any(digits):
+            raise Unfit
+        number = Decimal(format(number, f".{_MOST_DIGITS}f"))
+    return number
 
 
 def _numeric(value: object) -> object:

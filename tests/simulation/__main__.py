@@ -1,4 +1,9 @@
-"""Run seeds: `python -m tests.simulation --seeds 2000`, or look at one with `--seed 7 --trace`."""
+"""
+Run seeds: `python -m tests.simulation --seeds 2000`, or look at one with `--seed 7 --trace`.
+
+What passed is kept, with the state of the code: a run that was interrupted goes on where it
+stopped, and one that is complete says so. `--again` plays all the same.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import headrace
 from tests.simulation.hooks import staged
+from tests.simulation.ledger import PLACE, ROOT, Ledger, state_of_the_code
 from tests.simulation.story import Outcome, play
 
 SHOWN = 60
@@ -37,11 +45,28 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--trace", action="store_true", help="with every step")
     parser.add_argument("--jobs", type=int, default=1, help="processes, a core each")
     parser.add_argument("--failures", type=int, default=3, help="stop after so many")
+    parser.add_argument("--again", action="store_true", help="also what passed for this code")
     asked = parser.parse_args(arguments)
     with staged():
         if asked.seed is not None:
             return _one(asked.seed, asked.trace)
-        return _many(asked.first, asked.seeds, asked.jobs, asked.failures)
+        seeds: Sequence[int] = range(asked.first, asked.first + asked.seeds)
+        ledger = _ledger()
+        if ledger is not None and not asked.again:
+            seeds = ledger.missing(seeds)
+            if not seeds:
+                print(f"{asked.seeds} seeds already passed for this code")
+                return 0
+            if len(seeds) < asked.seeds:
+                print(f"{asked.seeds - len(seeds)} of them already passed for this code")
+        return _many(seeds, asked.jobs, asked.failures, ledger)
+
+
+def _ledger() -> Ledger | None:
+    """Return what is kept of this code; None for code from elsewhere, as a mutant's is."""
+    if not Path(headrace.__file__).is_relative_to(ROOT / "src"):
+        return None
+    return Ledger(PLACE, state_of_the_code())
 
 
 def _one(seed: int, trace: bool) -> int:
@@ -52,9 +77,8 @@ def _one(seed: int, trace: bool) -> int:
     return 1 if outcome.error else 0
 
 
-def _played(first: int, count: int, jobs: int) -> Iterator[Outcome]:
+def _played(seeds: Sequence[int], jobs: int) -> Iterator[Outcome]:
     """Yield the outcome of every seed, in their order."""
-    seeds = range(first, first + count)
     if jobs <= 1:
         yield from map(play, seeds)
         return
@@ -63,26 +87,37 @@ def _played(first: int, count: int, jobs: int) -> Iterator[Outcome]:
         yield from pool.imap(play, seeds, chunksize=20)
 
 
-def _many(first: int, count: int, jobs: int, most_failures: int) -> int:
+def _many(seeds: Sequence[int], jobs: int, most_failures: int, ledger: Ledger | None) -> int:
     total: Counter[str] = Counter()
     failures = 0
     began = told = time.monotonic()
     done = 0
-    for outcome in _played(first, count, jobs):
-        total.update(outcome.counts)
-        done += 1
-        if outcome.error is not None:
-            failures += 1
-            print(report(outcome), flush=True)
-            if failures >= most_failures:
-                break
-        if time.monotonic() - told >= 10:
-            told = time.monotonic()
-            print(f"{done} of {count} seeds, {done / (told - began):.0f} a second", flush=True)
+    try:
+        for outcome in _played(seeds, jobs):
+            total.update(outcome.counts)
+            done += 1
+            if outcome.error is not None:
+                failures += 1
+                print(report(outcome), flush=True)
+                if failures >= most_failures:
+                    break
+            elif ledger is not None:
+                ledger.passed(outcome.seed)
+            if time.monotonic() - told >= 10:
+                told = time.monotonic()
+                speed = done / (told - began)
+                print(f"{done} of {len(seeds)} seeds, {speed:.0f} a second", flush=True)
+                if ledger is not None:
+                    ledger.save()
+    finally:
+        if ledger is not None:
+            ledger.save()
     seconds = time.monotonic() - began
     for name, number in sorted(total.items()):
         print(f"  {number:9}  {name}")
     print(f"{done} seeds in {seconds:.1f} s, {done / seconds:.0f} a second; {failures} failed")
+    if failures:
+        print("A seed that failed joins tests/simulation/failed_seeds.py.")
     return 1 if failures else 0
 
 

@@ -1,0 +1,79 @@
+"""
+Which seeds have passed, and for which code: a long run that was interrupted goes on.
+
+Kept in `.cache/simulation.json`, for the states of the code that were played last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+PLACE = ROOT / ".cache" / "simulation.json"
+KEPT = 5
+"""States of the code that are remembered."""
+
+CODE = ("src/headrace", "tests/simulation", "tests/support/arrow_runner.py", "requirements.lock")
+"""What a seed's story depends on."""
+
+
+def state_of_the_code(root: Path = ROOT) -> str:
+    """Return a digest of all that a story depends on, this interpreter too."""
+    digest = hashlib.sha256(sys.version.encode())
+    for place in (root / name for name in CODE):
+        files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+        for file in files:
+            text = file.read_bytes()
+            digest.update(f"{file.relative_to(root)} {len(text)}\n".encode())
+            digest.update(text)
+    return digest.hexdigest()
+
+
+class Ledger:
+    """The seeds that have passed for one state of the code."""
+
+    def __init__(self, place: Path, state: str) -> None:
+        self._place = place
+        self._state = state
+        self._passed = {seed for part in self._read().get(state, ()) for seed in range(*part)}
+
+    def missing(self, seeds: Iterable[int]) -> list[int]:
+        """Return those that have not passed yet."""
+        return [seed for seed in seeds if seed not in self._passed]
+
+    def passed(self, seed: int) -> None:
+        """Note one; it is kept with the next `save`."""
+        self._passed.add(seed)
+
+    def save(self) -> None:
+        """Write what passed, beside what other runs have written meanwhile for other code."""
+        states = self._read()
+        states.pop(self._state, None)
+        newest = list(states.items())[-(KEPT - 1) :]
+        self._place.parent.mkdir(parents=True, exist_ok=True)
+        part = self._place.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(dict([*newest, (self._state, ranges(self._passed))])))
+        part.replace(self._place)
+
+    def _read(self) -> dict[str, list[list[int]]]:
+        try:
+            found: dict[str, list[list[int]]] = json.loads(self._place.read_text())
+        except (FileNotFoundError, ValueError):
+            return {}  # never written, or cut off: then all is played again
+        return found
+
+
+def ranges(seeds: Iterable[int]) -> list[list[int]]:
+    """Return the numbers as ranges: the first of each, and the one after its last."""
+    found: list[list[int]] = []
+    for seed in sorted(seeds):
+        if found and found[-1][1] == seed:
+            found[-1][1] += 1
+        else:
+            found.append([seed, seed + 1])
+    return found

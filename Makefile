@@ -5,8 +5,10 @@
 MAKEFLAGS += --no-print-directory
 
 PYTHON_HERE := .venv/bin/python
-PYTEST := $(PYTHON_HERE) -m pytest
-FAST_ONES := -m "not spark and not server and not crash and not cluster and not s3"
+RUN_TESTS := $(PYTHON_HERE) -m tools.run_tests
+
+# Where a shell forbids bytecode, every process would compile the project again.
+unexport PYTHONDONTWRITEBYTECODE
 
 ARGS ?=
 SEEDS ?= 2000
@@ -16,10 +18,12 @@ ROUNDS ?=
 MINUTES ?= 10
 VERSIONS ?= 14 15 16 17 18
 VERSION ?= 4.1 4.3
+PARTS ?=
+LIST ?=
 QUICK ?=
 ONLY ?=
 
-.PHONY: help setup demo test check lint types format fresh bench simulate test-crash \
+.PHONY: help setup demo test check nightly lint types format fresh bench simulate test-crash \
 	test-cluster test-s3 test-postgres test-spark soak mutate lock reference clean
 
 help: ## this list
@@ -39,18 +43,14 @@ setup: ## .venv with everything in it; every target runs it, silent when nothing
 demo: setup ## a shop, its changes, Spark, a live table (ARGS="--for 20s --plain")
 	@.venv/bin/headrace demo $(ARGS)
 
-test: setup ## all tests but the long runs; FAST=1: those without a JVM or a server (ARGS=tests/changelog)
-ifneq ($(FAST),)
-	@$(PYTEST) $(FAST_ONES) $(ARGS)
-	@echo "Not run, because of FAST=1: tests that start Spark or PostgreSQL, kill processes or take long, and the second round in another time zone."
-else
-	@$(PYTEST) $(ARGS)
-	@echo "Once more, those without a JVM or a server, in a time zone 12:45 or 13:45 from Greenwich:"
-	@TZ=Pacific/Chatham $(PYTEST) -q $(FAST_ONES) $(ARGS)
-endif
-	@echo "Not run, because they take long: make test-cluster, make test-s3, make test-crash, make simulate SEEDS=50000, make soak, make mutate, make bench, make fresh."
+test: setup ## the tests for every change, 10 minutes; FAST=1: in 1 minute (ARGS=tests/changelog)
+	@$(RUN_TESTS) $(if $(FAST),fast,test) $(ARGS)
 
-check: setup lint types test ## ruff, mypy, tests; CI runs it and test-cluster
+check: setup ## what CI runs: ruff, mypy, and more tests than make test; 20 minutes
+	@$(PYTHON_HERE) -m tools.check
+
+nightly: setup ## what is too long for every commit, by parts, with a ledger (PARTS="cluster s3", LIST=1)
+	@$(PYTHON_HERE) -m tools.nightly $(if $(LIST),--list) $(PARTS)
 
 lint: setup
 	@.venv/bin/ruff check .
@@ -76,11 +76,11 @@ test-crash: setup ## kill real processes at named points (MINUTES=10, ROUNDS=, S
 	@$(PYTHON_HERE) -m tests.crash --minutes $(MINUTES) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
 test-cluster: setup ## a Spark master, two workers, pipelines on them, and what can be lost
-	@$(PYTEST) -m cluster $(or $(ARGS),tests/cluster)
+	@$(RUN_TESTS) nightly --marked cluster --jobs 1 $(or $(ARGS),tests/cluster)
 
 test-s3: setup ## a log on a real server of S3, which is built at the first run
 	@$(PYTHON_HERE) -m tests.s3.server
-	@$(PYTEST) -m s3 $(or $(ARGS),tests/s3)
+	@$(RUN_TESTS) nightly --marked s3 --jobs 1 $(or $(ARGS),tests/s3)
 
 test-postgres: setup ## the tests of PostgreSQL on every major (VERSIONS="14 18")
 	@$(PYTHON_HERE) -m tools.test_postgres --versions "$(VERSIONS)" $(if $(ARGS),-- $(ARGS))
@@ -91,8 +91,8 @@ test-spark: setup ## the tests that need Spark on another release of it (VERSION
 soak: setup ## a steady load for MINUTES, and whether anything grows (MINUTES=15)
 	@$(PYTHON_HERE) -m tests.soak --minutes $(MINUTES)
 
-mutate: setup ## break our own code on purpose; each break must turn a test red
-	@$(PYTHON_HERE) -m tests.mutate
+mutate: setup ## break our own code on purpose; each break must turn a test red (JOBS=2)
+	@$(PYTHON_HERE) -m tests.mutate --jobs $(JOBS)
 
 reference: setup ## write the pages in docs/reference that are made from the code
 	@$(PYTHON_HERE) -m tools.reference

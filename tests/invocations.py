@@ -3,7 +3,7 @@ Which commands and options the tests really ran.
 
 Every command line that a test runs is seen where it starts: in this process, as a child, or
 on a terminal. A run of all tests is several processes. Each of them writes what it saw into the
-folder that HEADRACE_SEEN_DIR names, and the runner asks at the end what is missing:
+folder that TESTS_SEEN_DIR names, and the runner asks at the end what is missing:
 `python -m tests.invocations FOLDER`.
 """
 
@@ -23,7 +23,7 @@ import click
 import pexpect
 import pytest
 
-FOLDER = "HEADRACE_SEEN_DIR"
+FOLDER = "TESTS_SEEN_DIR"
 
 Use = tuple[tuple[str, ...], str]
 """A command and one of its options; the option is empty for the command alone."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,33 +35,96 @@ cites is removed; `make mutate` tries that for the ones that matter most.
 |---|---|\
 """
 
+AFTERWARDS = frozenset({"nightly", "s3"})
+"""Markers of tests that are not run for every commit, but in the night."""
 
-def proofs() -> dict[str, list[str]]:
-    """Return for each cited rule the tests that cite it, as `file: name`."""
-    found: dict[str, list[str]] = defaultdict(list)
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A test that cites a rule."""
+
+    rule: str
+    test: str
+    """As `file: name`."""
+    marks: frozenset[str]
+    """The names of its markers: its own, those of its class and of its module."""
+
+
+@cache
+def proofs() -> tuple[Proof, ...]:
+    """Return the tests that cite a rule, file by file."""
     places = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "src/headrace/testing").glob("*.py")]
-    for path in sorted(places):
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                for rule in _cited(node):
-                    found[rule].append(f"{path.relative_to(ROOT)}: {node.name}")
-    return found
+    return tuple(
+        Proof(rule, f"{path.relative_to(ROOT)}: {name}", marks)
+        for path in sorted(places)
+        for rule, name, marks in citing(path.read_text())
+    )
+
+
+def citing(text: str) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield each rule that the text of a module cites, who cites it, and its markers."""
+    if "meets(" in text:
+        yield from _Module(ast.parse(text)).citing()
 
 
 def page() -> Iterator[str]:
     """Yield the lines of the page."""
     yield _ABOUT
-    for rule, tests in sorted(proofs().items(), key=lambda item: _order(item[0])):
+    found: dict[str, list[str]] = defaultdict(list)
+    for proof in proofs():
+        found[proof.rule].append(proof.test)
+    for rule, tests in sorted(found.items(), key=lambda item: _order(item[0])):
         shown = "<br>".join(f"`{test}`" for test in tests)
         yield f"| {rule} | {shown} |"
 
 
-def _cited(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
-    for mark in node.decorator_list:
-        call = mark.func if isinstance(mark, ast.Call) else None
-        if isinstance(mark, ast.Call) and isinstance(call, ast.Attribute) and call.attr == "meets":
-            yield from (str(arg.value) for arg in mark.args if isinstance(arg, ast.Constant))
+class _Module:
+    def __init__(self, tree: ast.Module) -> None:
+        self._body = tree.body
+        # A marker that several tests share may have a name.
+        self._named = {
+            target.id: node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+
+    def citing(self) -> Iterator[tuple[str, str, frozenset[str]]]:
+        return self._citing(self._body, self._assigned(self._body))
+
+    def _citing(
+        self, body: Sequence[ast.stmt], around: frozenset[str]
+    ) -> Iterator[tuple[str, str, frozenset[str]]]:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                own = [*self._marks(node.decorator_list)]
+                marks = around | {mark for mark, _ in own} | self._assigned(node.body)
+                for mark, arguments in own:
+                    if mark == "meets":
+                        yield from ((rule, node.name, marks) for rule in arguments)
+                if isinstance(node, ast.ClassDef):
+                    yield from self._citing(node.body, marks)
+
+    def _assigned(self, body: Sequence[ast.stmt]) -> frozenset[str]:
+        """Return the names of the markers in `pytestmark = …`."""
+        found: list[ast.expr] = []
+        for node in body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id="pytestmark")], value=value):
+                    found += value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+        return frozenset(mark for mark, _ in self._marks(found))
+
+    def _marks(self, expressions: Sequence[ast.expr]) -> Iterator[tuple[str, list[str]]]:
+        """Yield the markers among some expressions, and what each is given."""
+        for each in expressions:
+            meant = self._named.get(each.id) if isinstance(each, ast.Name) else each
+            match meant:
+                case ast.Attribute(value=ast.Attribute(attr="mark"), attr=mark):
+                    yield mark, []
+                case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="mark"), attr=mark)):
+                    given = (a.value for a in meant.args if isinstance(a, ast.Constant))
+                    yield mark, [str(value) for value in given]
 
 
 def _order(rule: str) -> tuple[str, int, str]:

@@ -27,10 +27,10 @@ def patience(seconds: float = LEAST) -> float:
 @cache
 def slowness() -> float:
     """Return how many times slower than usual this machine is now; at least 1."""
-    known = os.environ.get("HEADRACE_SLOWNESS")
+    known = os.environ.get("TESTS_SLOWNESS")
     if known is None:
         known = str(max(1.0, min(_start() for _ in range(3)) / USUAL))
-        os.environ["HEADRACE_SLOWNESS"] = known  # children need not measure again
+        os.environ["TESTS_SLOWNESS"] = known  # children need not measure again
     return float(known)
 
 

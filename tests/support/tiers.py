@@ -1,7 +1,7 @@
 """
 How much of a test is run: a little all the time, all of it in the night.
 
-The runner sets HEADRACE_TIER to `fast`, `test`, `ci` or `nightly`; pytest alone runs as `test`
+The runner sets TESTS_TIER to `fast`, `test`, `ci` or `nightly`; pytest alone runs as `test`
 does. A tier decides which tests are run by their markers (tests/conftest.py), and by this module
 how many examples a property is given and how much of a sweep is walked.
 """
@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 Item = TypeVar("Item")
 
-TIER = os.environ.get("HEADRACE_TIER", "test")
+TIER = os.environ.get("TESTS_TIER", "test")
 NIGHTLY = TIER == "nightly"
 
 _SHARES = {"fast": 0.2, "test": 0.5, "ci": 0.5, "nightly": 10.0}

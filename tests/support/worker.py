@@ -1,0 +1,173 @@
+"""
+One of the pytest processes that share a run of the tests (a plugin of pytest).
+
+`tools/run_tests.py` starts several of them on the same tests. Each collects everything, claims one
+file after the other, and writes a line for every test that it ran. Alone, without the runner, this
+plugin only looks for processes that a test starts and does not say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cpu import MARK, Meter
+from tests.support.patience import slowness
+
+SHARED = "TESTS_RUN"
+"""The folder that the processes of a run share."""
+
+COSTS = ("cluster", "s3", "crash", "spark", "server", "process", "slow")
+"""What a test needs, the dearest first; one with none of them is fast."""
+
+STARTS_PROCESSES = {"cluster", "s3", "crash", "spark", "server", "process"}
+
+SHARED_FOLDER = os.environ.pop(SHARED, None)
+"""That of this run; taken out of the environment, for a pytest that a test starts is alone."""
+
+_meter = Meter()
+_left_out: list[pytest.Item] = []
+_started: list[str] = []
+
+
+def cost(item: pytest.Item) -> str:
+    """Return what is said of a test's cost; `fast` where nothing is."""
+    marks = {mark.name for mark in item.iter_markers()}
+    return next((each for each in COSTS if each in marks), "fast")
+
+
+# -- processes that a test starts -----------------------------------------------------------
+
+
+def _listen(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.system", "pty.spawn"):
+        _started.append(f"{event} {arguments[:2]}")
+
+
+sys.addaudithook(_listen)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
+    """Fail a test that starts a process and is not marked for it: it would slow down FAST."""
+    _started.clear()
+    outcome = yield
+    if _started and cost(pyfuncitem) not in STARTS_PROCESSES:
+        pytest.fail(f"starts a process, so mark it `process`: {_started[0][:200]}", pytrace=False)
+    return outcome
+
+
+# -- which files this process runs ------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run what this process can claim, instead of everything."""
+    if SHARED_FOLDER is None or session.config.option.collectonly:
+        return None
+    if session.testsfailed and not session.config.option.continue_on_collection_errors:
+        raise session.Interrupted(f"{session.testsfailed} errors during collection")
+    items = _claimed(session.items, Path(SHARED_FOLDER))
+    item = next(items, None)
+    while item is not None:
+        # Claimed ahead of time: pytest keeps the fixtures that the next test needs.
+        following = next(items, None)
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+    return True
+
+
+def _claimed(items: Sequence[pytest.Item], shared: Path) -> Iterator[pytest.Item]:
+    """Yield the tests of the files that no other process has begun, the longest files first."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    times = json.loads((shared / "times.json").read_text())
+    first = os.environ[MARK].endswith("-0")
+
+    def order(path: Path) -> tuple[bool, float, str]:
+        name = path.relative_to(items[0].config.rootpath).as_posix()
+        on_spark = any(cost(item) == "spark" for item in files[path])
+        # One JVM serves all files on Spark; another process begins one only when idle.
+        return on_spark != first, -times.get(name, len(files[path]) / 50), name
+
+    for path in sorted(files, key=order):
+        name = path.relative_to(items[0].config.rootpath).as_posix()
+        try:
+            (shared / f"claimed-{name.replace('/', '.')}").open("x").close()
+        except FileExistsError:
+            continue
+        yield from files[path]
+
+
+# -- what became of them ------------------------------------------------------------------------
+
+
+class Ledger:
+    """Writes a line for every test to the file of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = (folder / f"worker-{os.getpid()}.jsonl").open("a")
+        self._outcomes: dict[str, str] = {}
+
+    def write(self, **line: object) -> None:
+        """Append a line, at once visible to others."""
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        expensive = cost(item) not in ("fast", "slow")
+        cpu, began = _meter.seconds(expensive), time.monotonic()
+        self._outcomes[item.nodeid] = "passed"
+        outcome = yield
+        self.write(
+            id=item.nodeid,
+            outcome=self._outcomes.pop(item.nodeid),
+            seconds=round(time.monotonic() - began, 3),
+            cpu=round(_meter.seconds(expensive) - cpu, 3),
+            cost=cost(item),
+        )
+        return outcome
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome != "passed" and self._outcomes.get(report.nodeid) != "failed":
+            self._outcomes[report.nodeid] = report.outcome
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.write(collected=len(session.items), left_out=_reasons())
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self.write(total_cpu=round(_meter.seconds(), 2), exit=int(exitstatus))
+        self._file.close()
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    _left_out.extend(items)
+
+
+def _reasons() -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for item in _left_out:
+        marks = {mark.name for mark in item.iter_markers()}
+        reason = next((each for each in ("nightly", "ci") if each in marks), cost(item))
+        counts[reason] = counts.get(reason, 0) + 1
+    return counts
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    slowness()  # measured now: it starts processes
+    if SHARED_FOLDER is not None:
+        config.pluginmanager.register(Ledger(Path(SHARED_FOLDER)), "headrace-ledger")

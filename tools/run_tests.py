@@ -62,7 +62,7 @@ SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Test:
+class Result:
     """What became of one test."""
 
     id: str
@@ -81,7 +81,7 @@ class Test:
 class Outcome:
     """What became of a run."""
 
-    tests: list[Test] = field(default_factory=list)
+    tests: list[Result] = field(default_factory=list)
     collected: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
     cpu: float = 0.0
@@ -236,7 +236,7 @@ def gathered(shared: Path) -> Outcome:
             except ValueError:
                 continue  # being written
             if "id" in entry:
-                outcome.tests.append(Test(**entry))
+                outcome.tests.append(Result(**entry))
             elif "collected" in entry:
                 outcome.collected = max(outcome.collected, entry["collected"])
                 outcome.left_out = entry["left_out"]
@@ -258,7 +258,7 @@ def _show_failures(output: str, outcome: Outcome) -> None:
 # -- judging ------------------------------------------------------------------------------------
 
 
-def slowest(tests: Iterable[Test]) -> list[str]:
+def slowest(tests: Iterable[Result]) -> list[str]:
     """Return the lines about the slowest tests."""
     ranked = sorted(tests, key=lambda test: -test.seconds)[:SHOWN]
     return [f"slowest {len(ranked)}:   s  CPU s"] + [
@@ -266,7 +266,7 @@ def slowest(tests: Iterable[Test]) -> list[str]:
     ]
 
 
-def too_slow(tests: Iterable[Test], slower: float) -> list[str]:
+def too_slow(tests: Iterable[Result], slower: float) -> list[str]:
     """Return a line for each test that is not fast."""
     return [
         f"{test.id} took {test.cpu:.1f} CPU s: mark it slow"
@@ -282,7 +282,7 @@ def budgets(tier: str) -> Mapping[str, float]:
 
 
 def spent(
-    tests: Iterable[Test], budget: Mapping[str, float], slower: float
+    tests: Iterable[Result], budget: Mapping[str, float], slower: float
 ) -> tuple[list[str], list[str]]:
     """Return what each folder used, as lines, and what it used too much of."""
     used: dict[str, float] = defaultdict(float)
@@ -305,7 +305,7 @@ def folder_of(file: str) -> str:
     return "/".join(parts[:2]) if len(parts) > 2 else "tests"
 
 
-def remember(tests: Iterable[Test]) -> None:
+def remember(tests: Iterable[Result]) -> None:
     """Keep how long each file took, so that the next run begins with the longest."""
     files: dict[str, float] = json.loads(TIMES.read_text()) if TIMES.exists() else {}
     now: dict[str, float] = defaultdict(float)

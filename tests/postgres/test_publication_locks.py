@@ -16,6 +16,7 @@ from headrace.capture.postgres.publication import (
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import SourceUnreachable
 from tests.postgres.servers import Database, fresh_database
+from tests.support.patience import patience
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_a_writer_that_is_prepared_meanwhile_is_still_waited_for(orders: Databas
             case 2:
                 writer.execute("commit prepared 'left'")
 
-    wait_for_lockers(orders.connect(), oids(orders), patience=20, on_wait=on_wait)
+    wait_for_lockers(orders.connect(), oids(orders), patience=patience(), on_wait=on_wait)
     assert seen == [None, "left"]
 
 
@@ -146,7 +147,7 @@ def test_those_who_write_now_are_waited_for_and_later_ones_are_not(orders: Datab
             case 2:
                 orders.execute("commit prepared 'left'")
 
-    wait_for_lockers(orders.connect(), wanted, patience=20, on_wait=on_wait)
+    wait_for_lockers(orders.connect(), wanted, patience=patience(), on_wait=on_wait)
     assert seen == [[first.info.backend_pid, "left"], ["left"]]
     assert [one.pid for one in lockers(orders.connect(), wanted)] == [later.info.backend_pid]
 
@@ -161,7 +162,7 @@ def test_a_session_that_goes_on_with_its_next_transaction_is_not_waited_for(
         writer.commit()
         writer.execute("insert into orders values (2)")
 
-    wait_for_lockers(orders.connect(), oids(orders), patience=20, on_wait=on_wait)
+    wait_for_lockers(orders.connect(), oids(orders), patience=patience(), on_wait=on_wait)
     assert [one.pid for one in lockers(orders.connect(), oids(orders))] == [writer.info.backend_pid]
 
 

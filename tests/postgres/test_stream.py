@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,8 +24,13 @@ from headrace.errors import (
     SourceUnreachable,
 )
 from tests.postgres.servers import Database, fresh_database, wait_until
+from tests.support.patience import patience
 
 BOTH = pytest.mark.parametrize("direct", [True, False], ids=["socket", "libpq"])
+
+
+def nothing() -> None:
+    pass
 
 
 class Slots:
@@ -80,6 +86,26 @@ class Slots:
             )
         )
 
+    def heard(self, slot: str) -> object:
+        """Return when what the server heard last from the reader of a slot was sent."""
+        [(told,)] = self.database.rows(
+            "select reply_time from pg_stat_replication join pg_replication_slots"
+            " on pid = active_pid where slot_name = %s",
+            slot,
+        )
+        return told
+
+    def await_word(self, slot: str, times: int = 2, do: Callable[[], object] = nothing) -> None:
+        """Do something again and again until the server has heard so often from the reader."""
+        before = {self.heard(slot)}
+
+        def told() -> bool:
+            do()
+            before.add(self.heard(slot))
+            return len(before) > times
+
+        wait_until(told, what="a word of ours")
+
     def end(self) -> int:
         return parse_lsn(self.database.value("select pg_current_wal_lsn()::text"))
 
@@ -113,7 +139,7 @@ def contents(received: Received) -> list[bytes]:
 def take(stream: Stream, count: int, most_bytes: int = 16 << 20) -> list[bytes]:
     """Receive `count` messages."""
     found: list[bytes] = []
-    until = time.monotonic() + 20
+    until = time.monotonic() + patience()
     while len(found) < count:
         assert time.monotonic() < until, f"{len(found)} of {count}"
         if (received := stream.receive(0.1, most_bytes)) is not None:
@@ -205,31 +231,27 @@ def test_a_long_backlog_is_drained_whole_and_in_order(slots: Slots, direct: bool
 
 
 @BOTH
-def test_a_single_commit_is_given_at_once(slots: Slots, direct: bool) -> None:
+def test_a_single_commit_is_given_at_once(
+    slots: Slots, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
     slot = slots.make()
     stream = slots.open(slot, direct=direct)
-    took = []
+    rests: list[float] = []
+    monkeypatch.setattr(stream._waker, "rest", rests.append)
     for number in range(20):
-        began: list[float] = []
-
-        def write(number: int = number, began: list[float] = began) -> None:
-            slots.database.execute("insert into numbers values (%s, 'x')", number)
-            began.append(time.monotonic())
-
-        writer = threading.Thread(target=write)
+        execute = slots.database.execute
+        writer = threading.Thread(
+            target=execute, args=("insert into numbers values (%s, 'x')", number)
+        )
         writer.start()
         found: list[bytes] = []
-        until = time.monotonic() + 60
         while not any(map(is_commit, found)):
-            assert time.monotonic() < until
-            if (received := stream.receive(5)) is not None:
-                found += contents(received)
-        got = time.monotonic()
+            received = stream.receive(patience())
+            assert received is not None
+            found += contents(received)
         writer.join()
-        took.append(got - began[0])
-    # Compared with when the writer learned of its commit, which the server tells both; the
-    # quickest, because a busy machine may delay any of them, and a wait would delay all.
-    assert min(took) < 0.02
+    # It is read when the socket has it, and never left to gather. How soon that is, bench says.
+    assert max(rests) <= 0
 
 
 @pytest.mark.meets("PG-22")
@@ -238,14 +260,22 @@ def test_wake_ends_a_wait_from_another_thread(slots: Slots, direct: bool) -> Non
     stream = slots.open(slots.make(), direct=direct)
     while stream.receive(0.05) is not None:
         pass
-    timer = threading.Timer(0.05, stream.wake)
-    timer.start()
-    began = time.monotonic()
-    assert stream.receive(20) is None
-    assert time.monotonic() - began < 5
-    timer.join()
-    stream.wake()
-    assert stream.receive(20) is None  # woken before it waited
+
+    def ended_by_wake(*, before: bool) -> None:
+        got: queue.SimpleQueue[Received | None] = queue.SimpleQueue()
+        if before:
+            stream.wake()
+        reader = threading.Thread(target=lambda: got.put(stream.receive(3600)), daemon=True)
+        reader.start()
+        if not before:
+            with pytest.raises(queue.Empty):
+                got.get(timeout=0.05)
+            stream.wake()
+        assert got.get(timeout=patience()) is None
+        reader.join()
+
+    ended_by_wake(before=False)
+    ended_by_wake(before=True)
     stream.close()
     stream.wake()
 
@@ -310,38 +340,6 @@ def test_reading_goes_on_after_the_position_given(slots: Slots, direct: bool) ->
     again = slots.open(slot, at=second, direct=direct)
     expected = [found[7], found[1], *found[8:]]  # a Relation is told anew
     assert take(again, 4) == expected
-
-
-@pytest.mark.meets("R7", "PG-16")
-@BOTH
-def test_a_stream_outlives_the_servers_timeout_while_it_waits_or_beats(
-    slots: Slots, direct: bool
-) -> None:
-    # The server lets each session say for itself how long a silence it takes.
-    stream = slots.open(slots.make(), "options='-c wal_sender_timeout=900ms'", direct=direct)
-    stream.receive(1.5)
-    until = time.monotonic() + 1.5
-    while time.monotonic() < until:  # not reading, as under back-pressure
-        stream.beat()
-        time.sleep(0.05)
-    slots.database.execute("insert into numbers values (1, 'a')")
-    assert len(take(stream, 4)) == 4
-
-
-@pytest.mark.meets("R7", "PG-15", "PG-16")
-@BOTH
-def test_a_server_that_asks_gets_its_answer_at_once(slots: Slots, direct: bool) -> None:
-    stream = slots.open(
-        slots.make(),
-        "options='-c wal_sender_timeout=900ms'",
-        direct=direct,
-        clock=lambda: time.monotonic() / 100,  # ours goes so slowly that nothing is ever due
-    )
-    until = time.monotonic() + 2.5
-    while time.monotonic() < until:
-        assert stream.receive(0.001) is None
-    slots.database.execute("insert into numbers values (1, 'a')")
-    assert len(take(stream, 4)) == 4
 
 
 @pytest.mark.meets("PG-15", "PG-23")

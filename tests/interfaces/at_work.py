@@ -21,6 +21,7 @@ from headrace.interfaces.control.server import Serving, serve
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 from tests.support.shop import Shop
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,7 +61,7 @@ def at_work(folder: Path, runner: ArrowRunner | None = None) -> Iterator[AtWork]
     engine = Engine(pipeline, data=shop.data, runner=runner or ArrowRunner(), recorder="thread")
     (folder / "headrace.conf").write_text(CONFIGURATION)
     with engine, serve(engine, shop.data, service="shop") as serving:
-        assert engine.await_ready(30)
+        assert engine.await_ready(patience())
         yield AtWork(shop, engine, serving)
     shop.close()
 

@@ -13,6 +13,8 @@ from typing import Any
 import pexpect
 import pyte
 
+from tests.support.patience import patience
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -61,14 +63,14 @@ class Terminal:
 
     def until(self, seen: Callable[[str], bool], seconds: float = 60) -> None:
         """Read until the screen satisfies `seen`."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + patience(seconds)
         while not seen(self.text):
             ended = not self._read()
             assert seen(self.text) or (not ended and time.monotonic() < end), self.all_text
 
     def to_the_end(self, seconds: float = 60) -> int:
         """Read until the child ends; return its exit code."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + patience(seconds)
         while self._read():
             assert time.monotonic() < end, self.all_text
         self.left_behind = termios.tcgetattr(self.child.fileno())

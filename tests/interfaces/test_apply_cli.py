@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from headrace.interfaces.cli import main
-from tests.interfaces.at_work import CONFIGURATION, started
-from tests.interfaces.test_run_cli import ended, ready
+from tests.interfaces.at_work import CONFIGURATION
+from tests.interfaces.inside import Begin, inside
+from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
+
+__all__ = ["inside"]
 
 OPEN = """
 pipelines.open {
@@ -39,11 +42,11 @@ def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, obje
 
 
 def test_what_changed_is_shown_and_done_while_the_engine_runs(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shop: Shop, tmp_path: Path, inside: Begin, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configuration = tmp_path / "headrace.conf"
-    with started("run", cwd=tmp_path) as child:
-        ready(child)
+    with inside("run") as run:
+        run.ready()
         told = asked(capsys, "apply")
         assert (told["steps"], told["now"]) == ([], False)
         configuration.write_text(CONFIGURATION + OPEN)
@@ -54,8 +57,10 @@ def test_what_changed_is_shown_and_done_while_the_engine_runs(
         shop.insert(range(500, 503), status="open")
         assert main.exit_code(["apply", "--yes", "--set", "data=data"]) == 0
         assert "✓ applied" in capsys.readouterr().out
-        ready(child)
-        assert await_seen(lambda: asked(capsys, "query", "open", "--count")["count"] == 3)
+        run.ready()
+        assert await_seen(
+            lambda: asked(capsys, "query", "open", "--count")["count"] == 3, patience()
+        )
         configuration.write_text(CONFIGURATION.replace("orders {", "bills {"))
         told = asked(capsys, "apply", "--yes")
         assert told["done"]
@@ -66,36 +71,37 @@ def test_what_changed_is_shown_and_done_while_the_engine_runs(
             ("drop", "pipelines.orders"),
             ("drop", "pipelines.open"),
         }
-        ready(child)
+        run.ready()
         status = asked(capsys, "status")
         names = [each["name"] for each in status["pipelines"]]  # type: ignore[attr-defined]
         assert names == ["bills"]
-        code, *_ = ended(child)
+        code, *_ = run.ended()
     assert code == 0
 
 
 def test_a_wrong_configuration_changes_nothing_and_is_told_with_its_place(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shop: Shop, tmp_path: Path, inside: Begin, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with started("run", cwd=tmp_path) as child:
-        ready(child)
+    with inside("run") as run:
+        run.ready()
         (tmp_path / "headrace.conf").write_text(CONFIGURATION + OPEN.replace("[orders]", "[gone]"))
         capsys.readouterr()
         assert main.exit_code(["apply", "--yes"]) == 2
         assert "headrace.conf:" in capsys.readouterr().err
         assert main.exit_code(["status", "--ready"]) == 0
-        ended(child)
+        assert run.ended()[0] == 0
 
 
 def test_what_would_not_be_heeded_is_refused(
     shop: Shop,
     tmp_path: Path,
+    inside: Begin,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "other.conf").write_text(CONFIGURATION + OPEN)
-    with started("run", cwd=tmp_path) as child:
-        ready(child)
+    with inside("run") as run:
+        run.ready()
         assert main.exit_code(["apply", "--yes", "--config", "other.conf"]) == 2
         assert f"The engine reads {tmp_path / 'headrace.conf'}" in capsys.readouterr().err
         for sets in ("pipelines.orders.tables=[other]", "foo=bar"):
@@ -110,7 +116,7 @@ def test_what_would_not_be_heeded_is_refused(
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         assert main.exit_code(["apply"]) == 0
         assert "applied" not in capsys.readouterr().out
-        ended(child)
+        assert run.ended()[0] == 0
 
 
 def test_without_an_engine_there_is_nothing_to_apply_to(shop: Shop) -> None:

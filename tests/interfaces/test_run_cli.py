@@ -1,4 +1,4 @@
-"""`headrace run` as a child, with engines on Arrow: from a file to a clean stop."""
+"""`headrace run` with engines on Arrow, in this process and as a child: to a clean stop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ import pytest
 from headrace.interfaces.cli import main
 from headrace.interfaces.cli.run_views import change_text
 from tests.interfaces.at_work import CONFIGURATION, lines_of, started
+from tests.interfaces.inside import Begin, inside
 from tests.interfaces.terminal import Terminal
+from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
+
+__all__ = ["inside"]
 
 RUN = ["-m", "tests.interfaces.at_work", "run"]
 
@@ -30,6 +34,144 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     shop.close()
 
 
+def test_the_next_run_goes_on_where_this_one_stopped(
+    shop: Shop, inside: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for count in (10, 12):
+        with inside("run", "--json") as run:
+            run.ready()
+
+            def all_there(count: int = count) -> bool:
+                capsys.readouterr()
+                assert main.exit_code(["query", "orders", "--count", "--json"]) == 0
+                return bool(json.loads(capsys.readouterr().out) == {"count": count})
+
+            assert await_seen(all_there, patience())
+            code, out, err = run.ended()
+        assert (code, err) == (0, "")
+        events = lines_of(out)
+        steps = [event["text"] for event in events if event["event"] == "step"]
+        assert steps[0] == "recording shop"
+        assert events[-1] == {"event": "stopped", "failed": []}
+        shop.insert(range(count + 1, count + 3))
+
+
+def test_a_wrong_configuration_ends_it_with_exit_code_2(
+    shop: Shop, tmp_path: Path, inside: Begin
+) -> None:
+    (tmp_path / "headrace.conf").write_text(CONFIGURATION.replace("[orders]", "[order]"))
+    with inside("run") as run:
+        code, _, err = run.over()
+    assert code == 2
+    assert "order" in err
+    assert "→ " in err
+    assert "Traceback" not in err
+
+
+def test_options_say_where_everything_is(
+    shop: Shop, tmp_path: Path, inside: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    config = str(tmp_path / "headrace.conf")
+    with inside("run", "--config", config, "--set", "data=here") as run:
+        run.ready(elsewhere / "here")
+        run.said("watch orders")
+        code, _, err = run.ended()
+    assert code == 0
+    assert f"status --config {config} --set data=here" in err
+    with inside("run", "--config", config, "--data", "there") as run:
+        run.ready(elsewhere / "there")
+        run.said("watch orders")
+        code, _, err = run.ended()
+    assert code == 0
+    assert "status --data there" in err
+
+
+def test_states_that_change_are_told_as_they_do(
+    shop: Shop, inside: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with inside("run", "--json") as run:
+        run.said('"ready"')
+        assert main.exit_code(["pause", "orders"]) == 0
+        run.said('"changed"')
+        code, out, _ = run.ended()
+    assert code == 0
+    ready, changed, _ = lines_of(out)[-3:]
+    assert ready["event"] == "ready"
+    assert ready["status"]["pipelines"][0]["rows"] == 10
+    assert (changed["event"], changed["name"], changed["old"], changed["new"]) == (
+        "changed",
+        "orders",
+        "streaming",
+        "paused",
+    )
+    # A restart keeps to the pause: it is never ready, and says why.
+    with inside("run") as run:
+        assert await_seen(lambda: main.exit_code(["status"]) == 0, patience())
+        capsys.readouterr()
+        assert main.exit_code(["status", "--wait", "100ms"]) == 3
+        assert "headrace resume orders" in capsys.readouterr().out
+        assert run.ended()[0] == 0
+
+
+def test_a_pipeline_that_failed_is_told_and_the_exit_code_says_so(
+    shop: Shop, inside: Begin
+) -> None:
+    with inside("run") as run:
+        run.ready()
+        drop_orders(shop)
+        run.said("→ failed")
+        assert main.exit_code(["status", "--ready"]) == 3
+        code, _, err = run.ended()
+    assert code == 1
+    assert "stopped; failed before: source shop" in err
+    assert "source shop: " in err.partition("stopped; ")[2]
+    assert "→ " in err.partition("stopped; ")[2]
+
+
+def test_a_source_that_failed_is_named_in_the_last_line_for_programs(
+    shop: Shop, inside: Begin
+) -> None:
+    with inside("run", "--json") as run:
+        run.ready()
+        drop_orders(shop)
+        run.said('"new": "failed"')
+        assert main.exit_code(["status", "--ready"]) == 3
+        code, out, _ = run.ended()
+    last = lines_of(out)[-1]
+    assert (code, last["event"]) == (1, "stopped")
+    assert [(each["what"], each["name"]) for each in last["failed"]] == [("source", "shop")]
+    assert last["failed"][0]["error"]["code"]
+
+
+def drop_orders(shop: Shop) -> None:
+    app = sqlite3.connect(shop.path)
+    app.execute("drop table orders")
+    app.commit()
+    app.close()
+
+
+def test_the_end_may_be_asked_for_while_it_starts(
+    shop: Shop, tmp_path: Path, inside: Begin
+) -> None:
+    with inside("run") as run:
+        assert await_seen((tmp_path / "data" / "run" / "engine.json").exists, patience())
+        code, _, err = run.ended()
+    assert code == 0
+    assert "stopped" in err
+
+
+def test_a_name_is_told_as_it_is_written() -> None:
+    new = {"state": "catching_up", "reason": "", "error": None}
+    told = change_text("pipeline", "odd_name", "not_started", new)
+    assert told == ["pipeline odd_name: not started → catching up"]
+
+
+# -- as a child: signals, terminals, and what a process of its own shows and holds --------------
+
+
 def ready(child: subprocess.Popen[str], data: Path | str = "data") -> None:
     """Wait until the engine of a child is ready, and no longer than the child lives."""
 
@@ -38,7 +180,7 @@ def ready(child: subprocess.Popen[str], data: Path | str = "data") -> None:
             pytest.fail(f"it ended: {child.communicate()}")
         return main.exit_code(["status", "--ready", "--data", str(data)]) == 0
 
-    assert await_seen(is_ready)
+    assert await_seen(is_ready, patience())
 
 
 def said(child: subprocess.Popen[str], text: str) -> str:
@@ -59,9 +201,10 @@ def ended(child: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[in
     child.send_signal(number)
     # Not `communicate`, which knows nothing of what lies in the buffers of a reader of lines.
     out, err = child.stdout.read(), child.stderr.read()
-    return child.wait(60), out, err
+    return child.wait(patience()), out, err
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
 def test_a_run_is_ready_says_what_to_type_and_stops_cleanly(
     shop: Shop, tmp_path: Path, number: int, capsys: pytest.CaptureFixture[str]
@@ -82,162 +225,34 @@ def test_a_run_is_ready_says_what_to_type_and_stops_cleanly(
     assert (tmp_path / "data" / "lock").read_bytes() == b""
 
 
-def test_the_next_run_goes_on_where_this_one_stopped(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for count in (10, 12):
-        with started("run", "--json", cwd=tmp_path) as child:
-            ready(child)
-
-            def all_there(count: int = count) -> bool:
-                capsys.readouterr()
-                assert main.exit_code(["query", "orders", "--count", "--json"]) == 0
-                return bool(json.loads(capsys.readouterr().out) == {"count": count})
-
-            assert await_seen(all_there)
-            code, out, err = ended(child)
-        assert (code, err) == (0, "")
-        events = lines_of(out)
-        assert events[0] == {"event": "step", "text": "recording shop"}
-        assert events[-1] == {"event": "stopped", "failed": []}
-        shop.insert(range(count + 1, count + 3))
-
-
+@pytest.mark.process
 def test_a_second_run_is_told_who_holds_the_directory_and_the_first_goes_on(
     shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with started("run", cwd=tmp_path) as child:
         ready(child)
         with started("run", cwd=tmp_path) as second:
-            _, err = second.communicate(timeout=60)
+            _, err = second.communicate(timeout=patience())
         assert second.returncode == 3
         assert f"Process {child.pid}" in err
         ready(child)
         assert ended(child)[0] == 0
 
 
-def test_a_wrong_configuration_ends_it_with_exit_code_2(shop: Shop, tmp_path: Path) -> None:
-    (tmp_path / "headrace.conf").write_text(CONFIGURATION.replace("[orders]", "[order]"))
-    with started("run", cwd=tmp_path) as child:
-        _, err = child.communicate(timeout=60)
-    assert child.returncode == 2
-    assert "order" in err
-    assert "→ " in err
-    assert "Traceback" not in err
-
-
-def test_options_say_where_everything_is(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    config = str(tmp_path / "headrace.conf")
-    with started("run", "--config", config, "--set", "data=here", cwd=elsewhere) as child:
-        ready(child, elsewhere / "here")
-        err = said(child, "watch orders")
-        assert ended(child)[0] == 0
-    assert f"status --config {config} --set data=here" in err
-    with started("run", "--config", config, "--data", "there", cwd=elsewhere) as child:
-        ready(child, elsewhere / "there")
-        err = said(child, "watch orders")
-        assert ended(child)[0] == 0
-    assert "status --data there" in err
-
-
-def test_states_that_change_are_told_as_they_do(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with started("run", "--json", cwd=tmp_path) as child:
-        assert child.stdout is not None
-        for line in child.stdout:
-            event = json.loads(line)
-            if event["event"] == "ready":
-                break
-        assert event["status"]["pipelines"][0]["rows"] == 10
-        assert main.exit_code(["pause", "orders"]) == 0
-        changed = json.loads(child.stdout.readline())
-        assert (changed["event"], changed["name"], changed["old"], changed["new"]) == (
-            "changed",
-            "orders",
-            "streaming",
-            "paused",
-        )
-        assert ended(child)[0] == 0
-    # A restart keeps to the pause: it is never ready, and says why.
-    with started("run", cwd=tmp_path) as child:
-        assert await_seen(lambda: main.exit_code(["status"]) == 0)
-        capsys.readouterr()
-        assert main.exit_code(["status", "--wait", "1s"]) == 3
-        assert "headrace resume orders" in capsys.readouterr().out
-        assert ended(child)[0] == 0
-
-
-def test_a_pipeline_that_failed_is_told_and_the_exit_code_says_so(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with started("run", cwd=tmp_path) as child:
-        ready(child)
-        app = sqlite3.connect(shop.path)
-        app.execute("drop table orders")
-        app.commit()
-        app.close()
-        said(child, "→ failed")
-        assert main.exit_code(["status", "--ready"]) == 3
-        code, _, err = ended(child)
-    assert code == 1
-    assert "stopped; failed before: source shop" in err
-    assert "source shop: " in err.partition("stopped; ")[2]
-    assert "→ " in err.partition("stopped; ")[2]
-
-
-def test_a_source_that_failed_is_named_in_the_last_line_for_programs(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with started("run", "--json", cwd=tmp_path) as child:
-        ready(child)
-        app = sqlite3.connect(shop.path)
-        app.execute("drop table orders")
-        app.commit()
-        app.close()
-        assert await_seen(lambda: main.exit_code(["status", "--ready"]) == 3)
-        capsys.readouterr()
-
-        def failed() -> bool:
-            assert main.exit_code(["status", "--json"]) == 0
-            return '"state": "failed"' in capsys.readouterr().out
-
-        assert await_seen(failed)
-        code, out, _ = ended(child)
-    last = lines_of(out)[-1]
-    assert (code, last["event"]) == (1, "stopped")
-    assert [(each["what"], each["name"]) for each in last["failed"]] == [("source", "shop")]
-    assert last["failed"][0]["error"]["code"]
-
-
-def test_the_end_may_be_asked_for_while_it_starts(shop: Shop, tmp_path: Path) -> None:
-    with started("run", cwd=tmp_path) as child:
-        assert await_seen(lambda: (tmp_path / "data" / "run" / "engine.json").exists())
-        code, _, err = ended(child)
-    assert code == 0
-    assert "stopped" in err
-
-
-@pytest.mark.parametrize("no_color", ["", "1"])
-def test_on_a_terminal_it_draws_and_leaves_lines_behind(
-    shop: Shop, tmp_path: Path, no_color: str
-) -> None:
+@pytest.mark.process
+def test_on_a_terminal_it_draws_and_leaves_lines_behind(shop: Shop, tmp_path: Path) -> None:
     shop.insert(range(11, 5_000))
-    terminal = Terminal(RUN, tmp_path, 100, no_color=no_color)
+    terminal = Terminal(RUN, tmp_path, 100, no_color="1")
     terminal.until(lambda text: "try next, in another terminal" in text)
     assert "ready: 1 pipeline, 4,999 rows" in terminal.all_text
     terminal.child.sendintr()
     assert terminal.to_the_end() == 0
     assert "stopped" in terminal.all_text
     assert "copying" not in terminal.text
-    colours = [code for code in (b"\x1b[31m", b"\x1b[32m") if code in terminal.raw]
-    assert not (no_color and colours)
+    assert not [code for code in (b"\x1b[31m", b"\x1b[32m") if code in terminal.raw]
 
 
+@pytest.mark.process
 def test_a_table_that_is_copied_has_a_bar_with_its_rate_and_time_left(
     shop: Shop, tmp_path: Path
 ) -> None:
@@ -249,11 +264,14 @@ def test_a_table_that_is_copied_has_a_bar_with_its_rate_and_time_left(
     moving = re.compile(r"copying orders .* \d+% [\d,]+ rows, [\d,]+ rows/s, \d+ s left")
     terminal.until(lambda text: bool(moving.search(text)))
     terminal.until(lambda text: "try next, in another terminal" in text)
+    assert "ready: 1 pipeline, 30,000 rows" in terminal.all_text
     assert "copying orders" not in terminal.text
     terminal.child.sendintr()
     assert terminal.to_the_end() == 0
+    assert "stopped" in terminal.all_text
 
 
+@pytest.mark.process
 def test_no_planted_secret_is_in_what_is_shown_or_logged(shop: Shop, tmp_path: Path) -> None:
     address = "postgresql://bob:hush-hush@127.0.0.1:1/shop"
     more = f'''
@@ -263,15 +281,9 @@ pipelines.goods {{ source = main, tables = [goods], target {{ type = indexed-mem
     (tmp_path / "headrace.conf").write_text(CONFIGURATION + more)
     for options in ([], ["--json"]):
         with started("run", *options, cwd=tmp_path) as child:
-            out, err = child.communicate(timeout=60)
+            out, err = child.communicate(timeout=patience())
         assert child.returncode != 0
         assert "main" in out + err
         assert "hush-hush" not in out + err
     logs = [each for each in tmp_path.rglob("*.log") if each.is_file()]
     assert not any("hush-hush" in each.read_text() for each in logs)
-
-
-def test_a_name_is_told_as_it_is_written() -> None:
-    new = {"state": "catching_up", "reason": "", "error": None}
-    told = change_text("pipeline", "odd_name", "not_started", new)
-    assert told == ["pipeline odd_name: not started → catching up"]

@@ -1,0 +1,144 @@
+"""
+`headrace run` on a thread of this process, for tests to which a process is not the point.
+
+The command line is the real one. Engines run on Arrow, their recorders in a thread, and the end
+is asked for by a call where a process is sent a signal.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.control.configured import Configured
+from headrace.interfaces.cli import main, running
+from headrace.interfaces.cli.demo import ending
+from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
+from tests.support.shop import await_seen
+
+
+class Asked:
+    """An end that a test asks for."""
+
+    def __init__(self, *, keys: bool = False) -> None:
+        self.event = threading.Event()
+        self.keys = ""
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    @property
+    def asked(self) -> bool:
+        return self.event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        return self.event.wait(seconds)
+
+    def pressed(self, key: str) -> bool:
+        with_it, self.keys = key in self.keys, ""
+        return with_it
+
+
+class Inside:
+    """A command of this process, on a thread, and what it said."""
+
+    def __init__(self, arguments: list[str], end: Asked) -> None:
+        self.out = io.StringIO()
+        self.err = io.StringIO()
+        self._arguments = arguments
+        self._end = end
+        self._code: int | None = None
+        self.thread = threading.Thread(target=self._run, name="headrace run")
+
+    def _run(self) -> None:
+        self._code = main.exit_code(self._arguments)
+
+    def ready(self, data: Path | str = "data") -> None:
+        """Wait until the engine is ready, and no longer than the command lasts."""
+
+        def is_ready() -> bool:
+            assert self.thread.is_alive(), self.err.getvalue()
+            return main.exit_code(["status", "--ready", "--data", str(data)]) == 0
+
+        assert await_seen(is_ready, patience())
+
+    def said(self, text: str) -> None:
+        """Wait until it has said this, to people or to programs."""
+
+        def has_said() -> bool:
+            told = self.err.getvalue() + self.out.getvalue()
+            assert text in told or self.thread.is_alive(), told
+            return text in told
+
+        assert await_seen(has_said, patience()), self.err.getvalue()
+
+    def ended(self) -> tuple[int, str, str]:
+        """Ask it to end; return its exit code, and all it said."""
+        self._end.event.set()
+        return self.over()
+
+    def over(self) -> tuple[int, str, str]:
+        """Wait for its own end."""
+        self.thread.join(patience())
+        assert self._code is not None, self.err.getvalue()
+        return self._code, self.out.getvalue(), self.err.getvalue()
+
+
+class _Stream(io.TextIOBase):
+    """What a command writes is its own; what others write goes where it went before."""
+
+    def __init__(self, command: threading.Thread, own: io.StringIO, others: Any) -> None:
+        self._command, self._own, self._others = command, own, others
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        mine = threading.current_thread() is self._command
+        return int((self._own if mine else self._others).write(text))
+
+    def flush(self) -> None:
+        self._others.flush()
+
+
+@contextmanager
+def _begun(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Iterator[Inside]:
+    of_spark = Configured.engine
+    end = Asked()
+
+    def of_arrow(self: Configured, **overrides: Any) -> Any:
+        return of_spark(self, **{"runner": ArrowRunner(), "recorder": "thread", **overrides})
+
+    command = Inside(list(arguments), end)
+    with monkeypatch.context() as patched:
+        patched.setattr(Configured, "engine", of_arrow)
+        patched.setattr(ending, "EndOnRequest", lambda *, keys: end)
+        patched.setattr(running, "STARTING_SECONDS", 0.02)
+        patched.setattr(running, "RUNNING_SECONDS", 0.05)
+        patched.setattr(sys, "stdout", _Stream(command.thread, command.out, sys.stdout))
+        patched.setattr(sys, "stderr", _Stream(command.thread, command.err, sys.stderr))
+        command.thread.start()
+        try:
+            yield command
+        finally:
+            end.event.set()
+            command.thread.join(patience())
+
+
+Begin = Callable[..., AbstractContextManager[Inside]]
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """Begin a command; a context that gives an `Inside`, and ends it if the test has not."""
+    return lambda *arguments: _begun(monkeypatch, *arguments)

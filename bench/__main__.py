@@ -23,6 +23,7 @@ from bench import (
     sqlite,
     table,
 )
+from bench.results import keep
 
 
 def _quiet(run: Callable[..., list[harness.Result]]) -> Area:
@@ -71,8 +72,7 @@ def main() -> int:
             results += found
             noisy = noisy or area_noisy
     harness.show(results, noisy=noisy)
-    if asked.only is None or asked.quick:
-        harness.keep(results, about, quick=asked.quick, noisy=noisy)
+    keep(results, about, quick=asked.quick, noisy=noisy)
     for text in failed:
         print(f"failed: {text}", file=sys.stderr)
     return 1 if failed else 0

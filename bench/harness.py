@@ -8,7 +8,6 @@ missed stays in the table, in red.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import statistics
@@ -16,10 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
-from pathlib import Path
 from typing import Literal
-
-HERE = Path(__file__).parent
 
 NOISY_FLOOR_MS = 120.0
 """A one-job floor above this means that somebody else had the cores."""
@@ -117,55 +113,6 @@ def machine() -> dict[str, object]:
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
     }
-
-
-def keep(results: Sequence[Result], about: dict[str, object], *, quick: bool, noisy: bool) -> None:
-    """Write `results.json`, and after a full run `RESULTS.md`."""
-    rows = [
-        {
-            "name": r.name,
-            "floor": r.floor,
-            "ours": r.ours,
-            "ratio": r.ratio,
-            "goal": r.goal.text if r.goal else None,
-            "met": r.met,
-            "unit": r.unit,
-            "seed": r.seed,
-            "noisy": noisy,
-            "spread": r.spread,
-            "note": r.note,
-        }
-        for r in results
-    ]
-    body = {"machine": about, "quick": quick, "results": rows}
-    (HERE / "results.json").write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n")
-    if not quick:
-        (HERE / "RESULTS.md").write_text(_markdown(results, about, noisy=noisy))
-
-
-def _markdown(results: Sequence[Result], about: dict[str, object], *, noisy: bool) -> str:
-    lines = [
-        "# The last full run",
-        "",
-        "`make bench`, " + ", ".join(f"{name} {value}" for name, value in about.items()) + ".",
-        "**The machine was noisy in this run.**" if noisy else "The machine was quiet in this run.",
-        "Figures are medians of the rounds, with the lowest and highest behind.",
-        "",
-        "| name | ours | spread | floor | ratio | goal | met | what the floor is, notes |",
-        "|---|---:|---|---:|---:|---|---|---|",
-    ]
-    for r in results:
-        met = {True: "yes", False: "**no (red)**", None: ""}[r.met]
-        spread = "" if r.spread is None else f"{number(r.spread[0])} to {number(r.spread[1])}"
-        floor = "" if r.floor is None else number(r.floor)
-        ratio = "" if r.ratio is None else f"{r.ratio:.2f}"
-        goal = r.goal.text if r.goal else ""
-        notes = "; ".join(filter(None, (r.floor_is, r.note)))
-        lines.append(
-            f"| `{r.name}` | {number(r.ours)} {r.unit} | {spread} | {floor} | {ratio} | {goal}"
-            f" | {met} | {notes} |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 def show(results: Sequence[Result], *, noisy: bool) -> None:

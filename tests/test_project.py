@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import ROOT
+from tools.check import LINE, TESTS
 from tools.fresh import PROGRAMS, Failed, after_setup, check_demo
-
-ROOT = Path(__file__).parent.parent
+from tools.run_tests import MARKED
 
 PYTHON = """#!/bin/sh
 # Stands in for Python: notes what it is asked for, and obeys where setup depends on it.
@@ -68,6 +69,7 @@ def clone(tmp_path: Path) -> Clone:
     return Clone(tmp_path)
 
 
+@pytest.mark.process
 def test_without_python_setup_says_in_one_sentence_how_to_get_it(clone: Clone) -> None:
     done = clone.setup()
     assert (done.returncode, done.stdout) == (2, "")
@@ -76,12 +78,14 @@ def test_without_python_setup_says_in_one_sentence_how_to_get_it(clone: Clone) -
     assert not (clone.folder / ".venv").exists()
 
 
+@pytest.mark.process
 def test_an_old_python_is_as_good_as_none(clone: Clone) -> None:
     done = clone.with_python().setup(OLD="1")
     assert done.returncode == 2
     assert done.stderr.startswith("Headrace needs Python 3.11 or newer")
 
 
+@pytest.mark.process
 def test_a_python_without_venv_is_told_what_to_install(clone: Clone) -> None:
     done = clone.with_python().setup(PARTIAL="1")
     assert done.returncode == 2
@@ -89,6 +93,7 @@ def test_a_python_without_venv_is_told_what_to_install(clone: Clone) -> None:
     assert "python3-venv" in done.stderr
 
 
+@pytest.mark.process
 def test_the_size_is_said_before_anything_is_installed_by_hash(clone: Clone) -> None:
     done = clone.with_python().setup()
     assert (done.returncode, done.stdout) == (0, "")
@@ -100,6 +105,7 @@ def test_the_size_is_said_before_anything_is_installed_by_hash(clone: Clone) -> 
     assert "-m pip install --quiet --no-deps --no-build-isolation -e ." in asked
 
 
+@pytest.mark.process
 def test_a_second_run_is_silent_and_asks_for_nothing(clone: Clone) -> None:
     clone.with_python().setup()
     done = clone.setup()
@@ -107,6 +113,7 @@ def test_a_second_run_is_silent_and_asks_for_nothing(clone: Clone) -> None:
     assert "pip" not in clone.asked()
 
 
+@pytest.mark.process
 def test_another_lock_is_installed_into_the_same_environment(clone: Clone) -> None:
     clone.with_python().setup()
     (clone.folder / "requirements.lock").write_text("two\n")
@@ -117,6 +124,7 @@ def test_another_lock_is_installed_into_the_same_environment(clone: Clone) -> No
     assert "-m venv" not in clone.asked()
 
 
+@pytest.mark.process
 def test_what_was_interrupted_is_made_anew(clone: Clone) -> None:
     failed = clone.with_python().setup(BROKEN="1")
     assert failed.returncode == 1
@@ -126,6 +134,7 @@ def test_what_was_interrupted_is_made_anew(clone: Clone) -> None:
     assert clone.setup().stderr == ""
 
 
+@pytest.mark.process
 def test_a_second_setup_waits_for_the_first(clone: Clone) -> None:
     clone.with_python().setup()
     mark = clone.folder / ".venv" / "headrace-unfinished"
@@ -143,6 +152,7 @@ def test_a_second_setup_waits_for_the_first(clone: Clone) -> None:
     assert "pip" not in clone.asked()
 
 
+@pytest.mark.process
 def test_an_environment_that_was_moved_is_made_anew(clone: Clone, tmp_path: Path) -> None:
     clone.with_python().setup()
     clone.folder = clone.folder.rename(tmp_path / "elsewhere")
@@ -158,13 +168,14 @@ def test_the_lock_holds_the_spark_that_connectors_are_made_for() -> None:
     assert "://" not in lock, "a registry's address"
 
 
+@pytest.mark.process
 def test_make_alone_lists_the_targets() -> None:
     done = subprocess.run(
         ["make"], cwd=ROOT, capture_output=True, text=True, check=True, env=_without_make()
     )
     for target in (
-        *("setup", "demo", "test", "check", "fresh", "bench", "simulate", "test-crash"),
-        *("test-cluster", "test-s3", "soak", "mutate", "lock", "clean"),
+        *("setup", "demo", "test", "check", "nightly", "fresh", "bench", "simulate"),
+        *("test-crash", "test-cluster", "test-s3", "soak", "mutate", "lock", "clean"),
     ):
         assert re.search(rf"^  make {target} +\S", done.stdout, re.M), target
 
@@ -172,7 +183,11 @@ def test_make_alone_lists_the_targets() -> None:
 def test_ci_runs_the_checks_and_the_cluster() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert script.read_text().rstrip().endswith("make check\nmake test-cluster")
+    assert script.read_text().endswith("\nmake check\n")
+    assert re.search(r"^check: .*\n\t@\S+ -m tools\.check$", (ROOT / "Makefile").read_text(), re.M)
+    assert [name for name, _ in LINE] == ["ruff check", "ruff format", "mypy"]
+    assert TESTS == ("tools.run_tests", "ci")
+    assert MARKED["ci"] == "not (nightly or s3)", "what needs a cluster is run too"
 
 
 SHOWN = "lookup    customer 7\ntarget = source: yes, 1,204 rows compared\n"

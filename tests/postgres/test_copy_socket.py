@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.capture.postgres import copy_socket, copying
@@ -21,6 +21,7 @@ from headrace.errors import BadMessage
 from tests.postgres.copies import copied, copy_of
 from tests.postgres.servers import Database
 from tests.postgres.test_stream_direct import NOTICE, REFUSED, Idle, message
+from tests.support.tiers import examples
 
 HEADER = SIGNATURE + struct.pack(">Ii", 0, 0)
 BEGUN = message(b"H", struct.pack(">bhhh", 1, 2, 1, 1))
@@ -33,6 +34,7 @@ contents = st.lists(
     | st.binary(max_size=40),
     max_size=6,
 ).map(b"".join)
+
 rows = contents.map(lambda content: struct.pack(">h", FIELDS) + content)
 
 
@@ -106,7 +108,7 @@ def plainly(buffer: bytes, fill: int) -> tuple[list[int], int]:
     return heads, at
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(rows.map(lambda row: message(b"d", row)) | st.just(NOTICE)), st.data())
 def test_the_heads_found_at_once_are_those_found_one_by_one(
     messages: list[bytes], data: st.DataObject
@@ -131,7 +133,7 @@ def test_many_bytes_that_look_like_heads_are_no_harm(monkeypatch: pytest.MonkeyP
         assert (found.tolist(), end) == expected
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(rows, max_size=30), st.data())
 def test_rows_come_whole_and_in_order_in_whatever_pieces(
     sent: list[bytes], data: st.DataObject

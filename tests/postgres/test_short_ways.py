@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.capture.postgres import framing, images, pace, text, tuples
@@ -24,6 +24,9 @@ from headrace.errors import BadMessage
 from tests.postgres import messages as m
 from tests.postgres.naive import History, Naive, cut, made, relation, rows, taken
 from tests.postgres.test_transactions_fuzz import mutated
+from tests.support.tiers import NIGHTLY, examples
+
+MOST_STEPS = 60 if NIGHTLY else 20
 
 
 class Whole(History):
@@ -84,13 +87,13 @@ def outcome(parts: Sequence[Sequence[bytes]], after: int, wire: m.Wire) -> objec
 
 
 @given(seed=st.integers(0, 2**32), broken=st.booleans())
-@settings(max_examples=80, deadline=None)
+@examples(50)
 @pytest.mark.meets("R3", "R5", "R6", "R21", "R23f")
 def test_commits_of_one_change_are_read_in_a_short_way_as_in_the_long_one(
     seed: int, broken: bool
 ) -> None:
     source = random.Random(seed)
-    messages = one_by_one(source, source.randint(1, 60))
+    messages = one_by_one(source, source.randint(1, MOST_STEPS))
     if broken and messages:
         messages = mutated(source, messages)
     parts = list(cut(source, messages))
@@ -102,11 +105,11 @@ def test_commits_of_one_change_are_read_in_a_short_way_as_in_the_long_one(
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@examples(50)
 @pytest.mark.meets("R3", "R5")
 def test_commits_of_one_change_are_those_that_a_reader_of_single_rows_finds(seed: int) -> None:
     source = random.Random(seed)
-    messages = one_by_one(source, 40)
+    messages = one_by_one(source, MOST_STEPS)
     naive = Naive(0, 1000)
     for message in messages:
         naive.take(message)
@@ -156,7 +159,7 @@ def plainly(buffer: bytes | bytearray, fill: int) -> tuple[list[int], int]:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_messages_begin_where_the_lengths_of_all_before_say(seed: int) -> None:
     source = random.Random(seed)
     found = b""
@@ -206,7 +209,7 @@ _ZONES = st.sampled_from(["+00", "+00", "+00", "", "+05", "-05", "+05:30", "+053
 
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
 @given(data=st.data())
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @pytest.mark.meets("R18", "R23f")
 def test_usual_timestamps_are_read_in_a_short_way_as_in_the_long_one(
     kind: str, data: st.DataObject

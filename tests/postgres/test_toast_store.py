@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from headrace.capture.postgres.toast_cells import UNKNOWN, Cell, Shape
@@ -15,6 +15,7 @@ from headrace.capture.postgres.toast_store import ToastStore, Version
 from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
 from headrace.errors import SourceUnreachable
+from tests.support.tiers import examples
 
 TEXT = ValueType("text")
 SHAPE = Shape((Column("id", ValueType("int64"), 1),), (Column("a", TEXT, 2), Column("b", TEXT, 3)))
@@ -116,9 +117,7 @@ class Model:
 
 
 @pytest.mark.meets("R21", "R6")
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps)
 def test_a_store_says_what_was_true_wherever_the_log_ends(
     tmp_path_factory: Any, done: list[tuple[str, bytes, int]]

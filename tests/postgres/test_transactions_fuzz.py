@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.capture.postgres import transactions as module
 from headrace.errors import BadMessage, HeadraceError
 from tests.postgres import messages as m
 from tests.postgres.naive import History, cut, made, relation, rows, taken
+from tests.support.tiers import examples
 
 LENGTHS = (0, 1, 2**31 - 1, -1, -(2**31), 2**31 - 6, 0x7FFF, 256)
 
@@ -68,7 +69,7 @@ def survives(seed: int, messages: Sequence[bytes]) -> bool:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @pytest.mark.meets("R23f")
 def test_broken_messages_are_refused_or_read_and_nothing_else(seed: int) -> None:
     history = History(random.Random(seed)).run(25)
@@ -77,7 +78,7 @@ def test_broken_messages_are_refused_or_read_and_nothing_else(seed: int) -> None
 
 
 @given(buffer=st.lists(st.binary(min_size=1, max_size=60), min_size=1, max_size=20))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_any_bytes_are_refused_or_read_and_nothing_else(buffer: list[bytes]) -> None:
     try:
         taken(made(), buffer, m.Wire(b""))

@@ -8,13 +8,14 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.capture.postgres import images, spill, transactions
 from headrace.capture.postgres.spill import Spill
 from headrace.changelog.change import Changes
 from tests.postgres.naive import History, Naive, cut, made, rows, taken
+from tests.support.tiers import examples
 
 
 def _agrees(seed: int, folder: Path | None) -> None:
@@ -48,14 +49,14 @@ def _agrees(seed: int, folder: Path | None) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @pytest.mark.meets("R3", "R5", "R6", "R9", "R21", "R23d")
 def test_changes_are_those_that_a_reader_of_single_rows_finds(seed: int) -> None:
     _agrees(seed, None)
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @pytest.mark.meets("R5", "R6", "R9")
 def test_they_are_the_same_however_small_the_parts_they_are_read_in(
     seed: int, tmp_path_factory: pytest.TempPathFactory

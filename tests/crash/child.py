@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.capture.sqlite.source import sqlite
+from headrace.changelog.position import ORIGIN, Position
 from headrace.control.engine import Engine
 from headrace.control.states import TableState
 from headrace.errors import HeadraceError
@@ -31,11 +32,12 @@ from tests.crash.place import BAD_ROW, PIPELINE
 from tests.crash.queue_target import QueueTarget
 from tests.support.arrow_runner import ArrowRunner, Row
 from tests.support.file_target import FileTarget
+from tests.support.patience import patience
 from tests.support.shop import await_that
 from tests.support.watched_target import WatchedTarget
 
-READY_SECONDS = 90.0
-SETTLE_SECONDS = 45.0
+READY_SECONDS = patience(90)
+SETTLE_SECONDS = patience()
 
 MANY = DeadLetters(max_per_batch=100_000, max_keys=100_000)
 """The application has no mercy: a whole table may turn bad at once."""
@@ -84,18 +86,23 @@ class EngineProcess:
     def settle(self, commit: int) -> str:
         """Wait until all is at the target and at rest."""
         engine = self.engine
-        if self._watched is not None:
-            there = self._watched.wait(commit, SETTLE_SECONDS)
-        else:
-            there = await_that(
-                engine,
-                lambda: engine.pipelines()[0].position.commit >= commit,
-                SETTLE_SECONDS,
-            )
+        seen = ORIGIN
+        while not (there := self._comes_to(commit)) and self._at() != seen:
+            seen = self._at()  # it is slow, and goes on
         there = there and await_that(engine, self._nothing_reloads, SETTLE_SECONDS)
         if not (there and engine.await_ready(SETTLE_SECONDS)):
             return f"error {self.told()}"
         return f"settled {commit} {engine.sources()[0].restarts}"
+
+    def _comes_to(self, commit: int) -> bool:
+        if self._watched is not None:
+            return self._watched.wait(commit, SETTLE_SECONDS)
+        return await_that(self.engine, lambda: self._at().commit >= commit, SETTLE_SECONDS)
+
+    def _at(self) -> Position:
+        if self._watched is not None:
+            return self._watched.reached
+        return self.engine.pipelines()[0].position
 
     def reload(self, table: str) -> str:
         """Ask for a new baseline of a table, and return when that cannot be forgotten any more."""

@@ -22,6 +22,7 @@ from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.crash.model import BAD_CUSTOMER, Image
 from tests.crash.plan import Plan
+from tests.support.patience import patience
 
 BAD_ROW = "BAD_ROW"
 """Why a row failed, where Spark is not there to say it."""
@@ -68,7 +69,7 @@ class Place:
         self.commits = 0
         self._dice = Random(f"writes {plan.seed}")
         self._next_id = 1
-        self._app = sqlite3.connect(folder / "shop.db", isolation_level=None, timeout=30)
+        self._app = sqlite3.connect(folder / "shop.db", isolation_level=None, timeout=patience())
         self._app.execute(f"pragma journal_mode = {'wal' if plan.wal else 'delete'}")
         self._app.execute("pragma synchronous = off")
         self._app.execute(_DIARY_TABLE)

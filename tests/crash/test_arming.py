@@ -22,6 +22,7 @@ def run(token: Path) -> int:
     return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=False).returncode
 
 
+@pytest.mark.process
 @pytest.mark.meets("P2")
 def test_the_first_to_come_by_dies_and_its_successor_does_not(tmp_path: Path) -> None:
     token = tmp_path / "token"

@@ -12,7 +12,7 @@ import pytest
 from headrace.changelog.position import Position
 from headrace.storage.points import POINTS
 from tests.crash.check import Effect, Letter, Seen, TableSeen, wrong
-from tests.crash.looking import Held, of_queue
+from tests.crash.looking import Held, lasting, of_queue
 from tests.crash.model import Kept, Logged, Start, expected
 from tests.crash.plan import STRIKES, planned
 from tests.crash.report import table, too_few
@@ -107,6 +107,14 @@ def test_what_is_as_it_should_be_passes() -> None:
 def test_each_thing_that_may_go_wrong_is_found(seen: Seen, sentence: str) -> None:
     found = wrong(seen)
     assert any(sentence in each for each in found), found
+
+
+def test_a_segment_is_a_stray_only_if_it_never_gets_an_entry() -> None:
+    # One is named a look later, another comes meanwhile, and one stays.
+    looks = iter([{"merging", "left"}, {"left"}, {"left", "later"}])
+    assert lasting(lambda: next(looks, {"left"}), seconds=0.05) == {"left"}
+    looks = iter([{"merging"}, set[str]()])
+    assert lasting(lambda: next(looks), seconds=60) == set()
 
 
 @pytest.mark.meets("R30")

@@ -173,5 +173,6 @@ class Feed:
         except Exception as error:  # noqa: BLE001  it is the user's code, and may raise anything
             # Its text may hold values of the row, and stays out of the log.
             reader.close()
+            # Counted last: whoever sees the number finds the line.
+            log.warning("listener dropped", error=type(error).__name__, dropped=self.dropped + 1)
             self.dropped += 1
-            log.warning("listener dropped", error=type(error).__name__, dropped=self.dropped)

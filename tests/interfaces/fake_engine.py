@@ -93,6 +93,9 @@ class FakeEngine:
     shop: Shop
     on_step: Callable[[str], None]
     start_seconds: float = 0.2
+    begun: threading.Event = field(default_factory=threading.Event)
+    """Ends the start before its seconds are over."""
+
     refuses: HeadraceError | None = None
     """Raised by `start`."""
 
@@ -128,7 +131,7 @@ class FakeEngine:
         self.on_step("recording shop")
         self.copier = threading.Thread(target=self._copy, args=(before,), daemon=True)
         self.copier.start()
-        self.ended.wait(self.start_seconds)
+        self.begun.wait(self.start_seconds)
         self.on_step("spark is up")
         self.orders.shown = True
 

@@ -1,8 +1,8 @@
 """
-`headrace run` on a thread of this process, for tests to which a process is not the point.
+Long commands on a thread of this process, for tests to which a process is not the point.
 
-The command line is the real one. Engines run on Arrow, their recorders in a thread, and the end
-is asked for by a call where a process is sent a signal.
+The command line is the real one. Engines run on Arrow, their recorders in a thread, the demo's is
+made for tests, and the end is asked for by a call where a process is sent a signal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pytest
 
 from headrace.control.configured import Configured
 from headrace.interfaces.cli import main, running
-from headrace.interfaces.cli.demo import ending
+from headrace.interfaces.cli.demo import ending, flow
+from tests.interfaces.fake_engine import fake_build
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 from tests.support.shop import await_seen
@@ -58,7 +59,7 @@ class Inside:
         self._arguments = arguments
         self._end = end
         self._code: int | None = None
-        self.thread = threading.Thread(target=self._run, name="headrace run")
+        self.thread = threading.Thread(target=self._run, name="headrace")
 
     def _run(self) -> None:
         self._code = main.exit_code(self._arguments)
@@ -122,6 +123,7 @@ def _begun(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Iterator[Inside]
     command = Inside(list(arguments), end)
     with monkeypatch.context() as patched:
         patched.setattr(Configured, "engine", of_arrow)
+        patched.setattr(flow, "build", fake_build)
         patched.setattr(ending, "EndOnRequest", lambda *, keys: end)
         patched.setattr(running, "STARTING_SECONDS", 0.02)
         patched.setattr(running, "RUNNING_SECONDS", 0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from typing import Any
 import pytest
 
 from headrace.capture.sqlite import Capture
+from headrace.interfaces.cli import main
 from headrace.interfaces.cli import sqlite as verb
 from headrace.interfaces.cli.sqlite_output import ending
+from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "NO_COLOR": "1"}
@@ -42,14 +46,14 @@ def app(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def sqlite(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "headrace", "sqlite", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=ENVIRONMENT,
-    )
+    """Run a verb that ends by itself, in this process; what came of it is as of a child."""
+    words = ["sqlite", *map(str, arguments)]
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+    err = io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main.exit_code(words)
+    out.seek(0)
+    return subprocess.CompletedProcess(words, code, out.read(), err.getvalue())
 
 
 def done(*arguments: object) -> str:
@@ -78,7 +82,7 @@ class Stream:
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         self.process.send_signal(number)
-        out, errors = self.process.communicate(timeout=60)
+        out, errors = self.process.communicate(timeout=patience())
         return self.process.returncode, out + errors
 
 
@@ -97,6 +101,7 @@ def streams() -> Iterator[Callable[..., Stream]]:
         stream.process.communicate()
 
 
+@pytest.mark.process
 def test_from_set_up_to_teardown(
     path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
 ) -> None:
@@ -118,6 +123,7 @@ def test_from_set_up_to_teardown(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.process
 def test_json_lines_go_on_where_the_last_run_ended(
     path: Path, app: sqlite3.Connection, streams: Callable[..., Stream], number: int
 ) -> None:
@@ -134,6 +140,7 @@ def test_json_lines_go_on_where_the_last_run_ended(
     assert stream.end(number)[0] == 0
 
 
+@pytest.mark.process
 def test_rows_then_changes(
     path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
 ) -> None:
@@ -160,6 +167,7 @@ def test_the_form_of_json_is_chosen_by_flags(path: Path, app: sqlite3.Connection
     done("teardown", "--db", path, "--blobs", "--disable-subsec")
 
 
+@pytest.mark.process
 def test_the_form_of_json_and_the_log_are_chosen_for_streams_and_copies_alike(
     path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
 ) -> None:
@@ -177,6 +185,7 @@ def test_the_form_of_json_and_the_log_are_chosen_for_streams_and_copies_alike(
     assert stream.end()[0] == 0
 
 
+@pytest.mark.process
 def test_another_log_and_another_reader_have_their_own_changes(
     path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
 ) -> None:
@@ -209,6 +218,7 @@ def test_another_log_and_another_reader_have_their_own_changes(
     assert app.execute("select count(*) from sqlite_master").fetchone() == (2,)
 
 
+@pytest.mark.process
 def test_teardown_of_one_table_leaves_the_others_working(
     path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
 ) -> None:
@@ -221,6 +231,7 @@ def test_teardown_of_one_table_leaves_the_others_working(
     assert stream.end()[0] == 0
 
 
+@pytest.mark.process
 def test_batches_are_sent_to_an_address_until_it_takes_them(
     path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
 ) -> None:
@@ -246,7 +257,7 @@ def test_batches_are_sent_to_an_address_until_it_takes_them(
         app.execute("delete from orders")
         url = f"http://127.0.0.1:{server.server_port}/"
         stream = streams("--db", path, "--output", url, "--retry-for", "30s")
-        assert taken.wait(60)
+        assert taken.wait(patience())
         assert stream.end() == (0, "")
     finally:
         server.shutdown()
@@ -277,6 +288,7 @@ def test_mistakes_are_told_in_a_sentence_with_an_exit_code(
     assert sqlite("bootstrap").returncode == 2
 
 
+@pytest.mark.process
 def test_output_that_cannot_be_written_is_an_error(path: Path, app: sqlite3.Connection) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
@@ -288,7 +300,7 @@ def test_output_that_cannot_be_written_is_an_error(path: Path, app: sqlite3.Conn
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=patience(),
             env=ENVIRONMENT,
             check=False,
         )
@@ -315,6 +327,7 @@ def test_the_first_signal_asks_and_the_second_ends_at_once() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.process
 def test_a_bootstrap_that_is_ended_does_not_pass_for_a_whole_one(
     path: Path, app: sqlite3.Connection
 ) -> None:
@@ -331,5 +344,5 @@ def test_a_bootstrap_that_is_ended_does_not_pass_for_a_whole_one(
     process.send_signal(signal.SIGINT)
     lines = process.stdout.readlines()
     process.stdout.close()
-    assert process.wait(60) == 130
+    assert process.wait(patience()) == 130
     assert len(lines) < 50_000

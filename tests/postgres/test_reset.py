@@ -82,8 +82,15 @@ def followed(database: Database, tmp_path: Path) -> Iterator[Followed]:
 
 
 @pytest.mark.meets("ENG-53", "R1", "H1", "R35")
-@pytest.mark.parametrize("how", ["thread", "process"])
-@pytest.mark.parametrize("drop_publication", [False, True])
+@pytest.mark.parametrize(
+    ("drop_publication", "how"),
+    [
+        (False, "process"),
+        (True, "thread"),
+        pytest.param(False, "thread", marks=pytest.mark.nightly),
+        pytest.param(True, "process", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_reset_source_is_copied_again_and_followed_on(
     followed: Followed, how: str, drop_publication: bool
 ) -> None:
@@ -191,12 +198,12 @@ class Died(BaseException):
     ("point", "drop_publication"),
     [
         (points.SLOT_DROPPED, True),
-        (points.PUBLICATION_DROPPED, True),
-        (points.PUBLICATION_ENSURED, False),
+        pytest.param(points.PUBLICATION_DROPPED, True, marks=pytest.mark.nightly),
+        pytest.param(points.PUBLICATION_ENSURED, False, marks=pytest.mark.nightly),
         (points.SLOT_CREATED, False),
-        (points.LOG_BEGUN, True),
-        (points.BASELINE_CHUNK, False),
-        (points.BASELINE_FINISHED, True),
+        pytest.param(points.LOG_BEGUN, True, marks=pytest.mark.nightly),
+        pytest.param(points.BASELINE_CHUNK, False, marks=pytest.mark.nightly),
+        pytest.param(points.BASELINE_FINISHED, True, marks=pytest.mark.nightly),
     ],
 )
 def test_a_recorder_killed_in_the_middle_of_a_reset_does_it_again(
@@ -224,8 +231,17 @@ def test_a_recorder_killed_in_the_middle_of_a_reset_does_it_again(
 
 
 @pytest.mark.meets("ENG-53", "R2", "H4")
-@pytest.mark.parametrize("drop_publication", [False, True])
-@pytest.mark.parametrize("steps", ["before", "slot", "all"])
+@pytest.mark.parametrize(
+    ("steps", "drop_publication"),
+    [
+        ("before", False),
+        ("slot", True),
+        ("all", True),
+        pytest.param("before", True, marks=pytest.mark.nightly),
+        pytest.param("slot", False, marks=pytest.mark.nightly),
+        pytest.param("all", False, marks=pytest.mark.nightly),
+    ],
+)
 def test_an_engine_that_dies_in_the_middle_of_a_reset_is_right_after_its_next_start(
     followed: Followed, monkeypatch: pytest.MonkeyPatch, steps: str, drop_publication: bool
 ) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.capture.postgres import publication, snapshots
+from headrace.capture.postgres import publication, slots, snapshots
 from headrace.capture.postgres.holder import Awaited, take_snapshot
 from headrace.capture.postgres.locks import Writers
 from headrace.capture.wire import (
@@ -21,6 +22,7 @@ from headrace.errors import SourceUnreachable
 from tests.postgres.copies import connecting
 from tests.postgres.recording import Recording
 from tests.postgres.servers import Database
+from tests.support.patience import patience
 
 
 @pytest.fixture
@@ -31,6 +33,14 @@ def shop(database: Database, tmp_path: Path) -> Iterator[Recording]:
     recording = Recording(database, tmp_path / "data")
     yield recording
     recording.die()
+
+
+def followed(shop: Recording, *tables: str, **options: object) -> None:
+    shop.live(*tables, **options)
+    shop.streaming()
+    for table in tables:
+        if shop.baseline(table) is None:
+            shop.copy(table)
 
 
 @pytest.mark.meets("R1", "R13", "H2")
@@ -207,6 +217,120 @@ def test_the_answer_to_a_plan_of_a_recorder_before_is_of_no_use(
     assert [r.done for r in shop.reports if isinstance(r, BaselineProgress)] == [True]
 
 
+@pytest.mark.meets("R23b")
+def test_a_default_that_was_computed_and_taken_back_at_once_is_noticed(shop: Recording) -> None:
+    run = shop.database.execute
+    run("create table t (id bigint primary key); insert into t values (1)")
+    followed(shop, "t")
+    shop.die()
+    run("alter table t add column c uuid default gen_random_uuid()")
+    run("alter table t alter c drop default")
+    shop.live("t")
+    shop.streaming()
+    assert shop.baseline("t") is None
+
+
+@pytest.mark.meets("R23b")
+def test_what_older_rows_have_is_remembered_though_the_table_is_written_anew(
+    shop: Recording,
+) -> None:
+    run = shop.database.execute
+    run("create table t (id bigint primary key); insert into t values (1)")
+    followed(shop, "t")
+    run("alter table t add column c int default 5")
+    run("insert into t values (2)")
+    shop.until(lambda: shop.log.counts().rows == 1)
+    run("vacuum full t")
+    run("alter table t add column d int")
+    run("insert into t values (3)")
+    shop.until(lambda: shop.log.counts().rows == 2)
+    assert shop.log.schema("t").column("c").missing == "5"
+
+
+@pytest.mark.meets("R1", "PG-10")
+def test_a_table_that_was_out_of_somebodys_publication_is_copied_again(shop: Recording) -> None:
+    run = shop.database.execute
+    run("create table t (id bigint primary key); insert into t values (1)")
+    run("create publication theirs for table t with (publish_via_partition_root = true)")
+    theirs: dict[str, object] = {"publication": "theirs", "create_publication": False}
+    followed(shop, "t", **theirs)
+    shop.die()
+    run("alter publication theirs drop table t")
+    run("insert into t values (2)")
+    run("alter publication theirs add table t")
+    shop.live("t", **theirs)
+    shop.streaming()
+    owed = shop.log.owed("t")
+    assert owed is not None
+    assert owed.missing
+    assert shop.baseline("t") is None
+
+
+@pytest.mark.meets("R1")
+def test_missing_changes_are_noted_also_where_there_is_no_baseline(shop: Recording) -> None:
+    run = shop.database.execute
+    run("create table a (id bigint primary key); create table b (id bigint primary key)")
+    shop.live("a", "b")
+    shop.streaming()
+    run("insert into b values (1)")
+    shop.until(lambda: shop.log.counts().rows == 1)
+    shop.live("a")
+    shop.streaming()
+    run("insert into b values (2)")
+    shop.live("a", "b")
+    shop.streaming()
+    owed = shop.log.owed("b")
+    assert owed is not None
+    assert owed.missing
+    assert shop.log.owed("a") is None
+
+
+def test_a_copy_begins_on_a_quiet_server_whose_log_was_just_switched(
+    shop: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.database.execute("create table t (id bigint primary key); insert into t values (1)")
+    followed(shop, "t")
+    shop.die()
+    written = slots.written
+
+    def switched(query: Any) -> int:
+        query.execute("select pg_switch_wal()")
+        return written(query)
+
+    monkeypatch.setattr(slots, "written", switched)
+    shop.live("t")
+    shop.streaming()
+    shop.copy("t")
+
+
+@pytest.mark.meets("R19", "PG-09")
+def test_a_table_left_out_of_a_life_is_copied_again_in_a_publication_of_ones_own(
+    shop: Recording,
+) -> None:
+    run = shop.database.execute
+    shop.die()
+    run("create table ledger (id bigint primary key, n bigint)")
+    run("create table others (id bigint primary key, n bigint)")
+    run("insert into ledger values (1, 1)")
+    run("create publication mine for table ledger, others")
+    own = {"publication": "mine", "create_publication": False}
+    data = shop.data / "own"
+    owner = Recording(shop.database, data)
+    try:
+        owner.live("ledger", "others", **own)
+        owner.copy("ledger")
+        owner.live("others", **own)
+        owner.streaming()
+        run("delete from ledger")
+        run("insert into others values (1, 1)")
+        owner.until(lambda: owner.log.counts().rows == 1)
+        owner.live("ledger", "others", **own)
+        owner.until(lambda: owner.log.owed("ledger") is not None)
+        assert owner.baseline("ledger") is None
+    finally:
+        owner.die()
+
+
 def test_who_comes_later_to_a_table_is_not_waited_for(database: Database) -> None:
     database.execute("create table orders (id int)")
     oid = database.value("select 'orders'::regclass::oid::int8")
@@ -233,7 +357,7 @@ def test_after_a_new_beginning_whoever_writes_may_be_a_commit_that_the_log_has(
         if len(told) == 2:
             writer.execute("commit")
 
-    holder = take_snapshot(connecting(database), 100, [], unsure=20, on_wait=on_wait)
+    holder = take_snapshot(connecting(database), 100, [], unsure=patience(), on_wait=on_wait)
     holder.close()
     assert holder.snapshot.sees(xid)
     assert [[one.xid for one in awaited] for awaited in told] == [[xid], [xid]]

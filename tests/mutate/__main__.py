@@ -1,110 +1,92 @@
-"""Apply each mutation to a copy of the source and run the test that must turn red."""
+"""
+Apply each mutation to a copy of the source and run the test that must turn red.
+
+What was caught is kept in `.cache/mutate.json`, and not tried again before the code, the mutation
+or its test changes: a run that was stopped goes on where it was.
+"""
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutate.ledger import Ledger
 from tests.mutate.mutation import SIMULATION, Mutation
 from tests.mutate.mutations import MUTATIONS
-
-ROOT = Path(__file__).parent.parent.parent
-SOURCE = ROOT / "src"
+from tests.mutate.trying import ROOT, Trying, Verdict
 
 JOBS = 2
 """Mutations tried at a time: each is a process or two of its own."""
 
-MOST_SECONDS = 120
-"""A mutation that makes its test wait for ever is not caught: it must turn red."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of a mutation."""
-
-    mutation: Mutation
-    caught: bool
-    seconds: float
-    said: str
+LEDGER = ROOT / ".cache" / "mutate.json"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run those whose name holds the words given, or all; 1 if one survives."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=__doc__)
     parser.add_argument("words", nargs="*", help="only mutations with these words in their name")
-    words = parser.parse_args(arguments).words
-    chosen = [each for each in MUTATIONS if all(word in each.name for word in words)]
-    if not _test(SOURCE, Mutation("nothing", "", "", "", seeds=50)).startswith("good"):
-        print("The simulation fails without a mutation: mend that first.")
-        return 1
-    verdicts = []
-    with ThreadPoolExecutor(JOBS) as pool:
-        for verdict in pool.map(tried, chosen):
-            verdicts.append(verdict)
-            print(_line(verdict), flush=True)
-    survivors = [each for each in verdicts if not each.caught]
-    print(f"{len(verdicts)} mutations, {len(survivors)} survived")
-    return 1 if survivors else 0
-
-
-def tried(mutation: Mutation) -> Verdict:
-    """Apply a mutation in a folder of its own, and run its test."""
+    parser.add_argument("--jobs", type=int, default=JOBS, help="so many at a time")
+    parser.add_argument("--again", action="store_true", help="also those that were caught before")
+    asked = parser.parse_args(arguments)
     began = time.monotonic()
+    ledger = Ledger(LEDGER, ROOT)
+    chosen = [each for each in MUTATIONS if all(word in each.name for word in asked.words)]
+    verdicts = [] if asked.again else [_kept(ledger, each) for each in chosen]
+    known = {each.mutation.name: each for each in verdicts if each is not None}
+    open_ = [each for each in chosen if each.name not in known]
     with tempfile.TemporaryDirectory(prefix="headrace-mutate-") as folder:
-        copy = Path(folder) / "src"
-        shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        for module, text in mutation.applied(copy / "headrace").items():
-            module.write_text(text)
-        said = _test(copy, mutation)
-    return Verdict(mutation, said.startswith("red"), time.monotonic() - began, said)
+        trying = Trying(Path(folder))
+        if open_ and (wrong := trying.try_nothing(open_)) is not None:
+            print(f"A test fails without a mutation: mend that first.\n{wrong}")
+            return 1
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            for verdict in pool.map(lambda each: _tried(trying, ledger, each), open_):
+                known[verdict.mutation.name] = verdict
+    return _told([known[each.name] for each in chosen], time.monotonic() - began)
 
 
-def _test(source: Path, mutation: Mutation) -> str:
-    if mutation.test == SIMULATION:
-        arguments = ["tests.simulation", "--seeds", str(mutation.seeds), "--failures", "1"]
+def _kept(ledger: Ledger, mutation: Mutation) -> Verdict | None:
+    found = ledger.find(mutation)
+    if found is None:
+        return None
+    return Verdict(mutation, True, found["seconds"], found["said"], kept=True)
+
+
+def _tried(trying: Trying, ledger: Ledger, mutation: Mutation) -> Verdict:
+    verdict = trying.try_(mutation)
+    if verdict.caught:
+        ledger.keep(mutation, verdict.seconds, verdict.said)
     else:
-        # Without the path of pyproject.toml, which would bring the whole code back.
-        arguments = ["pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"]
-        arguments += ["-o", f"pythonpath={source} .", mutation.test]
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", *arguments],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=MOST_SECONDS,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no end within {MOST_SECONDS} s"
-    lines = [line for line in done.stdout.splitlines() if " fails: " in line or "FAILED" in line]
-    # Red is a test that failed; anything else that ends badly proves nothing.
-    match done.returncode:
-        case 0:
-            return "good"
-        case 1 if lines:
-            return f"red: {lines[0]}"
-        case code:
-            return f"broke with {code}: {(done.stdout + done.stderr)[-300:]}"
+        ledger.drop(mutation)
+    print(f"{_line(verdict)}\n          {verdict.said[:300]}", flush=True)
+    return verdict
+
+
+def _told(verdicts: Sequence[Verdict], seconds: float) -> int:
+    print()
+    for verdict in verdicts:
+        print(_line(verdict))
+    survivors = sum(not each.caught for each in verdicts)
+    kept = sum(each.kept for each in verdicts)
+    print(
+        f"{len(verdicts)} mutations, {survivors} survived; "
+        f"{kept} caught in an earlier run; {seconds:.0f} s"
+    )
+    return 1 if survivors else 0
 
 
 def _line(verdict: Verdict) -> str:
     mutation = verdict.mutation
-    caught = "caught  " if verdict.caught else "SURVIVED"
-    return (
-        f"{caught} {verdict.seconds:6.1f} s  {mutation.name:58} {mutation.test}\n"
-        f"         {verdict.said[:160]}"
-    )
+    said = "SURVIVED" if not verdict.caught else "before" if verdict.kept else "caught"
+    test = mutation.test
+    if test == SIMULATION:
+        test = f"{mutation.seeds} seeds"
+    return f"{said:8} {verdict.seconds:6.1f} s  {mutation.name:62} {test}"
 
 
 if __name__ == "__main__":

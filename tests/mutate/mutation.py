@@ -8,10 +8,8 @@ from pathlib import Path
 SIMULATION = "simulation"
 """The test of a mutation that seeds are to find."""
 
-
 FINDINGS = "tests/simulation/test_findings.py"
 """What seeds seldom find, told in a few lines."""
-
 
 GUARDS = "tests/control/test_mutation_guards.py"
 """What only a break on purpose shows."""
@@ -34,9 +32,17 @@ class Mutation:
     test: str = SIMULATION
     """What must turn red: the simulation, or a test of pytest's by its address."""
 
-    seeds: int = 2_000
+    seeds: int = 20
+    """Of the simulation, from 0 on: the one that finds it, and some more."""
+
     also: tuple[tuple[str, str, str], ...] = ()
     """More modules, texts and what takes their place, where one does not make the break."""
+
+    spark: bool = False
+    """Whether its test starts a JVM: of these, one is tried at a time."""
+
+    reason: str = ""
+    """Why its test is none of `make test`, but of `.ci/run` alone."""
 
     def applied(self, package: Path) -> dict[Path, str]:
         """Return the modules of `package` that change, each with its text as it is then."""

@@ -21,6 +21,7 @@ OF_CONTROL = (
         "            tables, lineage = list(batch.tables), around.log.lineage or ''\n"
         "            around.store.advance(self.name, tables, lineage, batch.last)\n"
         "            upto = self._target.write(self._as_batch(batch, computed))\n",
+        seeds=100,
     ),
     Mutation(
         "a table shown before it is exact",
@@ -34,20 +35,23 @@ OF_CONTROL = (
         "control/member.py",
         " and goal >= self.last\n",
         "\n",
-        test=GUARDS,
+        test=(
+            f"{GUARDS}::test_a_reloaded_table_is_not_shown_before_the_log_has_all_that_its_copy_saw"
+        ),
     ),
     Mutation(
         "the engine reads beyond what was reported",
         "control/recording.py",
         "            self.log.refresh(self._reported)\n",
         "            self.log.refresh()\n",
+        seeds=50,
     ),
     Mutation(
         "an error of reading ends the listening thread",
         "control/recording.py",
         "            self._unread = error\n",
         "            raise\n",
-        test=FINDINGS,
+        test=f"{FINDINGS}::test_a_log_that_cannot_be_read_is_told_and_read_with_the_next_report",
     ),
     Mutation(
         "a gap passed over",
@@ -75,77 +79,85 @@ OF_CONTROL = (
                 "            load.loading.switch(at)\n            self._switched",
             ),
         ),
-        test=GUARDS,
+        test=f"{GUARDS}::test_a_table_is_noted_as_live_only_once_its_target_shows_it",
     ),
     Mutation(
         "what is shown is noted for one table of two",
         "control/run.py",
         "        self._loads.note_switched()\n",
         "",
-        test="tests/control/test_several_tables.py",
+        test=(
+            "tests/control/test_several_tables.py"
+            "::test_no_table_goes_on_before_it_is_noted_that_all_are_shown"
+        ),
     ),
     Mutation(
         "columns that come during a step are left out of its batch",
         "control/run.py",
         "        if not all(member.knows(log, ",
         "        if False and not all(member.knows(log, ",
-        test="tests/control/test_altered_meanwhile.py",
+        test=(
+            "tests/control/test_altered_meanwhile.py"
+            "::test_a_batch_that_has_columns_nobody_has_followed_waits_for_them"
+        ),
     ),
     Mutation(
         "a column that is dropped is missing from the changes before",
         "control/evolving.py",
         "            turn = log.columns_in_turn(table, since, after)\n",
         "            turn = log.columns(table, since)\n",
-        test=IN_TURN,
+        test=f"{IN_TURN}::test_changes_have_the_values_of_a_column_that_was_dropped_since",
     ),
     Mutation(
         "columns come before their turn",
         "changelog/columns.py",
         "            return Turn(schema, history.lasts[history.step_of(piece.flush) - 1])\n",
         "            return Turn(latest)\n",
-        test=IN_TURN,
+        test=f"{IN_TURN}::test_each_of_many_columns_has_its_turn",
     ),
     Mutation(
         "a flush has changes in the columns of before and of after",
         "capture/recorder.py",
         "            if log.alters(changes) or not changes.ends:",
         "            if not changes.ends:",
-        test=IN_TURN,
+        test=f"{IN_TURN}::test_commits_that_were_read_together_are_told_in_their_own_columns",
     ),
     Mutation(
         "a reload waits for columns whose turn it keeps from coming",
         "control/loading.py",
         "            elif not member.following or member.knows(log, baseline.files):\n",
         "            else:\n",
-        test=IN_TURN,
+        test=f"{IN_TURN}::test_a_reload_waits_until_the_columns_of_its_rows_have_their_turn",
     ),
     Mutation(
         "flushes are merged over a change of columns",
         "changelog/compaction.py",
         "                if run and any(schemas.get(f.table, f.schema) ",
         "                if not run and any(schemas.get(f.table, f.schema) ",
-        test="tests/changelog/test_columns.py",
+        test=(
+            "tests/changelog/test_columns.py::test_flushes_in_other_columns_are_not_merged_into_one"
+        ),
     ),
     Mutation(
         "an epoch the log never had is passed over",
         "control/member.py",
         " or self.reached.epoch > log.epoch\n",
         "\n",
-        test=FINDINGS,
+        test=f"{FINDINGS}::test_a_log_made_anew_is_noticed_by_an_epoch_it_never_had",
     ),
     Mutation(
         "an older engine puts a target back",
         "control/loading.py",
         "        self._around.check()\n",
         "",
-        test=GUARDS,
+        test=f"{GUARDS}::test_an_engine_that_was_taken_over_shows_no_table_that_it_had_loaded",
     ),
     Mutation(
         "an older engine writes progress",
         "control/store.py",
         "        if term != self.term:\n",
         "        if term < self.term:\n",
-        test="tests/control/test_store.py",
+        test="tests/control/test_store.py::test_an_engine_that_was_replaced_can_write_nothing",
     ),
     Mutation(
         "effect before intent",
@@ -160,35 +172,46 @@ OF_CONTROL = (
                 "            reach(EFFECT_DONE)\n",
             ),
         ),
-        test=INTENTS,
+        test=f"{INTENTS}::test_a_write_whose_answer_got_lost_is_repeated_as_it_was",
     ),
     Mutation(
         "an intended batch cut anew",
         "control/delivery.py",
         "        if intent is not None and intent.after == str(start):\n            again",
         "        if intent is not None and False:\n            again",
-        test=INTENTS,
+        test=(
+            f"{INTENTS}::test_a_batch_whose_progress_was_lost_comes_again_with_its_id_and_content"
+        ),
     ),
     Mutation(
         "a function is not told that a table is empty",
         "control/delivery.py",
         " or [Part(member.input, ())]\n",
         "\n",
-        test="tests/control/test_frames.py",
+        test=(
+            "tests/control/test_frames.py"
+            "::test_a_reload_of_a_table_that_was_emptied_is_told_by_a_piece_without_rows"
+        ),
     ),
     Mutation(
         "rows of a load that could not be shown are kept for good",
         "control/loading.py",
         "                    loading.discard()\n            raise\n",
         "                    pass\n            raise\n",
-        test="tests/control/test_reload.py",
+        test=(
+            "tests/control/test_reload.py"
+            "::test_rows_of_a_load_that_could_not_be_shown_are_let_go_of"
+        ),
     ),
     Mutation(
         "a lake's table gone on with by another mode",
         "pipeline/lake/table.py",
         "        if other and not self._adopt:\n            raise other_mode(mode, self.where)\n",
         "        other = False\n",
-        test="tests/pipeline/lake/test_kept_by_mode.py",
+        test=(
+            "tests/pipeline/lake/test_kept_by_mode.py"
+            "::test_a_table_that_was_kept_by_another_mode_is_refused_unless_it_is_to_be_replaced"
+        ),
     ),
     Mutation(
         "pause not stored",
@@ -202,13 +225,16 @@ OF_CONTROL = (
         "control/run.py",
         "            member.newer_than = baseline\n        # A durable target",
         "            pass\n        # A durable target",
-        test=GUARDS,
+        test=f"{GUARDS}::test_a_reload_that_is_owed_is_not_done_with_the_baseline_there_was",
     ),
     Mutation(
         "the pause after a failure ended by every entry of the log",
         "control/driving.py",
         "            log.wait(_NO_ENTRY, left, called)\n",
         "            if log.wait(log.last_entry, left, called):\n                return\n",
-        test="tests/control/test_backing_off.py",
+        test=(
+            "tests/control/test_backing_off.py"
+            "::test_new_entries_of_the_log_do_not_shorten_the_pause_after_a_failure"
+        ),
     ),
 )

@@ -10,21 +10,24 @@ OF_ROWS = (
         "pipeline/result.py",
         "    return rows.take(pa.array(np.lexsort((ordinals, commits))))\n",
         "    return rows\n",
-        test="tests/pipeline/test_result.py",
+        test=(
+            "tests/pipeline/test_result.py"
+            "::test_rows_come_in_position_order_however_spark_gave_them"
+        ),
     ),
     Mutation(
         "a target that takes what it has",
         "tables/table.py",
         "        if upto <= self.position:\n",
         "        if False:\n",
-        test="tests/tables",
+        test="tests/targets/test_memory_target.py::test_a_batch_that_comes_again_is_not_heard_again",
     ),
     Mutation(
         "dead letter not synced",
         "pipeline/letters.py",
         "            self._files.create(file_name(record.number), data)\n",
         "            self._files.create(file_name(record.number), data, settle=False)\n",
-        test="tests/pipeline/test_letters_power_cut.py",
+        test="tests/pipeline/test_letters_power_cut.py::test_a_letter_is_there_after_a_power_cut_right_after_it_was_added",
     ),
     Mutation(
         "letter after the target's write",
@@ -41,34 +44,37 @@ OF_ROWS = (
                 "                self._keep(each.letters)\n",
             ),
         ),
-        test=GUARDS,
+        test=f"{GUARDS}::test_a_letter_is_on_disk_before_the_target_has_anything_of_its_batch",
     ),
     Mutation(
         "held key not parked behind",
         "control/delivery.py",
         "if held else Aside()\n        left",
         "if False else Aside()\n        left",
-        test=GUARDS,
+        test=f"{GUARDS}::test_a_row_with_a_letter_stays_as_it_was_whatever_comes_later",
     ),
     Mutation(
         "what follows a failed change by key is not parked with it",
         "pipeline/parking.py",
         "        if row in failed or held_now:\n",
         "        if row in failed:\n",
-        test="tests/pipeline/test_parking.py",
+        test="tests/pipeline/test_parking.py::test_a_failed_change_takes_along_what_follows_it_by_key",
     ),
     Mutation(
         "letters cleared at a reload although its baseline fails still",
         "control/delivery.py",
         '"reload", keep_baseline=baseline)\n',
         '"reload")\n',
-        test=GUARDS,
+        test=(
+            f"{GUARDS}"
+            "::test_a_row_that_fails_in_the_new_baseline_too_has_its_letter_after_the_reload"
+        ),
     ),
     Mutation(
         "lost executor blamed on rows",
         "pipeline/failures.py",
         "    if not named or any(_MACHINE.fullmatch(cause.kind) for cause in causes):\n",
         "    if not named:\n",
-        test="tests/pipeline/test_failures.py",
+        test="tests/pipeline/test_failures.py::test_no_row_is_to_blame",
     ),
 )

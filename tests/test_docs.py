@@ -20,7 +20,7 @@ import headrace
 from headrace.errors import all_errors
 from headrace.interfaces.cli.main import headrace as command_line
 from tests.support.patience import patience
-from tests.support.sources import ROOT, modules, name, text
+from tests.support.sources import ROOT, all_of, modules, name, text
 from tools.obligations import AFTERWARDS, UPHELD, proofs
 from tools.reference import pages
 
@@ -127,7 +127,7 @@ def test_python_on_a_page_is_valid() -> None:
                 compile(program, f"{name(page)}, block {number}", "exec")
             except SyntaxError as error:
                 wrong.append(str(error))
-    assert wrong == []
+    assert wrong == [], all_of(wrong)
 
 
 # -- what is written about exists -------------------------------------------------------
@@ -141,7 +141,7 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)\s]+)\)", prose(page))
         if not re.match(r"[a-z]+:", target) and not leads_somewhere(page, target)
     ]
-    assert broken == []
+    assert broken == [], all_of(broken)
 
 
 def leads_somewhere(page: Path, target: str) -> bool:
@@ -164,7 +164,7 @@ def test_make_targets_on_a_page_exist() -> None:
         for page in PAGES
         if (named := set(re.findall(r"(?:`|^\$ )make ([a-z0-9-]+)", text(page), re.M))) - targets
     }
-    assert strange == {}
+    assert strange == {}, all_of(strange)
 
 
 def test_commands_on_a_page_exist() -> None:
@@ -177,7 +177,7 @@ def test_commands_on_a_page_exist() -> None:
         named = re.findall(r"(?:^|[`$/] ?|bin/)headrace ([a-z][a-z-]+)", text(page), re.M)
         if unknown := set(named) - set(command_line.commands):
             strange[name(page)] = unknown
-    assert strange == {}
+    assert strange == {}, all_of(strange)
 
 
 # -- what exists is written about -------------------------------------------------------
@@ -214,7 +214,8 @@ def test_every_rule_of_this_stage_is_proved_before_a_change_lands() -> None:
 
 def test_every_error_code_is_documented() -> None:
     page = (ROOT / "docs/reference/errors.md").read_text()
-    assert [error.code for error in all_errors() if f"`{error.code}`" not in page] == []
+    missing = [error.code for error in all_errors() if f"`{error.code}`" not in page]
+    assert missing == [], all_of(missing)
 
 
 CITED = re.compile(r"\b([RS]\d{1,2}[a-g]?|RH|H[0-5]|P[1-8])\b")
@@ -228,7 +229,8 @@ def test_every_rule_that_is_cited_can_be_looked_up() -> None:
     for path in (*modules(ROOT / "src"), *modules(ROOT / "tests")):
         if path != Path(__file__).resolve():
             cited |= dict.fromkeys(CITED.findall(text(path)), name(path))
-    assert {rule: where for rule, where in cited.items() if rule not in known} == {}
+    unknown = {rule: where for rule, where in cited.items() if rule not in known}
+    assert unknown == {}, all_of(unknown)
 
 
 def test_every_rule_says_whether_it_is_upheld_today() -> None:
@@ -248,7 +250,7 @@ def test_every_invariant_that_is_cited_is_in_the_architecture() -> None:
         for number in re.findall(r"\d+", listed)
         if number not in known
     }
-    assert cited == set()
+    assert cited == set(), all_of(cited)
 
 
 # -- nothing of one machine -------------------------------------------------------------
@@ -271,4 +273,4 @@ def test_no_file_holds_a_path_of_one_machine_or_the_address_of_a_registry() -> N
             continue
         for pattern in (_OF_ONE_MACHINE, _REGISTRY):
             found += [f"{name(path)}: {match[0]}" for match in pattern.finditer(held)]
-    assert found == []
+    assert found == [], all_of(found)

@@ -11,7 +11,7 @@ import pytest
 
 from headrace import errors
 from headrace.errors import BadPosition, HeadraceError, InvalidConfiguration, Locked, code_in
-from tests.support.sources import SRC, modules, name, parsed
+from tests.support.sources import SRC, all_of, modules, name, parsed
 
 CLASSES = sorted(errors.all_errors(), key=lambda error: error.__name__)
 
@@ -29,7 +29,7 @@ def test_every_code_has_one_meaning() -> None:
 def test_every_error_has_a_code_a_remedy_an_exit_code_and_a_docstring() -> None:
     assert len(CLASSES) > 50
     wrong = {error.__name__: found for error in CLASSES if (found := [*_lacks(error)])}
-    assert wrong == {}
+    assert wrong == {}, all_of(wrong)
 
 
 def _lacks(error: type[HeadraceError]) -> Iterator[str]:
@@ -59,7 +59,7 @@ def test_an_error_pickles_with_its_facts_and_its_remedy() -> None:
         )
         if found != expected:
             wrong[error.__name__] = found
-    assert wrong == {}
+    assert wrong == {}, all_of(wrong)
 
 
 def test_a_remedy_of_the_class_holds_unless_another_is_given() -> None:
@@ -113,7 +113,7 @@ def test_messages_begin_with_a_capital_and_do_not_end_with_a_full_stop() -> None
         for where, call in calls
         if call.ends is not None and call.ends.endswith(".")
     ]
-    assert wrong == []
+    assert wrong == [], all_of(wrong)
 
 
 @pytest.mark.slow
@@ -126,4 +126,4 @@ def test_errors_are_declared_in_one_place() -> None:
         for declared, bases in parsed(module).classes
         if bases & names
     ]
-    assert elsewhere == []
+    assert elsewhere == [], all_of(elsewhere)

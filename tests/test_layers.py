@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sources import SRC, Module, modules, parsed
+from tests.support.sources import SRC, Module, all_of, modules, parsed
 
 _STORED = {"errors", "config", "storage", "changelog"}
 _ENDS = _STORED | {"observe", "tables"}
@@ -126,7 +126,7 @@ def test_imports_follow_the_data_flow() -> None:
                 continue
             if full not in SINGLE_MODULES.get(part, set()):
                 strange.setdefault(here, set()).add(full)
-    assert strange == {}
+    assert strange == {}, all_of(strange)
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_a_library_is_imported_where_it_is_at_home() -> None:
         and not each.for_types
         and not here.startswith(homes)
     ]
-    assert strange == []
+    assert strange == [], all_of(strange)
 
 
 @pytest.mark.slow
@@ -150,17 +150,18 @@ def test_classic_spark_is_touched_in_its_own_modules() -> None:
         for here, module in places()
         if module.attributes & CLASSIC_ONLY and here not in KNOWS_CLASSIC
     }
-    assert touched == {}
+    assert touched == {}, all_of(touched)
 
 
 @pytest.mark.slow
 def test_clock_disk_and_chance_come_by_argument() -> None:
     reached = {
-        here: [*_from_the_world(module), *_reads_of_the_world(module)]
+        here: found
         for here, module in places()
         if here.startswith(SIMULATED)
+        and (found := [*_from_the_world(module), *_reads_of_the_world(module)])
     }
-    assert {here: found for here, found in reached.items() if found} == {}
+    assert reached == {}, all_of(reached)
 
 
 def _from_the_world(module: Module) -> Iterator[str]:

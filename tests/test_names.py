@@ -9,7 +9,7 @@ import re
 from functools import cache
 
 import headrace as hr
-from tests.support.sources import ROOT, text
+from tests.support.sources import ROOT, all_of, text
 
 PAGE = ROOT / "docs" / "reference" / "names.md"
 
@@ -69,7 +69,8 @@ def test_a_name_of_ours_is_there() -> None:
         for name in re.findall(r"`((?:hr|headrace)\.[^`]+)`", cell)
     }
     assert len(ours) > 100
-    assert [name for name in sorted(ours) if not is_there(name)] == []
+    missing = [name for name in ours if not is_there(name)]
+    assert missing == [], all_of(missing)
 
 
 def is_there(name: str) -> bool:
@@ -109,7 +110,7 @@ def test_every_line_leads_somewhere_or_says_why_not() -> None:
         names = re.fullmatch(r"`(hr|headrace)\.[^`]+`(, `(hr|headrace)\.[^`]+`)*", here)
         if not (reason or names):
             wrong.append(f"{section}: {here}")
-    assert wrong == []
+    assert wrong == [], all_of(wrong)
 
 
 def test_every_name_of_an_interface_is_on_the_page() -> None:
@@ -118,7 +119,7 @@ def test_every_name_of_an_interface_is_on_the_page() -> None:
         there = {name for at, names, *_ in lines() for name in names if at == section}
         if left := set(interface.split()) - there:
             missing[section] = left
-    assert missing == {}
+    assert missing == {}, all_of(missing)
 
 
 def test_a_target_of_rows_has_the_thirteen_hooks() -> None:

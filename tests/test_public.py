@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import headrace
-from tests.support.sources import ROOT
+from tests.support.sources import ROOT, all_of
 
 
 def test_the_list_of_names_is_sorted_and_is_what_is_there() -> None:
@@ -25,14 +25,14 @@ def test_a_name_is_what_its_home_has() -> None:
         if getattr(headrace, name)
         is not getattr(importlib.import_module(headrace._HOMES[name]), name)
     ]
-    assert strange == []
+    assert strange == [], all_of(strange)
 
 
 def test_a_name_says_what_it_is() -> None:
     silent = [
         name for name in headrace.__all__ if not (getattr(headrace, name).__doc__ or "").strip()
     ]
-    assert silent == []
+    assert silent == [], all_of(silent)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:

@@ -8,6 +8,7 @@ objects, which every later collection of garbage would walk through.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,6 +49,13 @@ class Module:
     calls: tuple[Call, ...]
     classes: tuple[tuple[str, frozenset[str]], ...]
     """Each class, and the names it is derived from."""
+
+
+def all_of(offenders: Mapping[str, object] | Iterable[str]) -> str:
+    """Return a line for each offender: pytest itself would show the first of them only."""
+    if isinstance(offenders, Mapping):
+        offenders = (f"{who}: {what}" for who, what in offenders.items())
+    return "\n".join(["", *sorted(offenders)])
 
 
 @cache

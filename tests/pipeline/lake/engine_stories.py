@@ -16,8 +16,9 @@ from headrace.pipeline.lake.shape import VALID
 from headrace.pipeline.session import Spark
 from tests.pipeline.lake.kinds import Kind
 from tests.pipeline.lake.stories import Place, story
+from tests.support.patience import patience
 
-LONG = 300.0
+LONG = patience(300)
 """Seconds until a story gives up: each commit takes some, on a busy machine many."""
 
 ACCOUNTS = 40
@@ -30,7 +31,7 @@ class Bank:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "bank.db"
         self.data = folder / "data"
-        self.app = sqlite3.connect(self.path, isolation_level=None, timeout=60)
+        self.app = sqlite3.connect(self.path, isolation_level=None, timeout=patience())
         self._chance = random.Random(7)
 
     def made(self) -> Bank:

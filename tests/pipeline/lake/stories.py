@@ -11,9 +11,11 @@ import json
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from headrace.pipeline.session import Spark
@@ -70,14 +72,14 @@ def stories_of(format: str) -> dict[str, Story]:
     return STORIES[format]
 
 
-def told_of(format: str, folder: Path) -> dict[str, str]:
-    """Tell all stories of a format, in another process; return what went wrong with each."""
+def told_of(format: str, folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
+    """Tell stories of a format, or all, in another process; return what went wrong with each."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.pipeline.lake.stories", format, str(folder)],
+        [sys.executable, "-m", "tests.pipeline.lake.stories", format, str(folder), *names],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=1400,
+        timeout=patience(3000),
         check=False,
     )
     path = folder / "told.json"

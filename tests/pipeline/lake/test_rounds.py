@@ -42,11 +42,12 @@ SHORT = Plan(
 """Everybody is killed once, and around a commit where there is one."""
 
 
+@pytest.mark.ci
 @pytest.mark.crash
 @pytest.mark.spark
 @pytest.mark.server
 @pytest.mark.meets("R24", "P2")
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_every_version_of_a_table_is_the_source_at_a_position_whoever_was_killed() -> None:
     need_delta()
     outcome = play(SHORT)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pyspark_headrace
@@ -40,6 +40,7 @@ from headrace.pipeline.reading.rows import places
 from tests.changelog.log_making import ORDERS, SOURCE, delete, insert, table, truncate, update
 from tests.pipeline.reading.made_log import MadeLog, ids, short
 from tests.pipeline.reading.plain import ROOT
+from tests.support.tiers import examples
 
 
 @pytest.fixture
@@ -141,7 +142,7 @@ _CHANGES = st.lists(
 )
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(flushes=_CHANGES, most=st.integers(1, 3))
 def test_batch_and_stream_and_the_log_itself_tell_the_same(
     flushes: list[list[tuple[str, int, int]]], most: int, tmp_path_factory: pytest.TempPathFactory

@@ -23,9 +23,10 @@ from tests.pipeline.lake.rounds.versions import versions
 from tests.pipeline.reading.killed_child import APPLICATION, TABLE
 from tests.pipeline.reading.plain import environment
 from tests.support.shop import PATIENCE, Shop
+from tests.support.tiers import NIGHTLY
 
-KILLS = {"files": 5, "delta": 3}
-"""In every run of the tests; `HEADRACE_KILLS=20` for more."""
+KILLS = {"files": 5 if NIGHTLY else 2, "delta": 3}
+"""Each is another JVM; `HEADRACE_KILLS=20` for more."""
 SEED = 4711
 
 
@@ -107,10 +108,17 @@ def rows_of_files(folder: Path) -> dict[int, str]:
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.crash
 @pytest.mark.spark
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("kind", "rows_of"), [("files", rows_of_files), ("delta", rows_of_delta)])
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("kind", "rows_of"),
+    [
+        ("files", rows_of_files),
+        pytest.param("delta", rows_of_delta, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_query_killed_again_and_again_equals_its_source(
     tmp_path: Path, kind: str, rows_of: Callable[[Path], dict[int, str]]
 ) -> None:

@@ -16,8 +16,9 @@ import pytest
 from tests.changelog.log_making import delete, insert, update
 from tests.pipeline.reading.made_log import MadeLog
 from tests.pipeline.reading.plain import environment
+from tests.support.patience import patience
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.ci, pytest.mark.spark, pytest.mark.timeout(3600)]
 
 PLAIN = """
 import json, sys, warnings
@@ -58,7 +59,7 @@ def test_any_session_knows_the_format_without_being_told(tmp_path: Path, kind: s
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=patience(600),
         cwd=tmp_path,
         env=environment(),
     )

@@ -33,9 +33,13 @@ from typing import Any
 
 from headrace.pipeline.cluster.packing import settings
 from headrace.pipeline.java import VECTOR_MODULE, find_java
+from tests.support.patience import patience, slowness
 
 WORKERS = 2
-START_SECONDS = 60.0
+START_SECONDS = patience()
+SILENT_SECONDS = round(8 * slowness())
+"""After these an executor is given up: tests wait for it, and a busy machine has pauses too."""
+
 HERE = "127.0.0.1"
 
 _KEEPER = """
@@ -142,7 +146,7 @@ class Cluster:
             # Jobs begin when both executors are there; and one that is silent is given up soon.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.executor.heartbeatInterval": "2s",
-            "spark.network.timeout": "20s",
+            "spark.network.timeout": f"{SILENT_SECONDS}s",
             "spark.network.timeoutInterval": "2s",
         }
 

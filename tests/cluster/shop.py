@@ -19,11 +19,12 @@ from headrace.pipeline.session import Spark
 from headrace.pipeline.steps import Filter, Transform, derive, drop, where
 from headrace.targets.memory import IndexedMemory
 from headrace.targets.target import Target
+from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PATIENCE = 60.0
+PATIENCE = patience(120)
 """Six JVMs share the machine's cores."""
 
 ORDERS = 300

@@ -20,7 +20,7 @@ from tests.support.shop import await_seen
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.cluster.tables import merged, notes, plain, staged
 from tests.pipeline.lake.jars import need_delta
 from tests.support.shop import await_seen
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,7 +95,6 @@ def test_a_driver_killed_in_mid_job_goes_on_when_it_is_started_again(
         assert await_seen(lambda: effects(tmp_path) == expected(shop), PATIENCE)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.meets("R24", "S12")
 def test_a_driver_killed_between_staging_and_commit_writes_its_table_once(
     shop: Shop, cluster: Cluster, archive: Path, tmp_path: Path

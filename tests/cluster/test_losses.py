@@ -28,7 +28,7 @@ from tests.cluster.shop import (
 )
 from tests.support.shop import await_seen
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 
 
 class Gate:
@@ -78,7 +78,7 @@ def passed(row: dict[str, Any]) -> object:
 
 
 @pytest.mark.meets("S2", "S12")
-@pytest.mark.parametrize("what", ["worker", "executor"])
+@pytest.mark.parametrize("what", [pytest.param("worker", marks=pytest.mark.nightly), "executor"])
 def test_one_killed_in_mid_job_is_blamed_on_no_row_and_the_table_goes_on(
     what: str, shop: Shop, cluster: Cluster, remote: Spark, tmp_path: Path
 ) -> None:

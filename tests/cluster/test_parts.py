@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.cluster.cluster import bare_python
+from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +27,7 @@ print([importlib.util.find_spec(name) is not None for name in ("pyarrow", "pyspa
 def test_a_process_that_is_kept_ends_with_its_keeper_and_takes_its_children_along() -> None:
     # They all hold the pipe: its end comes only when the last of them is gone.
     done = subprocess.run(
-        [sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, timeout=20
+        [sys.executable, "-c", KILLED], cwd=ROOT, stdout=subprocess.PIPE, timeout=patience()
     )
     assert (done.returncode, done.stdout) == (-9, b"")
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from tests.crash import processes
 from tests.crash.engine_line import ROOT, RoundFailed
+from tests.support.patience import patience
 
-ANSWER_SECONDS = 200.0
+ANSWER_SECONDS = patience(300)
 """Longer than the process itself waits, so that it can say what it waited for."""
 
-END_SECONDS = 30.0
+END_SECONDS = patience()
 
 
 class Line:

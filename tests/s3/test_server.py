@@ -157,11 +157,11 @@ def test_a_killed_writer_leaves_a_log_that_goes_on(point: str, place: str) -> No
     check(files, [], whole=True)
 
 
-def test_nothing_is_left_beside_what_was_stored(place: str, server: Server) -> None:
+def test_nothing_is_left_beside_what_was_stored(place: str, storage: Server) -> None:
     files = opened(place)
     files.prove()
     record(files, 1, [])
     prefix = place.removeprefix(f"s3://{BUCKET}/")
-    mine = [key for key in server.keys(BUCKET) if key.startswith(f"{prefix}/")]
+    mine = [key for key in storage.keys(BUCKET) if key.startswith(f"{prefix}/")]
     assert mine
     assert all(key.startswith(f"{prefix}/log/shop/") for key in mine)

@@ -22,10 +22,11 @@ from headrace.pipeline import jvm
 from headrace.storage import points
 from tests.pipeline.lake.rounds.plan import Who
 from tests.rounds.child import main
+from tests.support.patience import patience
 from tests.support.shop import await_that
 
-SETTLE_SECONDS = 300.0
-READY_SECONDS = 90.0
+SETTLE_SECONDS = patience(300)
+READY_SECONDS = patience(90)
 COMPACT_EVERY = 3
 LAKE = "lake"
 _die = points.die

@@ -8,8 +8,9 @@ from pathlib import Path
 from tests.crash import processes
 from tests.pipeline.lake.rounds.plan import When, Who
 from tests.rounds.killing import kill, until
+from tests.support.patience import patience
 
-LOOK_SECONDS = 60.0
+LOOK_SECONDS = patience()
 """How long somebody is looked for who is to be ended, or an instant is waited for."""
 
 _LINES = {Who.JVM: "org.apache.spark", Who.WORKER: "pyspark", Who.RECORDER: "capture.recorder"}

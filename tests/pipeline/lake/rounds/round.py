@@ -25,6 +25,7 @@ from tests.rounds.line import END_SECONDS, Line
 from tests.rounds.outcome import Outcome
 from tests.rounds.play import judge, played
 from tests.rounds.source import connected, rows_of
+from tests.support.patience import slowness
 
 SETTINGS = {
     "logical_decoding_work_mem": "64kB",
@@ -32,7 +33,7 @@ SETTINGS = {
     # It would write beside the commits of the round, whose places are looked at.
     "autovacuum": "off",
 }
-POINT_SECONDS = 120.0
+POINT_SECONDS = 120 * slowness()
 """How long a named point is waited for; then it counts as missed, and the round goes on."""
 
 RELOAD_SECONDS = 10.0

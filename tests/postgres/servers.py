@@ -146,6 +146,20 @@ def fresh_database(server: PostgresServer) -> Iterator[Database]:
         database.drop()
 
 
+def stops_by_itself(server: PostgresServer) -> bool:
+    """Stop a server; False: it waited for somebody, and was killed in the end."""
+    said = "database system is shut down"
+    before = server.log.count(said)
+    server.stop("fast")
+    return server.log.count(said) > before
+
+
+def without_timeout(database: Database) -> None:
+    """Let the database's server wait for ever for a word of whoever reads from a slot."""
+    database.execute("alter system set wal_sender_timeout = 0")
+    database.execute("select pg_reload_conf()")
+
+
 def wait_until(
     condition: Callable[[], T], seconds: float | None = None, *, what: str = "the condition"
 ) -> T:

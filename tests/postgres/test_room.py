@@ -252,7 +252,9 @@ def test_a_paused_pipeline_does_not_cost_the_slot(
             assert engine.await_ready(PATIENCE)
             engine.pause("kept")
             database.execute("update orders set status = 'sent' where id <= 10")
-            wait_until(lambda: len([r for r in shown.all() if r["status"] == "sent"]) == 10, 30)
+            wait_until(
+                lambda: len([r for r in shown.all() if r["status"] == "sent"]) == 10, PATIENCE
+            )
             fill(lambda: slot("safe_wal_size") < 26 * MEGABYTE, 200)
             held = slot("restart_lsn")
             wait_until(is_aside, PATIENCE)

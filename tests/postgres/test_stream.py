@@ -6,7 +6,7 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,14 +23,16 @@ from headrace.errors import (
     SlotRefused,
     SourceUnreachable,
 )
-from tests.postgres.servers import Database, fresh_database, wait_until
+from tests.postgres.servers import (
+    Database,
+    fresh_database,
+    stops_by_itself,
+    wait_until,
+    without_timeout,
+)
 from tests.support.patience import patience
 
 BOTH = pytest.mark.parametrize("direct", [True, False], ids=["socket", "libpq"])
-
-
-def nothing() -> None:
-    pass
 
 
 class Slots:
@@ -85,26 +87,6 @@ class Slots:
                 slot,
             )
         )
-
-    def heard(self, slot: str) -> object:
-        """Return when what the server heard last from the reader of a slot was sent."""
-        [(told,)] = self.database.rows(
-            "select reply_time from pg_stat_replication join pg_replication_slots"
-            " on pid = active_pid where slot_name = %s",
-            slot,
-        )
-        return told
-
-    def await_word(self, slot: str, times: int = 2, do: Callable[[], object] = nothing) -> None:
-        """Do something again and again until the server has heard so often from the reader."""
-        before = {self.heard(slot)}
-
-        def told() -> bool:
-            do()
-            before.add(self.heard(slot))
-            return len(before) > times
-
-        wait_until(told, what="a word of ours")
 
     def end(self) -> int:
         return parse_lsn(self.database.value("select pg_current_wal_lsn()::text"))
@@ -363,6 +345,7 @@ def test_the_end_of_the_log_is_told_while_nothing_of_ours_is_written(
 def test_a_held_back_acknowledgement_does_not_keep_the_server_from_stopping(
     own_slots: Slots, own_server: PostgresServer
 ) -> None:
+    without_timeout(own_slots.database)
     readers = [HeldBack(own_slots, direct=direct) for direct in (True, False)]
     own_slots.database.execute("insert into numbers values (1, 'a')")
     for reader in readers:
@@ -372,9 +355,9 @@ def test_a_held_back_acknowledgement_does_not_keep_the_server_from_stopping(
         reader.take_and_hold_back()
     for reader in readers:
         reader.start()
-    assert own_server.stop("fast") < 5
+    assert stops_by_itself(own_server)
     for reader in readers:
-        reader.join(10)
+        reader.join(patience())
     own_server.start()
     for reader in readers:
         assert isinstance(reader.ended, SourceUnreachable)

@@ -180,7 +180,7 @@ def writing(database: Database) -> Iterator[None]:
     finally:
         stop.set()
         for writer in writers:
-            writer.join(60)
+            writer.join(PATIENCE)
 
 
 def left_out(data: Path, baselines: Sequence[int]) -> int:

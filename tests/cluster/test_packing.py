@@ -130,6 +130,7 @@ def test_the_same_environment_gives_the_same_bytes(site: Path) -> None:
     assert first.getvalue() == second.getvalue()
 
 
+@pytest.mark.process
 @pytest.mark.meets("S12")
 @pytest.mark.parametrize("more", [[], ["--with-python"]], ids=["linked", "with python"])
 def test_what_was_packed_runs_from_another_folder_with_nothing_around_it(

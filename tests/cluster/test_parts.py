@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.cluster import bare_python
 from tests.support.patience import patience
 
@@ -24,6 +26,7 @@ print([importlib.util.find_spec(name) is not None for name in ("pyarrow", "pyspa
 """
 
 
+@pytest.mark.process
 def test_a_process_that_is_kept_ends_with_its_keeper_and_takes_its_children_along() -> None:
     # They all hold the pipe: its end comes only when the last of them is gone.
     done = subprocess.run(
@@ -32,6 +35,7 @@ def test_a_process_that_is_kept_ends_with_its_keeper_and_takes_its_children_alon
     assert (done.returncode, done.stdout) == (-9, b"")
 
 
+@pytest.mark.process
 def test_executors_have_every_package_but_headrace(tmp_path: Path) -> None:
     python = bare_python(tmp_path / "python")
     done = subprocess.run(

@@ -73,6 +73,7 @@ def test_an_executor_reads_a_bucket_by_its_own_way_too(monkeypatch: pytest.Monke
     assert "spark.executorEnv" in refused.value.remedy
 
 
+@pytest.mark.process
 def test_an_executor_tells_without_headrace_and_without_arrow(tmp_path: Path) -> None:
     file = tmp_path / "probe.txt"
     file.write_text("token")

@@ -271,6 +271,7 @@ def test_a_function_is_imported_by_its_path() -> None:
         assert code_in(str(caught.value)) == BadFunction.code
 
 
+@pytest.mark.process
 @pytest.mark.meets("S12")
 def test_what_is_sent_to_executors_needs_no_headrace_there(tmp_path: Path) -> None:
     from pyspark import cloudpickle

@@ -268,6 +268,7 @@ def test_a_pipeline_cannot_be_changed() -> None:
         pipeline().tables = ("other",)  # type: ignore[misc]
 
 
+@pytest.mark.process
 def test_defining_and_checking_a_pipeline_loads_no_spark() -> None:
     program = (
         "import sys; from tests.pipeline.test_definition import "

@@ -84,6 +84,7 @@ def test_a_letter_is_there_after_a_power_cut_right_after_it_was_added() -> None:
         assert [letter.position for letter in read_letters(files)] == [at(1)]
 
 
+@pytest.mark.slow
 @pytest.mark.meets("R30", "P2")
 @pytest.mark.parametrize("fate", ["cut", "kill"])
 def test_no_power_cut_or_kill_at_any_step_loses_a_letter_or_leaves_one_unreadable(
@@ -129,6 +130,7 @@ def test_a_letter_that_is_said_to_be_there_stays_though_who_wrote_it_was_killed(
         assert [letter.position for letter in read_letters(files)] == [at(1)]
 
 
+@pytest.mark.slow
 @pytest.mark.meets("R30", "R36")
 @pytest.mark.parametrize("done", [False, True], ids=["without effect", "with effect"])
 def test_after_a_failed_step_the_same_store_takes_the_letters_again(done: bool) -> None:

@@ -199,6 +199,7 @@ def histories(draw: st.DrawFn, rows: list[dict[str, object]]) -> list[Change]:
 positions = st.builds(Position, st.sampled_from([1, EPOCH, EPOCH, EPOCH + 1]), st.integers(0, 12))
 
 
+@pytest.mark.slow
 @pytest.mark.meets("R30")
 @pytest.mark.parametrize("name", sorted(KEYS))
 @examples(150)

@@ -76,6 +76,7 @@ def test_a_part_that_is_read_does_not_move_the_place_of_a_query_of_its_name(log:
     assert ids(log.read(reader="me")) == ids(log.read(reader="me")) == [1, 2, 3]
 
 
+@pytest.mark.process
 @pytest.mark.meets("R27")
 def test_a_query_whose_process_was_killed_has_its_name_again_at_once(log: MadeLog) -> None:
     child = subprocess.run(

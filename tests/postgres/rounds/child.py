@@ -26,10 +26,11 @@ from headrace.targets.memory import memory
 from tests.rounds.child import main
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileLoading, FileTarget
+from tests.support.patience import patience, slowness
 from tests.support.shop import await_that
 
-SETTLE_SECONDS = 120.0
-STREAM_SECONDS = 20.0
+SETTLE_SECONDS = patience(120)
+STREAM_SECONDS = 20.0 * slowness()
 FILE, MEMORY = "file", "memory"
 """The two pipelines."""
 

@@ -12,8 +12,9 @@ from tests.crash import processes
 from tests.postgres.rounds.plan import Act
 from tests.rounds.killing import kill, until
 from tests.rounds.source import connected
+from tests.support.patience import slowness
 
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 5.0 * slowness()
 """How long somebody is looked for who is to be ended."""
 
 _SENDER = "select active_pid from pg_replication_slots where active_pid is not null"

@@ -30,6 +30,7 @@ from tests.rounds.line import END_SECONDS, Line
 from tests.rounds.outcome import Outcome
 from tests.rounds.play import judge, played
 from tests.rounds.source import connected, journal_end
+from tests.support.patience import slowness
 
 SETTINGS = {
     "max_prepared_transactions": "20",
@@ -39,7 +40,7 @@ SETTINGS = {
     "log_min_messages": "warning",
 }
 
-STRIKE_SECONDS = 20.0
+STRIKE_SECONDS = 20.0 * slowness()
 """How long a named point is waited for; then it counts as missed, and the round goes on."""
 
 MARKS = (

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from headrace.capture import loop, recorder
+from headrace.capture.sqlite import prune
 from headrace.control.engine import Engine
 from headrace.pipeline.definition import Pipeline
+from headrace.storage.objects import Objects
 from headrace.targets.memory import IndexedMemory, memory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Shop
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let recorders on a thread look, flush and tell without the rests that spare a machine."""
+    monkeypatch.setattr(loop, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(recorder, "LAG_SECONDS", 0.05)
+    monkeypatch.setattr(recorder, "LATE_SECONDS", 0.05)
+    monkeypatch.setattr(prune, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(Objects, "pace", 0.01)
 
 
 @pytest.fixture
@@ -30,8 +44,10 @@ def orders() -> IndexedMemory:
 
 
 @pytest.fixture
-def engine(shop: Shop, orders: IndexedMemory) -> Iterator[Engine]:
+def engine(request: pytest.FixtureRequest, shop: Shop, orders: IndexedMemory) -> Iterator[Engine]:
+    """An engine whose recorder runs on a thread, unless a test asks for a process."""
     pipeline = Pipeline(shop.source(), "orders", orders, name="orders")
-    with Engine(pipeline, data=shop.data, runner=ArrowRunner()) as engine:
+    recorder: Literal["process", "thread"] = getattr(request, "param", "thread")
+    with Engine(pipeline, data=shop.data, runner=ArrowRunner(), recorder=recorder) as engine:
         assert engine.await_ready(PATIENCE)
         yield engine

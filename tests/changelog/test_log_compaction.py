@@ -32,6 +32,7 @@ from tests.changelog.log_making import (
     update,
 )
 from tests.changelog.test_log_power_cut import counting, cut
+from tests.support.tiers import thinned
 
 ITEMS = table("items")
 WIDE = table(id="int64", name="text", more="text")
@@ -151,6 +152,7 @@ def test_gaps_and_owed_baselines_stay_where_they_are(files: Files) -> None:
     assert batch.last < Position.parse(gap.at)
 
 
+@pytest.mark.slow
 def test_what_was_merged_waits_for_its_like(files: Files) -> None:
     log = begun(files)
     number = 0
@@ -212,9 +214,10 @@ def expected() -> dict[str, list[object]]:
 
 @pytest.mark.meets("P2", "R27")
 @pytest.mark.parametrize("batch", range(6))
+@pytest.mark.slow
 def test_no_power_cut_or_kill_in_a_compaction_changes_what_is_read(batch: int) -> None:
     truth = expected()
-    for seed in range(batch * 8, batch * 8 + 8):
+    for seed in thinned(range(batch * 8, batch * 8 + 8), every=4):
         dice = Random(seed)
         disk = SimulatedDisk()
         files = files_on(disk)
@@ -238,9 +241,10 @@ def test_no_power_cut_or_kill_in_a_compaction_changes_what_is_read(batch: int) -
 
 
 @pytest.mark.meets("P2", "R31")
+@pytest.mark.slow
 def test_a_takeover_at_any_step_of_a_compaction_leaves_one_history() -> None:
     truth = expected()
-    for step in range(0, 260, 5):
+    for step in thinned(range(0, 260, 5), every=5):
         disk = SimulatedDisk()
         files = files_on(disk)
         promised: list[int] = []

@@ -35,6 +35,7 @@ from tests.changelog.log_making import (
     truncate,
 )
 from tests.changelog.test_log_power_cut import counting, cut
+from tests.support.tiers import thinned
 
 TWO = table("pairs", a="int64", b="text", n="int64")
 TWO = TableSchema("pairs", TWO.columns, ("a", "b"))
@@ -142,7 +143,9 @@ def change(dice: Random, commit: int, ordinal: int, rows: set[int]) -> Change:
 
 
 @pytest.mark.meets("R19")
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(
+    "seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 25))]
+)
 def test_a_folded_baseline_holds_what_its_changes_lead_to(files: Files, seed: int) -> None:
     dice = Random(seed)
     log = begun(files)
@@ -325,9 +328,10 @@ def expected() -> Rows:
 
 @pytest.mark.meets("P2", "R19")
 @pytest.mark.parametrize("takeover", [False, True])
+@pytest.mark.slow
 def test_a_fold_that_is_cut_at_any_step_leaves_the_same_rows(takeover: bool) -> None:
     truth = expected()
-    for step in range(0, 240, 4):
+    for step in thinned(range(0, 240, 4), every=5):
         dice = Random(step)
         disk = SimulatedDisk()
         files = files_on(disk)

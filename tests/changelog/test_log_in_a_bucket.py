@@ -24,6 +24,8 @@ from headrace.storage.objects import Objects
 from headrace.storage.simulated_bucket import SimulatedBucket
 from tests.changelog.log_making import begun, commits, logged, opened, reading
 from tests.changelog.test_log_power_cut import check, record
+from tests.support.patience import patience
+from tests.support.tiers import sweep
 
 
 class Killed(BaseException):
@@ -47,7 +49,7 @@ class Deadly(SimulatedBucket):
 
 
 @pytest.mark.meets("P2", "R31")
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", sweep(range(100), every=5))
 def test_the_log_is_whole_whatever_answers_get_lost(seed: int) -> None:
     dice = Random(seed)
     bucket = Deadly(dice, late=True)
@@ -69,7 +71,7 @@ def test_the_log_is_whole_whatever_answers_get_lost(seed: int) -> None:
 
 
 @pytest.mark.meets("R31")
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sweep(range(40), every=5))
 def test_of_two_writers_one_loses_and_nothing_is_there_twice(seed: int) -> None:
     dice = Random(seed)
     files = Objects(SimulatedBucket(dice, 0.3, late=True), "bucket", "shop")
@@ -116,7 +118,7 @@ class Meeting(SimulatedBucket):
     def _meet(self) -> None:
         if self.meeting is not None:
             # Broken, and the test with it, where one waits for the one before.
-            self.meeting.wait(30)
+            self.meeting.wait(patience())
 
 
 def test_merging_reads_and_deleting_removes_several_at_once(

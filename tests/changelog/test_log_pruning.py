@@ -39,6 +39,7 @@ from tests.changelog.log_making import (
     table,
 )
 from tests.changelog.test_log_power_cut import counting, cut
+from tests.support.tiers import thinned
 
 ITEMS = table("items")
 
@@ -431,12 +432,13 @@ def play(seed: int, *, takeover: bool) -> None:
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("batch", range(6))
 def test_no_power_cut_or_kill_loses_what_was_not_pruned(batch: int) -> None:
-    for seed in range(batch * 20, batch * 20 + 20):
+    for seed in thinned(range(batch * 20, batch * 20 + 20), every=5):
         play(seed, takeover=False)
 
 
 @pytest.mark.meets("P2", "R31")
 @pytest.mark.usefixtures("few")
+@pytest.mark.slow
 def test_a_takeover_at_any_step_of_pruning_leaves_one_history() -> None:
-    for seed in range(60):
+    for seed in thinned(range(60), every=5):
         play(seed, takeover=True)

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.changelog.beyond import (
@@ -35,6 +35,7 @@ from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from tests.changelog.log_making import table
 from tests.changelog.test_value_table import FITTING, KINDS, same
+from tests.support.tiers import examples
 
 # --- a reader of the form, that knows nothing but what is documented --------------------------
 
@@ -131,7 +132,7 @@ READ: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.meets("S6")
 @pytest.mark.parametrize("text", KINDS)
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_every_value_can_be_read_back_from_its_json(text: str, data: st.DataObject) -> None:
     kind = ValueType.parse(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.changelog.change import Change
@@ -35,6 +35,7 @@ from tests.changelog.log_making import (
     table,
 )
 from tests.changelog.log_making import changes as made
+from tests.support.tiers import examples
 
 ITEMS = table("items")
 
@@ -77,7 +78,7 @@ def test_there_is_nothing_between_a_position_and_the_next(
     assert before(after(here)) == here == after(before(here))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_a_part_is_exactly_the_changes_between_its_ends(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), max_size=4))

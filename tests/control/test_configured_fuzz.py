@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config.keys import Plain, node_of
@@ -13,6 +14,7 @@ from headrace.config.tree import Place
 from headrace.control.configured import configured
 from headrace.control.configured_parts import FILTERS, SOURCES, TARGETS, TRANSFORMS
 from headrace.errors import InvalidConfiguration
+from tests.support.tiers import examples
 
 PLACE = Place("headrace.conf", 7, 3)
 
@@ -85,7 +87,8 @@ def wholes() -> st.SearchStrategy[Plain]:
 
 
 @given(wholes())
-@settings(max_examples=300)
+@examples(300)
+@pytest.mark.slow
 def test_it_is_right_or_refused_with_places(plain: Plain) -> None:
     try:
         found = configured(node_of(plain, PLACE))

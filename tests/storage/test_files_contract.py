@@ -13,6 +13,7 @@ from headrace.storage.objects import Objects
 from headrace.storage.simulated import SimulatedDisk
 from headrace.storage.simulated_bucket import SimulatedBucket
 from tests.storage.files_contract import FilesContract
+from tests.support.tiers import sweep
 
 
 class TestOnADisk(FilesContract):
@@ -43,6 +44,6 @@ class TestInABucket(FilesContract):
 
 @pytest.mark.meets("P2")
 class TestInABucketWhoseAnswersGetLost(FilesContract):
-    @pytest.fixture(params=range(20))
+    @pytest.fixture(params=sweep(range(20), every=5))
     def files(self, request: pytest.FixtureRequest) -> Files:
         return Objects(SimulatedBucket(Random(request.param), 0.3), "bucket", "shop")

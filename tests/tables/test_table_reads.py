@@ -405,6 +405,7 @@ def test_rows_that_lack_a_column_are_refused() -> None:
 
 
 @pytest.mark.meets("S13")
+@pytest.mark.slow
 def test_many_rows_over_many_chunks_are_what_a_dict_would_be() -> None:
     count = 150_000
     writer = shown(ORDERS, indexes={"by_grp": ["grp"]})
@@ -442,6 +443,7 @@ def test_many_rows_over_many_chunks_are_what_a_dict_would_be() -> None:
 
 
 @pytest.mark.meets("S13")
+@pytest.mark.slow
 def test_dead_rows_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_FEW", 100)
     writer = shown(ORDERS, indexes={"by_grp": ["grp"]})
@@ -484,6 +486,7 @@ def test_a_column_may_have_a_name_of_ours() -> None:
     assert writer.table.lookup_all("odd", "x") == [{"id": 1, "a b.c`": "x"}]
 
 
+@pytest.mark.process
 def test_tables_are_imported_without_spark_and_the_engine() -> None:
     code = (
         "import sys, headrace.tables; "

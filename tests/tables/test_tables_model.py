@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import pytest
 import xxhash
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -25,6 +24,7 @@ from headrace.tables.version import Version
 from headrace.targets.feed import ChangeReader
 from headrace.targets.memory import IndexedMemory
 from headrace.targets.target import Batch
+from tests.support.tiers import examples
 from tests.tables.build import DELETE, INSERT, UPDATE, Step, Values, baseline, changes, table_schema
 
 Key = tuple[Any, ...]
@@ -345,6 +345,4 @@ def _compact_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_target_is_what_a_dict_would_be_after_any_history(
     checked: type[TargetMachine],
 ) -> None:
-    run_state_machine_as_test(
-        checked, settings=settings(max_examples=25, stateful_step_count=25, deadline=None)
-    )
+    run_state_machine_as_test(checked, settings=examples(25, stateful_step_count=25))

@@ -108,6 +108,7 @@ def test_all_pages_of_names_are_read_and_a_folders_own_mark_is_none_of_them() ->
 
 
 @pytest.mark.parametrize("name", ["AWS_REGION", "AWS_DEFAULT_REGION"])
+@pytest.mark.slow
 def test_a_region_is_taken_by_either_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for each in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE"):
         monkeypatch.delenv(each, raising=False)
@@ -124,6 +125,7 @@ def test_a_region_is_taken_by_either_name(name: str, monkeypatch: pytest.MonkeyP
         (None, "https://logs.s3.amazonaws.com/a"),
     ],
 )
+@pytest.mark.slow
 def test_elsewhere_than_at_aws_a_bucket_is_named_in_the_path(
     endpoint: str | None, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,15 +169,14 @@ class Page(http.server.BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.fixture
-def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Page]]:
-    """Give the page that every request is answered with."""
-
-    class Mine(Page):
-        pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Mine) as server:
-        thread = threading.Thread(target=server.serve_forever)
+@pytest.fixture(scope="module")
+def behind_a_proxy() -> Iterator[S3Bucket]:
+    """A bucket that nobody gets through to; made once, for a client takes its time."""
+    with (
+        pytest.MonkeyPatch.context() as monkeypatch,
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as server,
+    ):
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -184,10 +185,19 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Page]]:
             monkeypatch.setenv(each, "x")
         monkeypatch.setenv("AWS_REGION", "us-east-1")
         s3_bucket.cache_clear()
-        yield Mine
+        made = s3_bucket("logs")
+        s3_bucket.cache_clear()
+        monkeypatch.undo()
+        yield made
         server.shutdown()
         thread.join()
-    s3_bucket.cache_clear()
+
+
+@pytest.fixture
+def files(behind_a_proxy: S3Bucket, monkeypatch: pytest.MonkeyPatch) -> Objects:
+    monkeypatch.setattr(objects, "RESTS", (0.0,))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return Objects(behind_a_proxy, "logs", "shop")
 
 
 @pytest.mark.parametrize("step", ["read", "size", "list", "create", "put", "remove"])
@@ -195,11 +205,9 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Page]]:
     "page", [b"404 page not found\n", b"<html><body><h1>404</h1></body></html>", b"{}", b""]
 )
 def test_a_404_of_a_proxy_does_not_mean_that_an_object_is_missing(
-    step: str, page: bytes, proxy: type[Page], monkeypatch: pytest.MonkeyPatch
+    step: str, page: bytes, files: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "RESTS", (0.0,))
-    proxy.page = page
-    files = Objects(s3_bucket("logs"), "logs", "shop")
+    monkeypatch.setattr(Page, "page", page)
     more = (b"",) if step in ("create", "put") else ()
     with pytest.raises(StorageError, match="does not answer"):
         getattr(files, step)("a", *more)
@@ -207,11 +215,9 @@ def test_a_404_of_a_proxy_does_not_mean_that_an_object_is_missing(
 
 @pytest.mark.parametrize("step", ["read", "size", "list", "create", "put"])
 def test_an_empty_page_is_no_answer(
-    step: str, proxy: type[Page], monkeypatch: pytest.MonkeyPatch
+    step: str, files: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "RESTS", (0.0,))
-    proxy.status = 200
-    files = Objects(s3_bucket("logs"), "logs", "shop")
+    monkeypatch.setattr(Page, "status", 200)
     more = (b"",) if step in ("create", "put") else ()
     with pytest.raises(StorageError, match="does not answer"):
         getattr(files, step)("a", *more)
@@ -219,12 +225,11 @@ def test_an_empty_page_is_no_answer(
 
 @pytest.mark.parametrize("step", ["read", "size", "list", "create", "put", "remove"])
 @pytest.mark.parametrize("status", [302, 307])
+@pytest.mark.slow
 def test_a_proxy_that_sends_everybody_elsewhere_is_no_answer(
-    step: str, status: int, proxy: type[Page], monkeypatch: pytest.MonkeyPatch
+    step: str, status: int, files: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "RESTS", (0.0,))
-    proxy.status = status
-    files = Objects(s3_bucket("logs"), "logs", "shop")
+    monkeypatch.setattr(Page, "status", status)
     more = (b"",) if step in ("create", "put") else ()
     with pytest.raises(StorageError, match="does not answer"):
         getattr(files, step)("a", *more)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.capture.sqlite import Batch, Capture, Record
+from tests.support.patience import patience
 
-SECONDS = 60.0
+SECONDS = patience()
 
 
 class Heard:

@@ -47,12 +47,14 @@ def flushed_by_an_idle_engine(world: World) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_in_a_bucket_there_are_at_most_two_flushes_a_second() -> None:
     world = BucketWorld()
     count = flushed_by_an_idle_engine(world)
     assert SECONDS < count <= 2 * SECONDS + 1
 
 
+@pytest.mark.slow
 def test_on_a_disk_who_asks_is_given_what_is_there() -> None:
     assert flushed_by_an_idle_engine(World()) > 5 * SECONDS
 

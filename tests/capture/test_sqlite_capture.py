@@ -2,17 +2,20 @@
 
 import shutil
 import sqlite3
-import time
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from headrace.capture.source import SourcePosition
-from headrace.capture.sqlite import baseline, database, prune, setup
+from headrace.capture.sqlite import baseline, database, prune, setup, watch
 from headrace.capture.sqlite.place import Place
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.errors import BadPosition, SourceUnreachable, TableRefused
 from headrace.testing.contracts import read_all
+from tests.support.patience import patience
 from tests.support.shop import await_seen
 
 
@@ -41,6 +44,28 @@ def seqs(source: SQLiteSource) -> list[int]:
         for table in changes.tables
         for seq in table.rows["_commit"].to_pylist()
     ]
+
+
+@contextmanager
+def held(path: Path) -> Iterator[threading.Event]:
+    """Hold the database's write lock; should somebody wait for it, give up at last, and say so."""
+    gave_up = threading.Event()
+    blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    blocker.execute("begin immediate")
+
+    def give_up() -> None:
+        gave_up.set()
+        blocker.rollback()
+
+    ends = threading.Timer(patience(), give_up)
+    ends.start()
+    try:
+        yield gave_up
+    finally:
+        ends.cancel()
+        ends.join()
+        blocker.rollback()
+        blocker.close()
 
 
 def newest(app: sqlite3.Connection) -> int:
@@ -220,16 +245,14 @@ def test_pruning_goes_in_small_steps_and_gives_way(
     monkeypatch.setattr(prune, "STEP_SECONDS", 0)
     monkeypatch.setattr(prune, "REST_SECONDS", 0)
     monkeypatch.setattr(prune, "STEP_ROWS", 10)
-    monkeypatch.setattr("headrace.capture.sqlite.source._BUSY_MS", 60_000)
+    monkeypatch.setattr("headrace.capture.sqlite.source._BUSY_MS", int(10_000 * patience()))
     source = opened(path)
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(25)])
     (changes,) = read_all(source)[-1:]
-    app.execute("begin immediate")
-    source.acknowledge(str(changes.upto))
-    began = time.monotonic()
-    source.read(10, 0)
-    assert time.monotonic() - began < 30, "waited for the lock"
-    app.execute("rollback")
+    with held(path) as gave_up:
+        source.acknowledge(str(changes.upto))
+        source.read(10, 0)
+        assert not gave_up.is_set(), "waited for the lock"
     counts = []
     for _ in range(4):
         source.read(10, 0)
@@ -394,14 +417,15 @@ def test_a_read_transaction_ends_by_time_as_well(
 
 
 def test_a_writer_that_holds_the_database_makes_a_reader_wait_not_fail(
-    path: Path, app: sqlite3.Connection
+    path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("headrace.capture.sqlite.source.PATIENCE_SECONDS", patience())
     app.execute("pragma journal_mode = delete")
     source = opened(path)
     read_all(source)
     app.execute("begin exclusive")
     app.execute("insert into t values (1, 1)")
-    assert source.read(10, 0.3) is None
+    assert source.read(10, 0.15) is None
     app.execute("commit")
     assert seqs(source)
     source.close()
@@ -443,14 +467,34 @@ def test_a_capture_log_dropped_by_hand_is_made_anew(path: Path, app: sqlite3.Con
     source.close()
 
 
-def test_an_idle_reader_costs_next_to_nothing(path: Path, app: sqlite3.Connection) -> None:
+def counted(monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> list[str]:
+    """Return a list that grows with every call of a method."""
+    calls: list[str] = []
+    method = getattr(owner, name)
+
+    def called(*arguments: object) -> object:
+        calls.append(name)
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, name, called)
+    return calls
+
+
+def test_an_idle_reader_looks_seldom_and_asks_the_database_next_to_never(
+    path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = opened(path)
     app.execute("insert into t values (1, 1)")
     read_all(source)
     source.read(10, 0.1)
-    began = time.process_time()
-    assert source.read(10, 1.0) is None
-    assert time.process_time() - began < 0.02, "more than 2 % of a core, even on a busy machine"
+    looks = counted(monkeypatch, source._watch, "moved")
+    asked = counted(monkeypatch, source._watch, "_version")
+    seconds = 0.15
+    assert source.read(10, seconds) is None
+    # A busy machine looks less often, and never more.
+    alert = watch.ALERT_SECONDS / watch.FAST_SECONDS
+    assert 1 <= len(looks) <= seconds / watch.SLOW_SECONDS + alert + 2
+    assert len(asked) <= alert + 2
     source.close()
 
 

@@ -23,6 +23,7 @@ from headrace.errors import (
     TableRefused,
 )
 from tests.capture.library import Heard, Running, ops, running
+from tests.support.patience import patience
 
 
 @pytest.fixture(autouse=True)
@@ -223,18 +224,18 @@ def test_close_waits_for_the_batch_that_is_being_handled(
 
     def slow(batch: Batch) -> None:
         entered.set()
-        assert leave.wait(30)
+        assert leave.wait(patience())
         done.append(len(batch))
 
     capture = Capture(path, ["t"], slow, batch_size=1)
     capture.setup()
     app.execute("insert into t values (1, 2), (3, 4)")
     run = Running(capture, "cdc")
-    assert entered.wait(30)
+    assert entered.wait(patience())
     closing = threading.Thread(target=capture.close)
     closing.start()
     leave.set()
-    closing.join(30)
+    closing.join(patience())
     assert done == [1]  # the second was not begun
     run.join()
     with running(path, ["t"]) as heard:
@@ -419,6 +420,7 @@ def test_a_log_of_another_program_is_not_used(path: Path, app: sqlite3.Connectio
             Capture(path, ["t"], print, log_table=name)
 
 
+@pytest.mark.process
 def test_the_library_needs_neither_spark_nor_arrow() -> None:
     program = (
         "import sys; from headrace.capture.sqlite import Capture; "

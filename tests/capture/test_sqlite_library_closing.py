@@ -20,6 +20,7 @@ from headrace.capture.sqlite.handlers import Post
 from headrace.capture.sqlite.records import Interrupted
 from headrace.errors import RunTwice
 from tests.capture.library import Running
+from tests.support.patience import patience
 
 LINES = sorted({line for *_, line in Capture._only_run.__code__.co_lines() if line})
 
@@ -75,11 +76,11 @@ def test_a_signal_may_close_while_the_same_thread_waits_for_the_end(path: Path) 
 
     def slow(batch: Batch) -> None:
         entered.set()
-        assert leave.wait(30)
+        assert leave.wait(patience())
 
     capture = Capture(path, ["t"], slow)
     run = Running(capture, "bootstrap")
-    assert entered.wait(30)
+    assert entered.wait(patience())
 
     def closes() -> None:
         leave.set()
@@ -100,7 +101,7 @@ def test_whom_the_handler_waits_for_may_ask_without_waiting(path: Path) -> None:
     def handle(batch: Batch) -> None:
         asks = threading.Thread(target=lambda: answers.append(capture.close(timeout=0)))
         asks.start()
-        asks.join(30)
+        asks.join(patience())
 
     capture = Capture(path, ["t"], handle)
     capture.bootstrap_and_cdc()
@@ -114,10 +115,10 @@ def test_a_close_that_waits_no_longer_says_that_the_run_goes_on(path: Path) -> N
 
     def slow(batch: Batch) -> None:
         entered.set()
-        assert leave.wait(30)
+        assert leave.wait(patience())
 
     run = Running(Capture(path, ["t"], slow), "bootstrap")
-    assert entered.wait(30)
+    assert entered.wait(patience())
     assert not run.capture.close(timeout=0.01)
     leave.set()
     assert run.capture.close()

@@ -20,6 +20,7 @@ from headrace.capture.sqlite.handlers import Lines, Post, Words
 from headrace.capture.sqlite.rendering import Form
 from headrace.errors import SourceRefused, TargetError
 from tests.capture.library import Heard, Running, running
+from tests.support.patience import patience
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +136,7 @@ def test_positions_are_a_sixth_field_for_who_asks(path: Path, app: sqlite3.Conne
     assert [line["position"] for line in made] == [f"{epoch}/2"] * 2
 
 
-@pytest.mark.parametrize("columns", [1, 64, 130, 998])
+@pytest.mark.parametrize("columns", [1, 64, 130, pytest.param(998, marks=pytest.mark.slow)])
 def test_wide_tables_keep_every_column(path: Path, app: sqlite3.Connection, columns: int) -> None:
     names = ["id integer primary key", *(f'"column {at}"' for at in range(1, columns))]
     app.execute(f"create table wide ({', '.join(names)})")
@@ -313,7 +314,7 @@ def test_closing_ends_the_wait_for_an_address(
     address.answers = [503] * 10_000
     post = Post(address.url, Form())
     run = Running(Capture(path, ["t"], post), "cdc")
-    assert address.asked.wait(30)
+    assert address.asked.wait(patience())
     run.capture.close()
     run.join()
     post.close()

@@ -14,12 +14,13 @@ from headrace.capture.sqlite import Capture, Record
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.testing.contracts import read_all
 from tests.capture.library import Heard, Running, ops, running
+from tests.support.patience import patience
 
 
 def write(path: Path, seed: int, stop: threading.Event) -> None:
     """Insert, change, move and delete rows, some to a transaction, until told to stop."""
     chance = random.Random(seed)
-    app = sqlite3.connect(path, isolation_level=None, timeout=30)
+    app = sqlite3.connect(path, isolation_level=None, timeout=patience())
     app.execute("pragma synchronous = off")
     steps = 0
     while steps < 300 or not stop.is_set():

@@ -185,22 +185,20 @@ def test_killed_again_and_again_it_loses_nothing_and_repeats_little(
 
 def one_life(path: Path, stop_after: int, last: int) -> list[tuple[str, int]]:
     """Run a child, kill it in the middle, and return all that it handed out whole."""
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", CHILD, str(path)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert child.stdout is not None
-    lines = []
-    for line in child.stdout:
-        lines.append(line)
-        if len(lines) >= stop_after or line.endswith(f" {last}\n"):
-            break
-    child.send_signal(signal.SIGKILL)
-    lines += child.stdout.readlines()
-    child.stdout.close()
-    child.wait()
+    ) as child:
+        assert child.stdout is not None
+        lines = []
+        for line in child.stdout:
+            lines.append(line)
+            if len(lines) >= stop_after or line.endswith(f" {last}\n"):
+                break
+        child.send_signal(signal.SIGKILL)
+        lines += child.stdout.readlines()
     whole = [line.split() for line in lines if line.endswith("\n")]
     return [(position, int(number)) for position, number in whole]
 

@@ -30,8 +30,11 @@ from headrace.changelog.position import ORIGIN
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.testing.source import MemorySource
+from tests.support.patience import patience
+from tests.support.shop import await_seen
 
-LONG = 20.0
+LONG = patience()
+IN_A_PROCESS = pytest.param("process", marks=pytest.mark.process)
 
 
 class Heard:
@@ -75,7 +78,7 @@ def heard() -> Heard:
     return Heard()
 
 
-@pytest.fixture(params=["process", "thread"])
+@pytest.fixture(params=[IN_A_PROCESS, "thread"])
 def running(
     request: pytest.FixtureRequest, path: Path, tmp_path: Path, heard: Heard
 ) -> Iterator[RunningRecorder]:
@@ -95,7 +98,7 @@ def running(
     assert not made.alive
 
 
-only_process = pytest.mark.parametrize("running", ["process"], indirect=True)
+only_process = pytest.mark.parametrize("running", [IN_A_PROCESS], indirect=True)
 
 
 def commits(tmp_path: Path) -> list[int]:
@@ -171,6 +174,7 @@ def test_a_killed_recorder_goes_on_without_loss_or_repetition(
 
 
 @pytest.mark.meets("R31")
+@pytest.mark.process
 def test_a_recorder_ends_with_an_engine_that_was_killed(path: Path, tmp_path: Path) -> None:
     script = (
         "import sys, time\n"
@@ -187,14 +191,12 @@ def test_a_recorder_ends_with_an_engine_that_was_killed(path: Path, tmp_path: Pa
         "    writer='w', term=1, on_report=told)\n"
         "threading.Event().wait()\n"
     )
-    engine = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path / "data")], stdout=subprocess.PIPE
-    )
-    assert engine.stdout is not None
-    recorder = int(engine.stdout.readline())
-    engine.kill()
-    engine.wait()
-    engine.stdout.close()
+    ) as engine:
+        assert engine.stdout is not None
+        recorder = int(engine.stdout.readline())
+        engine.kill()
     assert wait_for_end(recorder)
 
 
@@ -256,6 +258,7 @@ def test_a_database_of_another_place_is_refused_untouched(
     connection.close()
 
 
+@pytest.mark.process
 def test_a_recorder_writes_to_its_log_file_and_nowhere_else(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,6 +280,7 @@ def test_a_recorder_writes_to_its_log_file_and_nowhere_else(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.process
 def test_a_stuck_recorder_is_ended(tmp_path: Path, path: Path) -> None:
     heard = Heard()
     source = sqlite(path)
@@ -295,7 +299,7 @@ def test_a_stuck_recorder_is_ended(tmp_path: Path, path: Path) -> None:
     os.kill(pid, signal.SIGSTOP)
     made.stop(timeout=0.2)
     assert wait_for_end(pid)
-    assert not made.alive
+    assert await_seen(lambda: not made.alive)
 
 
 def test_a_memory_source_is_recorded_on_a_thread(tmp_path: Path) -> None:

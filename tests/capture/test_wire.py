@@ -26,6 +26,7 @@ from headrace.capture.wire import (
     TakeBaseline,
 )
 from headrace.errors import RecorderFailed, TableRefused
+from tests.support.patience import patience
 
 Line = tuple[Channel[Report], Channel[Command | Setup]]
 
@@ -71,7 +72,7 @@ def test_a_closed_end_is_an_end_of_file_at_the_other(line: Line) -> None:
     listener = threading.Thread(target=lambda: got.append(recorder.receive()))
     listener.start()
     engine.close()
-    listener.join(5)
+    listener.join(patience())
     assert got == [None]
     assert not recorder.send(Flushed(1))
 

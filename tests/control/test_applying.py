@@ -71,6 +71,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     made.close()
 
 
+@pytest.mark.process
 def test_a_plan_is_carried_out_while_the_engine_works(shop: Shop) -> None:
     source = f'sources.shop {{ type = sqlite, path = "{shop.path}" }}'
     data = f'data = "{shop.data}"'

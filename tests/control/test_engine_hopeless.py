@@ -1,6 +1,5 @@
 """Waiting ends when it is of no use."""
 
-import time
 from pathlib import Path
 
 import pytest
@@ -23,10 +22,8 @@ def test_nobody_waits_for_a_recorder_that_stopped_for_good(tmp_path: Path) -> No
     source.inject_error(SourceRefused("Somebody must look"), at="open")
     pipeline = Pipeline(source, "orders", memory())
     engine = Engine(pipeline, data=tmp_path, runner=ArrowRunner(), recorder="thread")
-    began = time.monotonic()
     with engine:
-        assert not engine.await_ready(timeout=200)
-        assert time.monotonic() - began < 100
+        assert not engine.await_ready(timeout=None), "waits for ever, if it waits"
         (shop,) = engine.sources()
         assert shop.state == "failed"
         assert shop.error is not None

@@ -43,6 +43,7 @@ def changes_in(shop: Shop) -> list[Position]:
     return found
 
 
+@pytest.mark.process
 def test_an_engine_starts_gets_ready_and_leaves_nothing_behind(shop: Shop) -> None:
     orders = memory()
     steps: list[str] = []
@@ -173,6 +174,7 @@ def test_what_is_acknowledged_is_forgotten_by_the_database(shop: Shop) -> None:
 
 
 @pytest.mark.meets("R9")
+@pytest.mark.process
 def test_a_thousand_updates_of_one_row_are_a_thousand_changes(shop: Shop) -> None:
     target = WatchedTarget(FileTarget(shop.data.parent / "target.db"))
     with shop.engine(shop.pipeline(target), recorder="process") as engine:

@@ -25,6 +25,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 @pytest.mark.meets("R31", "P2")
+@pytest.mark.process
 def test_a_killed_recorder_ends_readiness_until_its_successor_reads(shop: Shop) -> None:
     orders = memory()
     with shop.engine(shop.pipeline(orders), recorder="process") as engine:
@@ -108,6 +109,7 @@ class Careless(ScriptedTarget):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.process
 def test_a_mistake_in_a_target_is_told_and_leaves_nothing_running(shop: Shop) -> None:
     source = shop.source()
     engine = shop.engine(

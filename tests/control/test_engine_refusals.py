@@ -85,6 +85,7 @@ def test_a_locked_database_is_told_as_such(shop: Shop, monkeypatch: pytest.Monke
         assert engine.await_ready(PATIENCE)
 
 
+@pytest.mark.process
 def test_a_read_only_database_is_refused_untouched(shop: Shop, tmp_path: Path) -> None:
     folder = tmp_path / "frozen"
     folder.mkdir()

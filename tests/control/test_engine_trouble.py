@@ -140,6 +140,7 @@ def test_a_full_disk_is_told_and_healed_without_loss(
 
 
 @pytest.mark.meets("P7")
+@pytest.mark.process
 def test_a_disk_that_is_really_full_is_told_and_healed_without_loss(
     shop: Shop, tmp_path: Path
 ) -> None:

@@ -172,6 +172,7 @@ def test_a_truncate_lets_go_of_what_was_held(market: Market) -> None:
 
 
 @pytest.mark.meets("R30", "R23d")
+@pytest.mark.slow
 def test_a_truncate_lets_go_of_it_in_a_table_that_is_built_again() -> None:
     world = Stepping()
     orders = memory()

@@ -14,6 +14,7 @@ from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget
 from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner, Row
+from tests.support.patience import patience
 from tests.support.shop import Market
 
 
@@ -140,12 +141,12 @@ def test_baselines_of_a_log_made_anew_have_numbers_that_nothing_old_has(tmp_path
     # under way, and let go of a row that it held.
     market = Market(tmp_path)
     with market.engine(market.pipeline(memory())) as engine:
-        assert engine.await_ready(30)
-        assert engine.reload("shop", "orders", timeout=30)
+        assert engine.await_ready(patience())
+        assert engine.reload("shop", "orders", timeout=patience())
         [table] = engine.pipelines()[0].tables
         assert table.baseline == 2
     shutil.rmtree(tmp_path / "data" / "log")
     with market.engine(market.pipeline(memory())) as engine:
-        assert engine.await_ready(30)
+        assert engine.await_ready(patience())
         [table] = engine.pipelines()[0].tables
         assert table.baseline == 3

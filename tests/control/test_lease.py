@@ -22,6 +22,7 @@ def test_a_second_engine_is_told_who_holds_the_directory_and_since_when(tmp_path
 
 
 @pytest.mark.meets("R31")
+@pytest.mark.process
 def test_a_killed_engine_leaves_no_lock_behind(tmp_path: Path) -> None:
     held = subprocess.run(
         [

@@ -25,6 +25,7 @@ from headrace.storage.files import Files
 from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget, TargetDisk
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 from tests.support.shop import Market, await_that
 
 NOTHING = hr.log(keep=0, lease=0)
@@ -70,12 +71,13 @@ def pins(running: Engine) -> set[tuple[str, str]]:
 
 
 @pytest.mark.meets("R19", "R27")
+@pytest.mark.slow
 def test_the_log_of_a_volatile_target_is_folded_and_pruned_and_still_rebuilds_it(
     market: Market,
 ) -> None:
     target = memory()
     with engine(market, market.pipeline(target, name="live")) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         assert pins(running) >= {("baseline", "orders"), ("progress", "live/orders")}
         for first in (1, 21, 41):
             before = floor(running)
@@ -89,7 +91,7 @@ def test_the_log_of_a_volatile_target_is_folded_and_pruned_and_still_rebuilds_it
     assert usable.copy == 1
     again = memory()
     with engine(market, market.pipeline(again, name="live")) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         rows = {row["id"]: dict(row) for row in again.all()}
         assert rows == market.truth()
     # It was not copied again for that.
@@ -134,7 +136,7 @@ def test_a_folded_baseline_is_as_old_as_its_copy(
 def test_a_paused_pipeline_holds_the_log_until_it_goes_on(market: Market) -> None:
     disk = TargetDisk()
     with engine(market, scripted(market, disk)) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         running.pause("kept")
         at = running.pipeline_info("kept").position
         fill(market, running, 3)
@@ -153,7 +155,7 @@ def test_a_paused_pipeline_holds_the_log_until_it_goes_on(market: Market) -> Non
 @pytest.mark.meets("R27")
 def test_keep_holds_the_log_for_a_time(market: Market) -> None:
     with engine(market, scripted(market, TargetDisk()), log=hr.log(keep="1h", lease=0)) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         fill(market, running)
         info = running.log_info("shop")
         assert info.pinned_by == "keep 3600s"
@@ -170,7 +172,7 @@ def test_a_full_log_stops_reading_names_the_pin_and_goes_on_when_there_is_room(
     with engine(
         market, scripted(market, TargetDisk()), log=hr.log(keep=0, lease=0, cap=80_000)
     ) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         running.pause("kept")
         number = 0
         while running.source_info("shop").state != "full":
@@ -196,7 +198,7 @@ def test_a_full_log_stops_reading_names_the_pin_and_goes_on_when_there_is_room(
             market.put("orders", more + 1, version=1_000)
         running.resume("kept")
         assert market.recorded(running)
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         assert running.source_info("shop").state == "streaming"
 
 
@@ -207,14 +209,14 @@ def test_a_pipeline_that_was_away_for_longer_than_the_log_reaches_is_loaded_anew
     disk, other = TargetDisk(), TargetDisk()
     both = [("kept", disk), ("other", other)]
     with engine(market, *(scripted(market, kept, name) for name, kept in both)) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
     with engine(market, scripted(market, other, "other")) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         fill(market, running)
         end = market.source.position.commit
         assert await_that(running, lambda: floor(running) >= Position(1, end - 1))
     with engine(market, *(scripted(market, kept, name) for name, kept in both)) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         assert {t.baseline for t in running.pipeline_info("kept").tables} != {1}
     assert {key[0]: row for key, row in ScriptedTarget(disk).rows("orders").items()} == (
         market.truth()
@@ -222,6 +224,7 @@ def test_a_pipeline_that_was_away_for_longer_than_the_log_reaches_is_loaded_anew
 
 
 @pytest.mark.meets("R27")
+@pytest.mark.slow
 def test_a_named_reader_holds_the_log_for_its_lease_and_is_told_when_that_is_over(
     market: Market,
 ) -> None:
@@ -229,7 +232,7 @@ def test_a_named_reader_holds_the_log_for_its_lease_and_is_told_when_that_is_ove
     now = [time.time()]
     reader = NamedReader(files, "shop", "nightly.report", 3600, lambda: now[0])
     with engine(market, scripted(market, TargetDisk())) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         at = running.source_info("shop").end
         reader.hold(at, market.log())
         fill(market, running)
@@ -261,7 +264,7 @@ def test_a_named_reader_holds_the_log_for_its_lease_and_is_told_when_that_is_ove
 @pytest.mark.meets("R27")
 def test_a_part_that_is_read_beside_the_pipelines_is_kept_meanwhile(market: Market) -> None:
     with engine(market, scripted(market, TargetDisk())) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         at = running.source_info("shop").end
         log = running._recordings["shop"].log
         with log.holds.hold("replay of kept", at, [1]):
@@ -284,7 +287,7 @@ def test_what_is_only_recorded_keeps_its_baseline(market: Market) -> None:
         data=market.data, records=[(market.source, ["orders"])], recorder="thread", log=NOTHING
     )
     with running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         fill(market, running, 3)
         assert ("baseline", "orders") in pins(running)
         assert await_that(running, lambda: floor(running) > ORIGIN)

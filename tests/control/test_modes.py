@@ -76,6 +76,7 @@ def test_changes_alone_begin_where_the_pipeline_begins(market: Market) -> None:
         assert {row["id"] for row in orders.all()} == {3, 11, 12}
 
 
+@pytest.mark.process
 def test_changes_alone_wait_for_the_log_to_begin(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     source = shop.source()

@@ -93,6 +93,7 @@ def test_a_table_that_comes_is_copied_and_followed_beside_the_others(market: Mar
 @pytest.mark.meets("R12")
 def test_after_a_restart_it_is_one_of_those_that_match(market: Market) -> None:
     disk = TargetDisk()
+    before: set[int] = set()
     for life in (1, 2):
         target = ScriptedTarget(disk)
         with market.engine(market.pipeline(target, "*", name="all")) as engine:
@@ -104,7 +105,12 @@ def test_after_a_restart_it_is_one_of_those_that_match(market: Market) -> None:
             assert await_seen(lambda: len(disk.tables["items"].rows) == len(market.truth("items")))
             tables = engine.pipeline_info("all").tables
             assert {table.table for table in tables} == {"orders", "audit_log", "items"}
-            assert {table.baseline for table in tables} == {1, 2, 3}
+            # A copy may take several attempts, each with a number of its own.
+            numbers = {table.baseline for table in tables}
+            assert len(numbers) == 3
+            assert 0 not in numbers
+            assert life == 1 or numbers == before, "copied again"
+            before = numbers
     assert disk.duplicates() == []
     assert target.calls["load"] == 0
 
@@ -208,6 +214,7 @@ def test_sqlite_tables_that_cannot_be_captured_are_left_out_and_named(shop: Shop
         assert engine.pipeline_info("all").tables[0].baseline == 1
 
 
+@pytest.mark.process
 def test_a_recorder_in_a_process_of_its_own_tells_what_it_found(shop: Shop) -> None:
     shop.app.execute("create table keyless (a, b)")
     shop.app.execute("create table items (id integer primary key, price decimal(10, 2))")

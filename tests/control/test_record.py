@@ -27,16 +27,17 @@ import sys
 import headrace as hr
 
 engine = hr.record(hr.sqlite(sys.argv[1]), "orders", data=sys.argv[2])
-assert engine.await_ready(60)
+assert engine.await_ready(float(sys.argv[3]))
 engine.stop()
 print(sorted({"pyspark", "py4j"} & set(sys.modules)))
 """
 
 
+@pytest.mark.process
 def test_what_is_only_recorded_needs_no_spark(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(shop.path), str(shop.data)],
+        [sys.executable, "-c", PROGRAM, str(shop.path), str(shop.data), str(PATIENCE)],
         capture_output=True,
         text=True,
         check=False,
@@ -50,6 +51,7 @@ def test_what_is_only_recorded_needs_no_spark(tmp_path: Path) -> None:
 
 
 @pytest.mark.meets("R8")
+@pytest.mark.process
 def test_a_baseline_and_changes_are_recorded_and_the_source_may_forget(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     engine = hr.record(shop.source(), ["orders"], data=shop.data)

@@ -21,6 +21,7 @@ from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileTarget
 from tests.support.shop import PATIENCE, Market, await_seen, await_that, file_rows_at
+from tests.support.tiers import NIGHTLY
 
 
 @pytest.fixture
@@ -120,7 +121,9 @@ def test_a_reload_without_a_time_is_only_asked_for(market: Market) -> None:
 
 
 @pytest.mark.meets("R12")
-def test_fifty_reloads_under_load_show_no_reader_an_empty_or_mixed_table(market: Market) -> None:
+@pytest.mark.slow
+def test_reloads_under_load_show_no_reader_an_empty_or_mixed_table(market: Market) -> None:
+    reloads, enough = (50, 50) if NIGHTLY else (10, 10)
     orders = memory()
     source = market.source
     stop = threading.Event()
@@ -157,15 +160,17 @@ def test_fifty_reloads_under_load_show_no_reader_an_empty_or_mixed_table(market:
         for thread in threads:
             thread.start()
         try:
-            for _ in range(50):
+            done = 0
+            while not wrong and (done < reloads or min(looked) <= enough):
                 assert engine.reload("shop", "orders", timeout=PATIENCE)
+                done += 1
         finally:
             stop.set()
             for thread in threads:
                 thread.join(PATIENCE)
         assert wrong == []
-        assert min(looked) > 50
-        assert baseline_of(engine) >= 51
+        assert min(looked) > enough
+        assert baseline_of(engine) > reloads
         assert await_that(
             engine, lambda: {row["id"]: dict(row) for row in orders.all()} == market.truth()
         )
@@ -199,7 +204,11 @@ def test_drift_in_a_durable_target_is_gone_after_a_reload(market: Market, tmp_pa
         assert engine.reload("shop", "orders", timeout=PATIENCE)
         market.put("orders", 12)
         assert await_seen(lambda: len(file_rows_at(path)[0]) == 12)
-        assert engine.pipeline_info("orders").position == engine.source_info("shop").end
+        # A row is there before anybody is told how far its pipeline has come.
+        assert await_that(
+            engine,
+            lambda: engine.pipeline_info("orders").position == engine.source_info("shop").end,
+        )
     rows, effects = file_rows_at(path)
     assert rows == market.truth()
     assert len(set(effects)) == len(effects)

@@ -34,7 +34,7 @@ def capture_of(shop: Shop) -> str:
 
 
 @pytest.mark.meets("R1")
-@pytest.mark.parametrize("recorder", ["thread", "process"])
+@pytest.mark.parametrize("recorder", ["thread", pytest.param("process", marks=pytest.mark.process)])
 def test_a_reset_begins_a_new_epoch_and_brings_every_row_again(shop: Shop, recorder: str) -> None:
     orders = memory()
     with shop.engine(shop.pipeline(orders), recorder=recorder) as engine:  # type: ignore[arg-type]
@@ -124,6 +124,7 @@ def test_a_reset_that_fails_is_told_and_can_be_asked_for_again(shop: Shop) -> No
 
 
 @pytest.mark.meets("R31", "P2")
+@pytest.mark.process
 def test_a_recorder_killed_before_it_has_heard_does_it_in_its_next_life(shop: Shop) -> None:
     orders = memory()
     with shop.engine(shop.pipeline(orders), recorder="process") as engine:

@@ -139,6 +139,7 @@ def test_lines_of_many_threads_stay_whole(folder: Path) -> None:
     assert len(lines(folder)) == 200
 
 
+@pytest.mark.process
 def test_a_command_keeps_libraries_off_the_terminal(tmp_path: Path) -> None:
     program = f"""
 import logging, threading, warnings
@@ -166,6 +167,7 @@ t = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()
         assert said in text
 
 
+@pytest.mark.process
 def test_a_library_that_only_imports_us_keeps_its_logging() -> None:
     program = """
 import logging, warnings

@@ -42,10 +42,12 @@ def test_names_are_unique_and_harmless_here() -> None:
     ("armed", "passed"),
     [("entry_linked", "entry_synced"), ("entry_linked:2", "entry_synced entry_linked")],
 )
+@pytest.mark.process
 def test_an_armed_point_kills_at_the_time_it_was_armed_for(armed: str, passed: str) -> None:
     code, out = run(armed, "entry_synced", "entry_linked", "entry_linked")
     assert (code, out) == (-signal.SIGKILL, passed)
 
 
+@pytest.mark.process
 def test_nothing_armed_nothing_killed() -> None:
     assert run("", *POINTS) == (0, " ".join(POINTS))

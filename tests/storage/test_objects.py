@@ -12,6 +12,7 @@ from headrace.storage.bucket import Refused, Unanswered
 from headrace.storage.disk import Buffer
 from headrace.storage.objects import AT_ONCE, RESTS, Objects
 from headrace.storage.simulated_bucket import SimulatedBucket
+from tests.support.patience import patience
 
 
 class Scripted(SimulatedBucket):
@@ -124,7 +125,7 @@ def test_many_are_removed_at_once() -> None:
     class Slow(SimulatedBucket):
         def remove(self, key: str) -> None:
             # Broken, and the test with it, where one waits for the one before.
-            together.wait(30)
+            together.wait(patience())
             super().remove(key)
 
     bucket = Slow()
@@ -136,6 +137,7 @@ def test_many_are_removed_at_once() -> None:
     assert bucket.objects == {}
 
 
+@pytest.mark.slow
 def test_a_storage_that_does_not_answer_is_not_asked_for_each_of_many() -> None:
     class Away(SimulatedBucket):
         def remove(self, key: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from headrace.capture.sqlite import watch
 from headrace.capture.sqlite.setup import LOG, READERS
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.changelog.log import LogReader
@@ -23,8 +24,13 @@ from headrace.storage.files import Files
 from headrace.targets.target import Target
 from headrace.testing.source import MemorySource
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 
-PATIENCE = 30.0
+if watch.inotify is not None:
+    # At its first use it starts `ldconfig`: not within a test that is to start no process.
+    watch.inotify.INotify().close()
+
+PATIENCE = patience()
 """Seconds until a test gives up: far more than anything takes on a machine that is not stuck."""
 
 

@@ -211,6 +211,7 @@ def test_a_reload_is_heard_as_the_difference() -> None:
     assert {change.position for change in found} == {Position(1, 5)}
 
 
+@pytest.mark.slow
 def test_a_reader_too_far_behind_is_told_and_the_others_go_on() -> None:
     target = opened()
     slow, quick = target.changes(), target.changes()
@@ -226,6 +227,7 @@ def test_a_reader_too_far_behind_is_told_and_the_others_go_on() -> None:
     assert next(quick).op == "update"
 
 
+@pytest.mark.slow
 def test_one_batch_may_be_larger_than_what_may_wait() -> None:
     target = opened()
     reader = target.changes()

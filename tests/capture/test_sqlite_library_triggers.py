@@ -1,19 +1,15 @@
-"""What comes back, is renamed, is taken out or is locked while the library captures it."""
+"""What comes back, is renamed or is taken out while the library captures it."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
-import threading
-import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from headrace.capture.sqlite import Batch, Capture, External, Record, setup
-from headrace.capture.sqlite import running as module
-from headrace.capture.sqlite.fetching import Reading, fetch
+from headrace.capture.sqlite import Batch, Capture, Record, setup
 from headrace.capture.sqlite.findings import findings
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.errors import SchemaChanged, SourceRefused, SourceUnreachable, TableRefused
@@ -322,162 +318,3 @@ def test_what_is_taken_out_while_its_rows_are_copied_stays_out(
     run.join()
     assert isinstance(run.error, SourceRefused)
     assert triggers(app) == captured("u")
-
-
-# -- batches -------------------------------------------------------------------------------
-
-
-def test_two_copies_share_no_batch_id(path: Path, app: sqlite3.Connection) -> None:
-    app.executemany("insert into t values (?, 0)", [(number,) for number in range(10)])
-    Capture(path, ["t"], print).setup()
-    seen = []
-    for size in (3, 4, 4):
-        heard = Heard()
-        Capture(path, ["t"], heard, batch_size=size).bootstrap()
-        ids = [batch.id for batch in heard.batches]
-        assert None not in ids
-        assert len(set(ids)) == len(ids)
-        seen += ids
-    assert len(set(seen)) == len(seen)
-
-
-def test_rows_of_a_table_without_triggers_have_neither_id_nor_position(
-    path: Path, app: sqlite3.Connection
-) -> None:
-    Capture(path, ["t"], print).setup()
-    app.execute("insert into u values (1, 0)")
-    heard = Heard()
-    Capture(path, ["u"], heard).bootstrap()
-    assert {batch.id for batch in heard.batches} == {None}
-    assert {record.position for record in heard.records} == {None}
-
-
-def test_large_rows_are_fetched_by_their_size(path: Path, app: sqlite3.Connection) -> None:
-    app.executemany("insert into t values (?, zeroblob(1000))", [(at,) for at in range(300)])
-
-    def fetched(least: int, seconds: float) -> tuple[int, bool]:
-        limits = Reading(1000, least, time.monotonic() + seconds)
-        rows, done = fetch(app, "select * from t order by id limit 1000", (), limits)
-        assert [row[0] for row in rows] == list(range(len(rows)))
-        return len(rows), done
-
-    assert fetched(4 * 1008, 60) == (4, False)
-    assert fetched(1, 60) == (1, False)
-    assert fetched(1 << 30, 60) == (300, True)
-    assert fetched(1 << 30, -60) == (256, False)  # one that is late from the first row on
-
-
-# -- locks and handlers --------------------------------------------------------------------
-
-
-@pytest.mark.meets("R42")
-def test_a_lock_that_is_held_for_long_ends_no_copy(
-    path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "COPY_BUSY_SECONDS", 0.001)
-    tried = threading.Semaphore(0)
-    pause = module.Run._locked
-
-    def counted(run: module.Run) -> None:
-        tried.release()
-        pause(run)
-
-    monkeypatch.setattr(module.Run, "_locked", counted)
-    app.executemany("insert into t values (?, 0)", [(number,) for number in range(10)])
-    Capture(path, ["t"], print).setup()
-    app.execute("delete from __headrace_meta where name = 'file'")  # so that the start writes, too
-    app.execute("begin immediate")
-    heard = Heard()
-    locked, released = threading.Event(), threading.Event()
-
-    def locks(batch: Batch) -> None:
-        heard(batch)
-        if len(heard.batches) == 1:
-            locked.set()
-            assert released.wait(30)
-
-    run = Running(Capture(path, ["t"], locks), "bootstrap_and_cdc", heard)
-    assert tried.acquire(timeout=30) and tried.acquire(timeout=30)
-    app.execute("commit")
-    assert locked.wait(30)
-    while tried.acquire(blocking=False):
-        pass
-    app.execute("begin immediate")
-    app.execute("update t set v = 1 where id = 3")
-    released.set()
-    assert tried.acquire(timeout=30) and tried.acquire(timeout=30)
-    app.execute("commit")
-    records = heard.count(12)
-    assert ops(records[-1:]) == [("t", "UPDATE", 3)]
-    run.capture.close()
-    run.join()
-    assert run.error is None
-
-
-@pytest.mark.meets("R42")
-@pytest.mark.parametrize("method", ["bootstrap", "bootstrap_and_cdc"])
-def test_a_capture_that_waits_for_a_lock_can_be_closed(
-    path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    monkeypatch.setattr("headrace.capture.sqlite.table_copy.CHUNK_ROWS", 2)
-    app.execute("pragma journal_mode = delete")
-    app.executemany("insert into t values (?, 0)", [(number,) for number in range(10)])
-    Capture(path, ["t"], print).setup()
-    waits = threading.Event()
-    pause = module.Run._locked
-
-    def noted(run: module.Run) -> None:
-        waits.set()
-        pause(run)
-
-    monkeypatch.setattr(module.Run, "_locked", noted)
-    blocker = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=30)
-    run = Running(
-        Capture(
-            path,
-            ["t"],
-            lambda batch: blocker.in_transaction or blocker.execute("begin exclusive"),
-            batch_size=2,
-        ),
-        method,
-    )
-    assert waits.wait(30)
-    assert run.capture.close()
-    run.join()
-    assert run.error is None
-    blocker.close()
-
-
-def test_an_external_wake_is_for_everybody_who_has_it(path: Path, app: sqlite3.Connection) -> None:
-    for reader in ("one", "two"):
-        Capture(path, ["t"], print, reader=reader).setup()
-    wake = External()
-    with running(path, ["t"], reader="one", wake=wake) as one:
-        with running(path, ["t"], reader="two", wake=wake) as two:
-            for number in range(5):
-                app.execute("insert into t values (?, 0)", (number,))
-                wake.notify()
-                one.count(number + 1)
-                two.count(number + 1)
-        app.execute("insert into t values (9, 0)")
-        wake.notify()
-        one.count(6)
-
-
-@pytest.mark.parametrize("method", ["bootstrap", "bootstrap_and_cdc"])
-@pytest.mark.parametrize("error", [SchemaChanged, SourceUnreachable, sqlite3.OperationalError])
-def test_whatever_a_handler_raises_ends_the_run(
-    path: Path, app: sqlite3.Connection, method: str, error: type[Exception]
-) -> None:
-    Capture(path, ["t"], print).setup()
-    raised = error("the handler's own")
-    calls = []
-
-    def fails(batch: Batch) -> None:
-        calls.append(batch)
-        raise raised
-
-    with pytest.raises(error) as caught:
-        getattr(Capture(path, ["t"], fails), method)()
-    assert caught.value is raised
-    assert len(calls) == 1

@@ -28,6 +28,7 @@ from headrace.testing.target import ScriptedTarget, TargetDisk
 from tests.control.stepping import Stepping
 from tests.control.test_frames import FrameRunner, Taking
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 from tests.support.shop import Market, await_that
 
 NOTHING = LogOptions(keep=0)
@@ -315,12 +316,12 @@ def test_a_pipeline_that_does_not_run_is_let_go_of_by_a_change(
         market.source, "orders", ScriptedTarget(TargetDisk()), name="away", mode="changes"
     )
     with engine(market, away, other()) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         market.put("orders", 1, version=1)
         assert market.recorded(running)
         assert await_that(running, lambda: running.pipeline_info("away").position > Position(1, 0))
     with engine(market, other()) as running:
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
         assert ("progress", "away") in {
             (pin.kind, pin.whose) for pin in running.log_info("shop").pins
         }
@@ -330,7 +331,7 @@ def test_a_pipeline_that_does_not_run_is_let_go_of_by_a_change(
         assert not any(pin.whose == "away" for pin in running.log_info("shop").pins)
         with pytest.raises(NotRunning):
             running.change(drop=["away"])
-        assert running.await_ready(30)
+        assert running.await_ready(patience())
 
 
 # --- what the recorder is told -------------------------------------------------------------------

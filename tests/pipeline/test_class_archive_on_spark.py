@@ -1,0 +1,92 @@
+"""The archive of Spark's classes under a JVM: used, refused, hurt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.pipeline import jvm
+from headrace.pipeline.class_archive import place
+from headrace.pipeline.java import find_java
+from headrace.pipeline.session import Spark
+from tests.support.patience import patience
+
+ROOT = Path(__file__).parents[2]
+STARTS = """
+import sys
+from pathlib import Path
+from headrace.pipeline import class_archive, jvm
+from headrace.pipeline.session import start_session
+class_archive.FOLDER = Path(sys.argv[1])
+spark = start_session(sys.argv[2])
+assert spark.small.range(5).toArrow().num_rows == 5
+mapped = Path("/proc", str(jvm.running.machine.process.pid), "maps").read_text()
+assert (sys.argv[1] in mapped) is (sys.argv[3] == "used"), mapped
+spark.stop()
+"""
+
+
+def made() -> Path:
+    """The archive that sessions of this installation use."""
+    archive = place(find_java(os.environ), jvm.spark_home())
+    if not archive.exists():
+        pytest.skip("no archive was made: python -m headrace.pipeline.class_archive")
+    return archive
+
+
+def test_the_jvm_of_a_session_maps_the_archive(spark: Spark) -> None:
+    archive = made()
+    assert jvm.running is not None
+    pid = jvm.running.machine.process.pid
+    assert str(archive) in Path("/proc", str(pid), "maps").read_text()
+
+
+def test_workers_import_the_pyspark_that_is_installed(spark: Spark) -> None:
+    from pyspark.sql.functions import udf
+
+    @udf("string")
+    def where(_: int) -> str:
+        import pyspark
+
+        return pyspark.__file__
+
+    (row,) = spark.small.range(1).select(where("id")).collect()
+    assert row[0] == str(jvm.spark_home() / "__init__.py")
+
+
+@pytest.mark.spark
+@pytest.mark.process
+@pytest.mark.ci
+@pytest.mark.parametrize("state", ["used", "of another", "hurt"])
+def test_spark_starts_with_any_archive_and_says_nothing(tmp_path: Path, state: str) -> None:
+    original = made()
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    archive = archives / original.name
+    if state == "of another":
+        archive.write_bytes(os.urandom(2_000_000))
+    else:
+        shutil.copyfile(original, archive)
+    archive.chmod(0o644)
+    if state == "hurt":
+        with archive.open("r+b") as file:
+            file.seek(archive.stat().st_size // 4)
+            file.write(b"x" * (archive.stat().st_size // 2))
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS, str(archives), str(tmp_path / "data"), state],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=patience(200),
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
+    assert (tmp_path / "data" / "logs" / "spark.out").read_bytes() == b""
+    # The one that a JVM dies of is removed, so that it is met once.
+    assert archive.exists() is (state != "hurt")

@@ -14,10 +14,8 @@ from tests.mutate.ledger import Ledger
 from tests.mutate.mutation import SIMULATION, Mutation, TextMissing
 from tests.mutate.mutations import MUTATIONS
 from tests.mutate.trying import IN_CI, IN_TEST, ROOT, SOURCE
+from tests.simulation.test_simulation import SEEDS
 from tests.support.patience import patience
-
-SEEDS_IN_TEST = 250
-"""So many seeds of the simulation, from 0 on, `make test` plays."""
 
 
 def test_every_mutation_still_finds_its_text_and_leaves_modules_that_compile() -> None:
@@ -45,7 +43,7 @@ def test_mutations_have_names_of_their_own() -> None:
 
 def test_seeds_that_are_to_find_a_mutation_are_played_by_make_test() -> None:
     sought = (each for each in MUTATIONS if each.test == SIMULATION and not each.reason)
-    assert {each.name: each.seeds for each in sought if each.seeds > SEEDS_IN_TEST} == {}
+    assert {each.name: each.seeds for each in sought if each.seeds > SEEDS} == {}
 
 
 def test_every_mutation_names_one_test() -> None:

@@ -212,7 +212,9 @@ def test_a_second_query_under_a_name_is_refused_and_the_first_goes_on(
     assert first.newest == [(2, "insert")]
     query.stop()
     # Its process may still be about to end.
-    other = second.start(follow(session, log, reader="me", wait="30s"), availableNow=True)
+    other = second.start(
+        follow(session, log, reader="me", wait=f"{PATIENCE:.0f}s"), availableNow=True
+    )
     assert other.awaitTermination(int(PATIENCE) * 4)
     assert second.newest == [(1, "insert"), (2, "insert")]
 

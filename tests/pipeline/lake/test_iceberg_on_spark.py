@@ -7,7 +7,7 @@ import pytest
 from tests.pipeline.lake.jars import need_format
 from tests.pipeline.lake.stories import stories_of, told_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

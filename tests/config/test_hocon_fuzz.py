@@ -6,12 +6,13 @@ import json
 import random
 import re
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.config.hocon import parse
 from headrace.config.tree import Node
 from headrace.errors import ConfigText
+from tests.support.tiers import examples, share
 
 PLAIN_TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
 SCALARS = (
@@ -32,7 +33,7 @@ OBJECTS = st.dictionaries(
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(OBJECTS, st.booleans(), st.sampled_from([None, 0, 2]))
 def test_what_json_wrote_is_read_as_it_was(
     value: dict[str, object], ascii_only: bool, indent: int | None
@@ -83,7 +84,7 @@ class Values:
 def test_ten_thousand_values_of_json_are_read_as_they_were() -> None:
     seen = 0
     seed = 0
-    while seen < 20_000:
+    while seen < share(20_000):
         values = Values(seed)
         made = values.section(4, 40)
         layout = {"indent": seed % 3 or None, "ensure_ascii": seed % 2 == 0}
@@ -114,7 +115,7 @@ def read(name: str, beside: str) -> tuple[str, str] | None:
     return (name, f'other.z = 1, include "{beside}"') if name == "other.conf" else None
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.lists(st.sampled_from(TOKENS), max_size=60).map("".join))
 @example("a = ${a.b}\na.b = ${a}")
 @example("a = ${b} {x = ${a}}\nb = ${a} {y = ${b}}")
@@ -123,13 +124,13 @@ def test_tokens_in_any_order_do_not_crash_the_reader(text: str) -> None:
     answered(text)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.text(max_size=200))
 def test_any_text_does_not_crash_the_reader(text: str) -> None:
     answered(text)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.sampled_from(SAMPLES), st.data())
 def test_a_text_with_something_changed_does_not_crash_the_reader(
     text: str, data: st.DataObject
@@ -142,7 +143,7 @@ def test_a_text_with_something_changed_does_not_crash_the_reader(
 
 
 def test_texts_of_many_tokens_do_not_crash_the_reader() -> None:
-    for seed in range(300):
+    for seed in range(share(300)):
         chance = random.Random(seed)
         answered("".join(chance.choices(TOKENS, k=chance.randrange(400))))
 

@@ -20,8 +20,9 @@ from headrace.errors import ConfigText
 from tests.config.oracle import Broken, Refused, Theirs, jar, original
 from tests.config.test_hocon import SAME
 from tests.config.test_hocon_errors import UNRESOLVED, WRONG
+from tests.support.tiers import share
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.ci]
 
 _Each = TypeVar("_Each")
 
@@ -90,13 +91,14 @@ def test_where_they_differ_it_is_known(theirs: Theirs, text: str) -> None:
 
 def test_made_texts_mean_the_same(theirs: Theirs) -> None:
     agreed = 0
-    for seed in range(1_500):
+    count = share(1_500)
+    for seed in range(count):
         text = Writer(random.Random(seed)).text()
         here = ours(text)
         with contextlib.suppress(Broken):
             assert answer_of(theirs, text) == here, f"seed {seed}:\n{text}"
         agreed += here != REFUSED
-    assert agreed > 500, "most of them must mean something"
+    assert agreed > count // 3, "most of them must mean something"
 
 
 class Writer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config.masking import (
@@ -16,6 +16,7 @@ from headrace.config.masking import (
 from headrace.config.nearest import nearest
 from headrace.config.secrets import Secret, read_secret
 from headrace.errors import NoSecret
+from tests.support.tiers import examples
 
 SHOWN = [
     ("postgresql://me:hunter2@db:5432/shop", "postgresql://me:***@db:5432/shop"),
@@ -61,7 +62,7 @@ def test_a_connection_without_a_password_is_in_order(connection: str) -> None:
 @given(
     st.text("abcXYZ059:/@?&=%'\\ #", min_size=6, max_size=20).filter(lambda t: "hunter2" not in t)
 )
-@settings(max_examples=200)
+@examples(200)
 def test_no_password_of_an_address_is_ever_shown(noise: str) -> None:
     assert "hunter2" not in masked_connection(f"postgresql://me:hunter2{noise}@db/shop")
     assert "hunter2" not in masked_connection(f"host=db password='hunter2{noise}")

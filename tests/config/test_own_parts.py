@@ -25,6 +25,7 @@ from headrace.config.tree import Place
 from headrace.control.configured import Configured, configured
 from headrace.errors import BadPart, InvalidConfiguration, SourceRefused, SourceUnreachable
 from headrace.pipeline.steps import where
+from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_target"
@@ -215,11 +216,12 @@ from pathlib import Path
 from headrace.config.loading import load
 from headrace.control.configured import configured
 from tests.support.arrow_runner import ArrowRunner
-from tests.support.shop import PATIENCE, await_that
+from tests.support.patience import patience
+from tests.support.shop import await_that
 
 found = configured(load(Path("headrace.conf"), environment={}))
 with found.engine(runner=ArrowRunner()) as engine:
-    assert engine.await_ready(PATIENCE), engine.pipelines()
+    assert engine.await_ready(patience()), engine.pipelines()
     shop = sqlite3.connect("shop.db")
     with shop:
         shop.execute("update orders set status = 'paid' where id = 1")
@@ -230,6 +232,7 @@ with found.engine(runner=ArrowRunner()) as engine:
 """
 
 
+@pytest.mark.process
 def test_the_example_is_installed_and_run(tmp_path: Path) -> None:
     site, work = tmp_path / "site", tmp_path / "work"
     install(EXAMPLE, site)
@@ -251,7 +254,7 @@ def test_the_example_is_installed_and_run(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=patience(120),
         )
         assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (work / "paid.jsonl").read_text().splitlines()]

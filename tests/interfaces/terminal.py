@@ -28,6 +28,7 @@ class Terminal:
         columns: int,
         lines: int = 24,
         no_color: str = "",
+        program: str = sys.executable,
     ) -> None:
         self.screen = pyte.HistoryScreen(columns, lines, history=2_000)
         self._stream = pyte.ByteStream(self.screen)
@@ -36,7 +37,7 @@ class Terminal:
         """The terminal's settings after the child's end."""
 
         self.child = pexpect.spawn(
-            sys.executable,
+            program,
             arguments,
             dimensions=(lines, columns),
             cwd=str(cwd),

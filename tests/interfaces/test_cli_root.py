@@ -25,6 +25,7 @@ from headrace.errors import (
 )
 from headrace.interfaces.cli import main, show
 from headrace.interfaces.control.connect import error_fields, error_from, error_object
+from tests.support.patience import patience
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -47,7 +48,7 @@ def headrace(
         text=True,
         check=False,
         cwd=cwd,
-        timeout=60,
+        timeout=patience(),
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **(env or {})},
     )
 
@@ -207,6 +208,7 @@ def test_wrong_usage_in_json_is_an_object(capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "cli.usage"
 
 
+@pytest.mark.process
 def test_colours_go_to_terminals_alone_and_not_under_no_color(tmp_path: Path) -> None:
     def shown(**extra: str) -> str:
         env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm", **extra}
@@ -228,15 +230,20 @@ def test_colours_go_to_terminals_alone_and_not_under_no_color(tmp_path: Path) ->
 @pytest.mark.meets("P7")
 @pytest.mark.parametrize("name", ["a[1]", "what?", "{x}", "star*"])
 def test_a_data_directory_spark_cannot_read_is_refused_and_not_made(
-    name: str, tmp_path: Path
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = headrace("demo", "--data", name, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "control.bad_data_directory" in done.stderr
-    assert done.stdout == ""
+    monkeypatch.chdir(tmp_path)
+    assert main.exit_code(["demo", "--data", name]) == 2
+    out, err = capsys.readouterr()
+    assert "control.bad_data_directory" in err
+    assert out == ""
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_a_reader_that_goes_away_is_no_error_to_talk_about(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
@@ -253,6 +260,7 @@ def test_a_reader_that_goes_away_is_no_error_to_talk_about(tmp_path: Path) -> No
     assert done.stderr == ""
 
 
+@pytest.mark.process
 def test_version_names_everything_without_loading_it(tmp_path: Path) -> None:
     done = headrace("version", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -39,6 +39,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.file_target import FileTarget
+from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
 
 ROOT = Path(__file__).parent.parent.parent
@@ -55,7 +56,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 def engine(shop: Shop) -> Iterator[Engine]:
     target = memory(indexes={"by_customer": ["customer_id"]}, lookup=["id"])
     with shop.engine(shop.pipeline(target, "orders")) as engine:
-        assert engine.await_ready(30)
+        assert engine.await_ready(patience())
         yield engine
 
 
@@ -320,7 +321,7 @@ def test_whoever_stops_watching_is_forgotten(engine: Engine, control: Control) -
 def test_a_watch_ends_with_the_engine(shop: Shop) -> None:
     engine = shop.engine(shop.pipeline(memory(), "orders"))
     engine.start()
-    assert engine.await_ready(30)
+    assert engine.await_ready(patience())
     serving = serve(engine, shop.data)
     seen: list[dict[str, Any]] = []
     began = threading.Event()
@@ -332,9 +333,9 @@ def test_a_watch_ends_with_the_engine(shop: Shop) -> None:
 
     watching = threading.Thread(target=watch)
     watching.start()
-    assert began.wait(30)
+    assert began.wait(patience())
     engine.stop()
-    watching.join(30)
+    watching.join(patience())
     assert not watching.is_alive()
     serving.close()
     serving.close()
@@ -375,7 +376,7 @@ def test_a_pause_is_seen_and_is_not_ready(control: Control, engine: Engine, shop
     assert control.call("Status")["ready"] is False
     assert control.call("Query", pipeline="orders", key=[1])["state"] == "paused"
     control.call("Resume", source="shop")
-    assert engine.await_ready(30)
+    assert engine.await_ready(patience())
     assert control.call("Status")["pipelines"][0]["state"] == "streaming"
     with pytest.raises(UnknownPipeline, match="There is no source other"):
         control.call("Pause", source="other")
@@ -386,7 +387,7 @@ def test_a_failed_pipeline_is_told_with_its_error(shop: Shop) -> None:
     pipeline = Pipeline(shop.source(), "orders", memory(), name="orders", on_error="stop")
     engine = Engine(pipeline, data=shop.data, runner=runner, recorder="thread")
     with engine, serve(engine, shop.data):
-        assert engine.await_ready(30)
+        assert engine.await_ready(patience())
         control = Control.connect(shop.data)
         shop.insert(range(11, 12))
         assert await_seen(lambda: control.call("Status")["pipelines"][0]["state"] == "failed")
@@ -398,7 +399,7 @@ def test_a_failed_pipeline_is_told_with_its_error(shop: Shop) -> None:
 def test_a_source_that_is_gone_is_not_green(shop: Shop) -> None:
     target = memory()
     with shop.engine(shop.pipeline(target, "orders")) as engine, serve(engine, shop.data):
-        assert engine.await_ready(30)
+        assert engine.await_ready(patience())
         control = Control.connect(shop.data)
         recording = engine._recordings["shop"]
         recording._state = "reconnecting"
@@ -412,7 +413,7 @@ def test_a_source_that_is_gone_is_not_green(shop: Shop) -> None:
 
 def test_a_reload_is_asked_for_and_waited_for(control: Control, engine: Engine) -> None:
     before = engine.pipelines()[0].tables[0].baseline
-    answer = control.call("Reload", pipeline="orders", wait_seconds=30.0)
+    answer = control.call("Reload", pipeline="orders", wait_seconds=patience())
     assert answer["tables"] == [{"table": "orders", "done": True}]
     assert engine.pipelines()[0].tables[0].baseline > before
     with pytest.raises(UnknownPipeline, match="has no table"):

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -31,6 +31,7 @@ from headrace.storage.files import Files
 from tests.changelog.test_value_table import FITTING, same
 from tests.pipeline.letter_making import at, deleted, inserted, letter, moved, order
 from tests.pipeline.making import insert, table, update
+from tests.support.tiers import examples
 
 ROOT = Path(__file__).parent.parent.parent
 CUSTOMERS = table(("id", "int64"), ("name", "text"), name="customers")
@@ -331,7 +332,7 @@ def from_object(value: Any) -> object:
 
 
 @pytest.mark.parametrize("kind", sorted(FITTING))
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_every_value_can_be_made_again_from_its_json(kind: str, data: st.DataObject) -> None:
     value = data.draw(FITTING[kind])
@@ -410,6 +411,7 @@ def plain() -> Iterator[dict[str, str]]:
     }
 
 
+@pytest.mark.process
 def test_letters_are_read_without_spark(data: Path, plain: dict[str, str]) -> None:
     program = (
         "import sys; from headrace.interfaces.cli.main import exit_code\n"
@@ -420,6 +422,7 @@ def test_letters_are_read_without_spark(data: Path, plain: dict[str, str]) -> No
     subprocess.run([sys.executable, "-c", program], check=True, env=plain, capture_output=True)
 
 
+@pytest.mark.process
 def test_no_colour_is_shown_where_none_is_wanted(data: Path, plain: dict[str, str]) -> None:
     def out(**more: str) -> str:
         return subprocess.run(

@@ -21,11 +21,22 @@ from headrace.errors import BadDataDirectory, Locked, SourceRefused, StorageErro
 from headrace.interfaces.cli.demo import goods
 from headrace.interfaces.cli.demo.next_steps import next_steps
 from headrace.interfaces.cli.demo.postgres_shop import PostgresShop, find_programs
+from headrace.interfaces.cli.demo.snapshot import Snapshot
 from headrace.interfaces.cli.demo.writer import Writer
-from tests.interfaces.test_demo_session import PATHS, Case, Recorded, fake_demo
+from tests.interfaces.test_demo_session import (
+    LONG,
+    PATHS,
+    Case,
+    Recorded,
+    fake_demo,
+    spoilt_soon,
+)
 from tests.postgres.servers import wait_until
+from tests.support.patience import patience
 
-pytestmark = pytest.mark.timeout(120)
+__all__ = ["spoilt_soon"]
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(2 * patience(120))]
 
 
 @pytest.fixture(autouse=True)
@@ -106,14 +117,19 @@ def test_the_writer_changes_the_shop_until_it_is_stopped(shop: PostgresShop) -> 
     assert written.changes >= written.transactions > 0
 
 
+@pytest.mark.usefixtures("spoilt_soon")
 def test_a_run_ends_right_and_goes_on_and_leaves_no_server(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def end(snapshot: Snapshot) -> None:
+        if snapshot.phase == "running" and snapshot.letters:
+            case.ending.event.set()
+
     monkeypatch.chdir(open_folder)
     folder = open_folder / "run"
     folder.mkdir(mode=0o700)
     for again in (False, True):
-        case = Case(PostgresShop(folder, find_programs()), 1.0, Recorded())
+        case = Case(PostgresShop(folder, find_programs()), LONG, Recorded(end))
         summary = case.run()
         assert summary.right
         assert [step.name for step in case.view.steps][:2] == ["server", "shop"]
@@ -172,9 +188,9 @@ def test_after_a_kill_the_server_ends_and_the_next_demo_goes_on(open_folder: Pat
 def test_ctrl_c_while_the_database_is_made_is_no_error(open_folder: Path) -> None:
     arguments = ("--source", "postgres", "--plain", "--data", "early")
     child = fake_demo("--for", "10m", *arguments, cwd=open_folder)
-    wait_until((open_folder / "early" / "postgres" / "data").exists, 60)
+    wait_until((open_folder / "early" / "postgres" / "data").exists, patience())
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=patience())
     assert child.returncode in (130, 0), (out, err)
     assert "Traceback" not in out + err
     assert "capture." not in err

@@ -424,7 +424,8 @@ def test_json_is_nothing_but_json_lines(
     tmp_path: Path, inside: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with inside("demo", "--for", "10m", "--json", "--data", "d") as demo:
+    options = ["--json", "--data", "d", "--explain", "--spark-ui"]
+    with inside("demo", "--for", "10m", *options) as demo:
         demo.said('"snapshot"')
         code, out, err = demo.ended()
     assert (code, err) == (0, "")
@@ -432,6 +433,8 @@ def test_json_is_nothing_but_json_lines(
     assert {event["event"] for event in events} == {"step", "snapshot", "summary"}
     assert events[-1]["comparison"]["equal"] is True
     assert any(event.get("name") == "visible" for event in events)
+    assert any("Spark's own pages: http://" in event.get("text", "") for event in events)
+    assert "== Physical Plan ==" in events[-1]["last_batch"]["whole"]
 
 
 def test_kill_without_a_terminal_is_wrong_usage_and_touches_nothing(

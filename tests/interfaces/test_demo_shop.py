@@ -94,6 +94,7 @@ def test_an_empty_shop_gets_orders(tmp_path: Path) -> None:
     assert shop.count() > 0
 
 
+@pytest.mark.process
 def test_the_writer_changes_the_shop_until_it_is_stopped(shop: SqliteShop, path: Path) -> None:
     with connected(path) as connection:
         before = connection.execute("pragma data_version").fetchone()
@@ -105,6 +106,7 @@ def test_the_writer_changes_the_shop_until_it_is_stopped(shop: SqliteShop, path:
     assert writer.stop() == written
 
 
+@pytest.mark.process
 def test_the_writer_ends_with_the_process_that_started_it(shop: SqliteShop) -> None:
     program = f"""
 import os, signal
@@ -129,6 +131,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert ended, "the writer outlived its demo"
 
 
+@pytest.mark.process
 def test_ctrl_c_does_not_end_the_writer(shop: SqliteShop, path: Path) -> None:
     with connected(path) as connection:
         before = connection.execute("pragma data_version").fetchone()
@@ -140,6 +143,7 @@ def test_ctrl_c_does_not_end_the_writer(shop: SqliteShop, path: Path) -> None:
         assert writer.stop().changes > 0
 
 
+@pytest.mark.process
 def test_a_writer_that_fails_says_why(tmp_path: Path) -> None:
     missing = SqliteShop(tmp_path)
     with missing.connected() as connection:

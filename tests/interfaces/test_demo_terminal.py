@@ -10,10 +10,12 @@ import pytest
 
 from tests.interfaces.terminal import Terminal
 
+pytestmark = pytest.mark.process
+
 FAKE = ["-m", "tests.interfaces.fake_engine", "--for", "10m", "--data", "d"]
 
 
-@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("columns", [60, pytest.param(80, marks=pytest.mark.ci), 200])
 def test_the_picture_is_drawn_in_place_and_q_ends_it_right(columns: int, tmp_path: Path) -> None:
     terminal = Terminal(FAKE, tmp_path, columns, 30)
     terminal.until(lambda text: "lookup customer" in text and "q ends" in text)
@@ -51,7 +53,7 @@ def test_a_key_that_means_nothing_is_ignored(tmp_path: Path) -> None:
     assert terminal.to_the_end() == 0
 
 
-@pytest.mark.parametrize("view", [[], ["--plain"]])
+@pytest.mark.parametrize("view", [[], pytest.param(["--plain"], marks=pytest.mark.ci)])
 def test_k_kills_the_recorder_and_its_return_is_shown(view: list[str], tmp_path: Path) -> None:
     terminal = Terminal([*FAKE, "--kill", *view], tmp_path, 80, 30)
     terminal.until(lambda text: "press k to kill the recorder" in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shlex
 import sqlite3
 import zipfile
@@ -17,7 +18,7 @@ from headrace.interfaces.control.server import serve
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner
-from tests.support.shop import PATIENCE
+from tests.support.patience import patience
 
 SECRET = "hunter2-4711"
 CONFIGURATION = """
@@ -58,8 +59,8 @@ def test_tables_that_are_captured_for_nobody_are_named_with_the_way_to_end_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = Pipeline(sqlite("shop.db"), tables=["orders", "customers"], target=memory())
-    with Engine(both, data="headrace-data", runner=ArrowRunner()) as engine:
-        assert engine.await_ready(PATIENCE)
+    with Engine(both, data="headrace-data", runner=ArrowRunner(), recorder="thread") as engine:
+        assert engine.await_ready(patience())
     assert exit_code(["doctor", "--json"]) == 0
     [left] = [
         each for each in results(capsys)["source shop"] if each["says"].startswith("customers")
@@ -87,8 +88,8 @@ def test_tables_that_a_pattern_stands_for_are_in_use(
     patterns = ["*", "!nokey"]
     (folder / "headrace.conf").write_text(CONFIGURATION.replace("[orders]", json.dumps(patterns)))
     every = Pipeline(sqlite("shop.db"), tables=patterns, target=memory())
-    with Engine(every, data="headrace-data", runner=ArrowRunner()) as engine:
-        assert engine.await_ready(PATIENCE)
+    with Engine(every, data="headrace-data", runner=ArrowRunner(), recorder="thread") as engine:
+        assert engine.await_ready(patience())
     assert captured(folder) == {"orders", "customers"}
     assert untaken(capsys) == []
 
@@ -102,8 +103,10 @@ def test_the_way_to_end_a_capture_can_be_pasted_and_ends_it(
     source = sqlite("shop.db")
     for tables in (["orders", "our customers"], ["orders"]):
         pipeline = Pipeline(source, tables=tables, target=memory())
-        with Engine(pipeline, data="headrace-data", runner=ArrowRunner()) as engine:
-            assert engine.await_ready(PATIENCE)
+        with Engine(
+            pipeline, data="headrace-data", runner=ArrowRunner(), recorder="thread"
+        ) as engine:
+            assert engine.await_ready(patience())
         [left] = untaken(capsys)
         # As long as the engine has not started without the table, it is still its reader.
         assert left["remedy"].startswith("Start the engine once") == (len(tables) == 2)
@@ -124,8 +127,8 @@ def test_a_capture_of_somebody_else_is_said_to_be_his(
     assert exit_code(shlex.split(command)[1:]) == 0
     assert captured(folder) == set()
     other = Pipeline(sqlite("shop.db"), tables=["customers"], target=memory())
-    with Engine(other, data="elsewhere", runner=ArrowRunner()) as engine:
-        assert engine.await_ready(PATIENCE)
+    with Engine(other, data="elsewhere", runner=ArrowRunner(), recorder="thread") as engine:
+        assert engine.await_ready(patience())
     capsys.readouterr()
     [left] = untaken(capsys)
     assert "for another engine" in left["says"]
@@ -141,10 +144,10 @@ def test_rows_that_are_held_and_pipelines_that_rest_are_told_of_a_running_engine
     runner = ArrowRunner(fails=lambda pipeline, row: "NO" if row["id"] == 2 else None)
     orders = Pipeline(sqlite("shop.db"), "orders", memory())
     with (
-        Engine(orders, data="headrace-data", runner=runner) as engine,
+        Engine(orders, data="headrace-data", runner=runner, recorder="thread") as engine,
         serve(engine, Path("headrace-data")),
     ):
-        assert engine.await_ready(PATIENCE)
+        assert engine.await_ready(patience())
         assert exit_code(["doctor", "--json"]) == 0
         held, ready = results(capsys)["engine"]
         assert (held["kind"], held["says"]) == ("note", "pipeline orders has 1 dead letter")
@@ -185,6 +188,9 @@ def test_a_data_directory_that_others_may_enter_is_told(
         found = results(capsys)["data"]
         assert [each["kind"] for each in found] == kinds
         assert mode == 0o700 or f"chmod 700 {data}" in found[1]["remedy"]
+
+
+platform.processor()  # asks a program, once in a process: not within a test
 
 
 def test_a_bundle_has_no_secret_and_no_row(

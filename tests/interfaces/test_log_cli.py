@@ -23,7 +23,8 @@ from headrace.interfaces.cli import log_views, main
 from headrace.interfaces.cli.durations import parse_seconds
 from headrace.interfaces.cli.moments import parse_moment
 from headrace.targets.memory import memory
-from tests.support.shop import PATIENCE, Shop, await_seen
+from tests.support.patience import patience
+from tests.support.shop import Shop, await_seen
 
 ODD = "a\x1b[2Jb"
 
@@ -46,7 +47,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         "update orders set status = 'paid' where id = 1",
     ]
     with made.engine(made.pipeline(orders)) as engine:
-        assert engine.await_ready(PATIENCE)
+        assert engine.await_ready(patience())
         for number, step in enumerate(steps):
             before = engine.source_info("shop").flushes
             made.app.execute(step)
@@ -116,7 +117,7 @@ def test_a_log_without_changes_has_no_range(
 ) -> None:
     quiet = Shop(tmp_path)
     with quiet.engine(quiet.pipeline(memory())) as engine:
-        assert engine.await_ready(PATIENCE)
+        assert engine.await_ready(patience())
     end = quiet.log().end
     quiet.close()
     code, out, _ = ran(capsys, "--data", quiet.data)
@@ -400,10 +401,11 @@ def test_a_parquet_file_that_would_end_early_is_not_left_behind(
 # --- as a process ------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_it_runs_beside_an_engine_without_spark_and_changes_nothing(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     with shop.engine(shop.pipeline(memory())) as engine:
-        assert engine.await_ready(PATIENCE)
+        assert engine.await_ready(patience())
         shop.insert(range(50, 60))
         assert await_seen(lambda: engine.source_info("shop").captured >= 10)
         before = sorted(str(path) for path in (shop.data / "log").rglob("*"))

@@ -11,7 +11,8 @@ import pytest
 from headrace.interfaces.cli import main
 from headrace.targets.memory import memory
 from tests.interfaces.at_work import CONFIGURATION
-from tests.support.shop import PATIENCE, Shop, await_seen
+from tests.support.patience import patience
+from tests.support.shop import Shop, await_seen
 
 READ = ["log", "read", "shop", "orders", "--data", "data"]
 WRITING = [
@@ -31,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shop = Shop(folder)
     live = memory()
     with shop.engine(shop.pipeline(live)) as engine:
-        assert engine.await_ready(PATIENCE)
+        assert engine.await_ready(patience())
         shop.insert(range(20, 22))
         assert await_seen(lambda: live.count() == 12)
     yield folder

@@ -26,6 +26,7 @@ from headrace.interfaces.control.reading import found
 from headrace.interfaces.control.values import readings, shown_value
 from headrace.targets.memory import memory
 from tests.interfaces.at_work import AtWork, at_work, environment, lines_of
+from tests.support.patience import patience
 from tests.support.shop import Shop
 
 
@@ -119,7 +120,7 @@ def test_what_cannot_be_found_is_said_with_a_remedy(
 def test_a_lookup_that_is_not_declared_is_asked_for_as_a_file_declares_it(tmp_path: Path) -> None:
     shop, target = Shop(tmp_path), memory()
     with shop.engine(shop.pipeline(target)) as engine:
-        assert engine.await_ready(30)
+        assert engine.await_ready(patience())
         for lookup, index in ((["x"], None), (None, "i")):
             with pytest.raises(UnknownIndex) as caught:
                 orders = target.table("orders")
@@ -152,6 +153,7 @@ def watching(here: AtWork, *options: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.process
 def test_changes_are_printed_as_they_come_and_ctrl_c_ends_it(here: AtWork) -> None:
     with watching(here, "--rows", "--json") as child:
         assert child.stdout is not None
@@ -162,17 +164,18 @@ def test_changes_are_printed_as_they_come_and_ctrl_c_ends_it(here: AtWork) -> No
         assert (update["op"], update["key"]) == ("update", [7])
         assert (update["before"]["customer_id"], update["after"]["customer_id"]) == (0, 70)
         child.send_signal(signal.SIGINT)
-        _, err = child.communicate(timeout=30)
+        _, err = child.communicate(timeout=patience())
     assert (child.returncode, err) == (0, "")
 
 
+@pytest.mark.process
 def test_a_watch_ends_with_its_engine_and_says_so(here: AtWork) -> None:
     with watching(here, "--rows") as child:
         assert child.stdout is not None
         assert "+ insert" in child.stdout.readline()
         here.serving.withdraw()
         here.engine.stop()
-        _, err = child.communicate(timeout=30)
+        _, err = child.communicate(timeout=patience())
     assert (child.returncode, err) == (0, "The engine stopped.\n")
 
 

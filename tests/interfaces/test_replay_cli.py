@@ -16,7 +16,8 @@ from headrace.interfaces.cli import main, replay
 from headrace.pipeline.batch import Runner
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner
-from tests.support.shop import PATIENCE, Shop, await_seen
+from tests.support.patience import patience
+from tests.support.shop import Shop, await_seen
 
 CONF = """
 data = data
@@ -37,7 +38,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     (tmp_path / "headrace.conf").write_text(CONF)
     live = memory()
     with made.engine(made.pipeline(live)) as engine:
-        assert engine.await_ready(PATIENCE)
+        assert engine.await_ready(patience())
         made.insert(range(20, 25))
         made.app.execute("update orders set status = 'open' where id = 1")
         assert await_seen(lambda: live.count() == 14)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.interfaces.terminal import Terminal
+from tests.support.patience import patience
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(2 * patience(240))]
 
 CONFIGURATION = """
 service = shop

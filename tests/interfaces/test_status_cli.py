@@ -23,6 +23,7 @@ from headrace.testing import MemorySource
 from tests.interfaces.at_work import AtWork, at_work, lines_of
 from tests.interfaces.terminal import Terminal
 from tests.support.arrow_runner import ArrowRunner
+from tests.support.patience import patience
 from tests.support.shop import await_seen, await_that
 
 
@@ -168,7 +169,7 @@ def test_a_failed_pipeline_is_told_with_its_remedy_and_resume_tries_again(
         assert "! orders is failed" in capsys.readouterr().err
         bad.clear()
         told(capsys, "resume", "orders")
-        assert here.engine.await_ready(30)
+        assert here.engine.await_ready(patience())
         assert "✓ ready" in told(capsys, "status")
 
 
@@ -182,7 +183,7 @@ def test_a_source_that_failed_is_read_again_and_nothing_is_called_done_before(
     orders = Pipeline(source, "orders", memory())
     engine = Engine(orders, data=tmp_path / "data", runner=ArrowRunner(), recorder="thread")
     with engine, serve(engine, tmp_path / "data"):
-        assert not engine.await_ready(30)
+        assert not engine.await_ready(patience())
         # The pipeline alone gets nothing from a source that stands still.
         assert main.exit_code(["resume", "orders", "--data", "data"]) == 3
         out, err = capsys.readouterr()
@@ -195,7 +196,7 @@ def test_a_source_that_failed_is_read_again_and_nothing_is_called_done_before(
         assert main.exit_code(["resume", "--source", "nope", "--data", "data"]) == 2
         assert "sources shop" in capsys.readouterr().err
         assert main.exit_code(["resume", "--source", "shop", "--data", "data"]) == 0
-        assert engine.await_ready(30)
+        assert engine.await_ready(patience())
 
 
 def test_a_reload_is_asked_for_or_waited_for(
@@ -207,7 +208,7 @@ def test_a_reload_is_asked_for_or_waited_for(
     (asked,) = lines_of(told(capsys, "reload", "orders", "--table", "orders", "--json"))
     assert [each["table"] for each in asked["tables"]] == ["orders"]
     assert main.exit_code(["reload", "orders", "--table", "other"]) == 2
-    assert here.engine.await_ready(30)
+    assert here.engine.await_ready(patience())
     here.engine.pause("orders")
     capsys.readouterr()
     assert main.exit_code(["reload", "orders", "--wait", "200ms"]) == 3
@@ -222,6 +223,7 @@ def test_top_looks_once_or_again_and_again(
     assert lines_of(told(capsys, "top", "--once", "--json"))[0]["ready"] is True
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("end", ["q", "\x03"], ids=["q", "ctrl-c"])
 def test_top_on_a_terminal_is_live_and_ends_when_asked(
     here: AtWork, tmp_path: Path, end: str

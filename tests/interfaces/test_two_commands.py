@@ -11,8 +11,9 @@ import pytest
 
 from tests.interfaces.terminal import Terminal
 from tests.postgres.servers import make_server
+from tests.support.patience import patience
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(2 * patience(300))]
 
 SECONDS = 200
 ROWS = [(key, f"customer {key}", key * 10) for key in range(1, 301)]
@@ -56,6 +57,7 @@ def test_a_sqlite_file_streams_after_two_commands(tmp_path: Path) -> None:
     shop.close()
 
 
+@pytest.mark.ci
 @pytest.mark.server
 def test_a_postgresql_database_streams_after_two_commands(tmp_path: Path) -> None:
     with make_server() as server, psycopg.connect(server.dsn, autocommit=True) as shop:

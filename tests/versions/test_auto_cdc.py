@@ -26,7 +26,8 @@ import headrace as hr
 from examples.auto_cdc.shop import opened, trade
 from headrace.capture.sqlite.setup import LOG
 from tests.support import maven
-from tests.support.shop import PATIENCE, await_that
+from tests.support.patience import patience
+from tests.support.shop import await_that
 
 ROOT = Path(__file__).parents[2]
 CATALOG = "org.apache.spark:spark-catalyst_2.13:4.2.0:jar:tests"
@@ -74,6 +75,7 @@ Path(rows).write_text(json.dumps([[row[name] for name in names] for row in found
 """
 
 pytestmark = [
+    pytest.mark.ci,
     pytest.mark.spark,
     pytest.mark.timeout(290),
     pytest.mark.skipif(
@@ -162,7 +164,7 @@ def test_auto_cdc_makes_a_table_equal_to_the_source_run_after_run(
         return [list(row) for row in found]
 
     try:
-        assert engine.await_ready(PATIENCE)
+        assert engine.await_ready(patience())
         with served(tmp_path, jar) as environ:
             first = rows_after(20)
             assert run(spec, environ) == first

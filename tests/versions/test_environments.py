@@ -67,6 +67,7 @@ def test_the_lock_holds_the_release_of_its_minor() -> None:
     assert pinned[1] in releases.RELEASES.values()
 
 
+@pytest.mark.process
 def test_a_run_that_was_not_finished_is_no_success(tmp_path: Path) -> None:
     """Pytest writes its report also when it is interrupted, with what had passed by then."""
     (tmp_path / "pytest.py").write_text(

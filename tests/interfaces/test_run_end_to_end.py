@@ -91,7 +91,8 @@ def test_a_new_user_runs_looks_asks_watches_and_stops(
         assert "orders is paused" in typed(tmp_path, "pause", "orders")
         assert "✗ not ready: orders" in typed(tmp_path, "status", "--ready", code=3)
         typed(tmp_path, "resume", "orders")
-        assert "orders is copied anew" in typed(tmp_path, "reload", "orders", "--wait", "90s")
+        wait = f"{patience(90):.0f}s"
+        assert "orders is copied anew" in typed(tmp_path, "reload", "orders", "--wait", wait)
     finally:
         run.child.sendintr()
     assert run.to_the_end(SECONDS) == 0

@@ -130,10 +130,10 @@ def test_a_paused_pipeline_is_not_green(here: AtWork, capsys: pytest.CaptureFixt
     assert "paused" in out
     assert "✗ not ready: orders" in out
     assert "headrace resume orders" in out
-    assert main.exit_code(["status", "--wait", "300ms"]) == 3
+    assert main.exit_code(["status", "--wait", "50ms"]) == 3
     capsys.readouterr()
     assert lines_of(told(capsys, "resume", "--all", "--json"))[0]["name"] == "orders"
-    assert main.exit_code(["status", "--wait", "30s", "--ready"]) == 0
+    assert main.exit_code(["status", "--wait", f"{patience():.0f}s", "--ready"]) == 0
 
 
 def test_pause_takes_a_source_or_all_and_never_nothing(
@@ -203,7 +203,10 @@ def test_a_reload_is_asked_for_or_waited_for(
     here: AtWork, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = here.engine.pipelines()[0].tables[0].baseline
-    assert told(capsys, "reload", "orders", "--wait", "30s") == "orders is copied anew\n"
+    assert (
+        told(capsys, "reload", "orders", "--wait", f"{patience():.0f}s")
+        == "orders is copied anew\n"
+    )
     assert here.engine.pipelines()[0].tables[0].baseline > before
     (asked,) = lines_of(told(capsys, "reload", "orders", "--table", "orders", "--json"))
     assert [each["table"] for each in asked["tables"]] == ["orders"]
@@ -240,7 +243,7 @@ def test_an_engine_that_starts_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main.exit_code(["status", "--wait", "300ms"]) == 4
+    assert main.exit_code(["status", "--wait", "50ms"]) == 4
     assert main.exit_code(["status", "--wait", "soon"]) == 2
 
 
@@ -374,6 +377,7 @@ def test_a_shell_is_told_the_pipelines_of_the_running_engine(
     assert capsys.readouterr().out.strip() == ""
 
 
+@pytest.mark.slow
 def test_nothing_that_a_view_needs_is_missing_in_what_the_engine_tells(here: AtWork) -> None:
     asked = here.serving.service.unary["Status"]({})
     assert "streaming" in drawn(status_view(asked))

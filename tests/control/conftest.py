@@ -10,6 +10,7 @@ import pytest
 
 from headrace.capture import loop, recorder
 from headrace.capture.sqlite import prune
+from headrace.control import retry
 from headrace.control.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from headrace.storage.objects import Objects
@@ -20,10 +21,12 @@ from tests.support.shop import PATIENCE, Shop
 
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let recorders on a thread look, flush and tell without the rests that spare a machine."""
+    """Let engines, and recorders on a thread, go without the rests that spare a machine."""
     monkeypatch.setattr(loop, "WAIT_SECONDS", 0.05)
     monkeypatch.setattr(recorder, "LAG_SECONDS", 0.05)
     monkeypatch.setattr(recorder, "LATE_SECONDS", 0.05)
+    monkeypatch.setattr(recorder, "FIRST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(prune, "REST_SECONDS", 0.05)
     monkeypatch.setattr(Objects, "pace", 0.01)
 

@@ -189,8 +189,14 @@ import headrace as hr
 from bench.processes import family
 from tests.support.shop import PATIENCE, Shop, await_seen
 
+def is_java(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    except FileNotFoundError:
+        return False  # gone since it was listed
+
 def java():
-    return [p for p in family(os.getpid()) if Path(f"/proc/{p}/comm").read_text().strip() == "java"]
+    return [pid for pid in family(os.getpid()) if is_java(pid)]
 
 shop = Shop(Path(sys.argv[1]))
 target = hr.memory()

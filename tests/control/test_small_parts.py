@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -6,6 +7,11 @@ from headrace.control.names import checked, fitted, pipeline_names
 from headrace.control.retry import LONGEST_PAUSE, Again, Stop, decide
 from headrace.control.states import TableState, may_move
 from headrace.errors import AlreadyStored, CorruptSegment, JobFailed, RowFailed, StorageFull
+
+
+@pytest.fixture(autouse=True)
+def brisk() -> None:
+    """Leave the pauses as they are: they are looked at here."""
 
 
 @given(st.text())

@@ -146,6 +146,7 @@ def _simulation(seeds: int) -> list[str]:
 def _pytest(source: Path, marks: str, tests: Sequence[str]) -> list[str]:
     return [
         *("pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", marks),
-        # Without the path of pyproject.toml, which would bring the whole code back.
-        *("-o", f"pythonpath={source} .", *tests),
+        # Without the path of pyproject.toml, which would bring the whole code back, and without
+        # its limit, by which a test that hangs would pass for one that turned red.
+        *("-o", f"pythonpath={source} .", "-o", "timeout=0", *tests),
     ]

@@ -175,10 +175,11 @@ def test_the_commands_with_spark_work_when_pasted_and_a_killed_recorder_comes_ba
     # The same demo goes on, now on a terminal; with Spark's pages, until its recorder was killed.
     line = f"{again} --for 10m --kill --spark-ui --explain"
     terminal = Terminal(["-c", line], plain.folder, 80, 40, program="/bin/sh")
-    terminal.until(lambda text: "q to end" in text and "dead-letters" in text, SECONDS)
+    wanted = ("q to end", "dead-letters", "lookup customer")
+    terminal.until(lambda text: all(part in text for part in wanted), SECONDS)
     shown = terminal.text
     assert sum(line.startswith("headrace demo") for line in shown.splitlines()) == 1
-    for part in ("shop (SQLite)", "change log", "Spark ", "memory", "p50", "k kills the recorder"):
+    for part in ("shop (SQLite)", "change log", "Spark ", "memory", "p50", "0001-", "k kills the"):
         assert part in shown
     (address,) = set(re.findall(r"Spark's own pages: (http://127\.0\.0\.1:\d+)", shown))
     with urllib.request.urlopen(address, timeout=patience()) as page:

@@ -11,7 +11,7 @@ from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.recorder import Recorder
 from headrace.capture.registry import build
-from headrace.capture.wire import Report, Setup, TakeBaseline
+from headrace.capture.wire import FlushNow, Report, Setup, TakeBaseline
 from headrace.changelog.log import LogReader
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
@@ -56,11 +56,11 @@ class Recording:
         if hasattr(self, "source"):
             self.source.close()
 
-    def until(self, condition: Callable[[], object]) -> None:
-        """Step until something is true."""
+    def until(self, condition: Callable[[], object], *, idle: bool = True) -> None:
+        """Step until something is true; for an engine that is `idle`, changes do not gather."""
 
         def stepped() -> object:
-            self.reports += self.recorder.step([], 0.05)
+            self.reports += self.recorder.step([FlushNow()] if idle else [], 0.05)
             return condition()
 
         wait_until(stepped, PATIENCE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -41,11 +42,18 @@ class Shop:
         self.sources.append(source)
         return source
 
-    def engine(self, orders: IndexedMemory, **options: object) -> Engine:
+    def engine(
+        self,
+        orders: IndexedMemory,
+        *,
+        how: Literal["process", "thread"] = "thread",
+        **options: object,
+    ) -> Engine:
         return Engine(
             Pipeline(self.source(**options), "orders", orders, name="orders"),
             data=self.data,
             runner=ArrowRunner(),
+            recorder=how,
         )
 
     def truth(self) -> dict[int, tuple[object, ...]]:
@@ -68,7 +76,7 @@ def shop(database: Database, tmp_path: Path) -> Iterator[Shop]:
 @pytest.mark.meets("PG-04", "PG-05", "PG-12", "H1")
 def test_a_table_and_all_that_happens_to_it_are_there(shop: Shop) -> None:
     orders = memory()
-    with shop.engine(orders) as engine:
+    with shop.engine(orders, how="process") as engine:
         assert engine.await_ready(PATIENCE)
         assert shop.seen(orders) == shop.truth()
         shop.database.execute("update orders set status = 'sent', total = null where id <= 10")
@@ -109,7 +117,7 @@ def test_what_happens_between_two_lives_is_not_lost(shop: Shop) -> None:
     shop.database.execute("update orders set status = 'sent' where id = 7")
     shop.database.execute("delete from orders where id = 8")
     orders = memory()
-    with shop.engine(orders) as engine:
+    with shop.engine(orders, how="process") as engine:
         assert engine.await_ready(PATIENCE)
         wait_until(partial(shop.equal, orders), PATIENCE)
         assert engine.source_info("shop").end.epoch == baselines.epoch
@@ -136,7 +144,7 @@ def test_an_ephemeral_source_copies_at_each_start_and_leaves_no_slot(shop: Shop)
 @pytest.mark.meets("PG-17")
 def test_a_reader_whose_connection_is_cut_comes_back(shop: Shop) -> None:
     orders = memory()
-    with shop.engine(orders) as engine:
+    with shop.engine(orders, how="process") as engine:
         assert engine.await_ready(PATIENCE)
         for key in (101, 102, 103):
             shop.database.execute(

@@ -17,6 +17,7 @@ from headrace.capture.recorder import Recorder
 from headrace.capture.wire import (
     BaselineProgress,
     Failed,
+    FlushNow,
     StateReport,
     TakeBaseline,
     Warned,
@@ -138,14 +139,14 @@ class Recording(recording.Recording):
         super().die()
 
     def step(self) -> None:
-        self.reports += self.recorder.step([], 0.02)
+        self.reports += self.recorder.step([FlushNow()], 0.02)
 
     def run(self, script: str) -> None:
         """Run statements, each by itself: some of them cannot be run in a transaction."""
         for statement in filter(str.strip, script.split(";")):
             self.database.execute(statement)
 
-    def until(self, condition: Callable[[], object]) -> None:
+    def until(self, condition: Callable[[], object], *, idle: bool = True) -> None:
         """Step until something is true."""
 
         def stepped() -> object:
@@ -387,7 +388,10 @@ def test_a_note_reads_back_and_any_other_text_stands_for_partitions_that_are_gon
 
 
 @pytest.mark.meets("R23c")
-def test_a_target_follows_partitions_that_come_and_go(database: Database, tmp_path: Path) -> None:
+def test_a_target_follows_partitions_that_come_and_go(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.capture.postgres.watch.WATCH_SECONDS", 0.0)
     shop = Recording(database, tmp_path / "data")
     shop.run(MONTHS)
     source = postgres(database.dsn, name="shop")
@@ -397,7 +401,7 @@ def test_a_target_follows_partitions_that_come_and_go(database: Database, tmp_pa
     def equal() -> bool:
         return all(seen(target) == shop.truth(table) for table, target in targets.items())
 
-    with Engine(*pipelines, data=shop.data, runner=ArrowRunner()) as engine:
+    with Engine(*pipelines, data=shop.data, runner=ArrowRunner(), recorder="thread") as engine:
         assert engine.await_ready(PATIENCE)
         shop.run(SILENT["dropped"])
         shop.run(SILENT["attached"])

@@ -218,7 +218,7 @@ def test_a_slow_disk_does_not_cut_a_recorder_off(
     [(sender, _)] = senders(database)
     # A flush that takes long, and a copy that does.
     database.execute("insert into t select n, repeat('x', 500) from generate_series(1, 5000) n")
-    recording.until(lambda: recording.recorder._first_pending is not None)
+    recording.until(lambda: recording.recorder._first_pending is not None, idle=False)
     disk.slow = 1
     recording.reports += recording.recorder.step([FlushNow()], 0)
     assert not disk.slow

@@ -49,12 +49,7 @@ def test_the_jvm_of_a_session_maps_the_archive(spark: Spark) -> None:
 def test_workers_import_the_pyspark_that_is_installed(spark: Spark) -> None:
     from pyspark.sql.functions import udf
 
-    @udf("string")
-    def where(_: int) -> str:
-        import pyspark
-
-        return pyspark.__file__
-
+    where = udf(lambda _: __import__("pyspark").__file__, "string")
     (row,) = spark.small.range(1).select(where("id")).collect()
     assert row[0] == str(jvm.spark_home() / "__init__.py")
 
@@ -87,6 +82,7 @@ def test_spark_starts_with_any_archive_and_says_nothing(tmp_path: Path, state: s
         check=False,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
-    assert (tmp_path / "data" / "logs" / "spark.out").read_bytes() == b""
+    printed = (tmp_path / "data" / "logs" / "spark.out").read_text().splitlines()
+    assert [line for line in printed if not line.endswith(": jdk.incubator.vector")] == []
     # The one that a JVM dies of is removed, so that it is met once.
     assert archive.exists() is (state != "hurt")

@@ -37,6 +37,7 @@ _DUMP_SECONDS = 600.0
 _SMALLEST = 1_000_000
 """Bytes: one of Spark has a hundred times as many."""
 
+_BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _MAIN = "org.apache.spark.deploy.SparkSubmit"
 
 
@@ -155,7 +156,8 @@ def _list_classes(java: Java, scratch: Path, listed: Path) -> list[str]:
     environ = {
         **os.environ,
         "JAVA_HOME": java.home,
-        "SPARK_SUBMIT_OPTS": f"-XX:DumpLoadedClassList={listed}",
+        # And as little as can be spent on a life of seconds.
+        "SPARK_SUBMIT_OPTS": f"-XX:DumpLoadedClassList={listed} {_BRIEF}",
     }
     environ.pop("SPARK_CONF_DIR", None)
     training = [sys.executable, "-m", "headrace.pipeline.class_training", str(scratch), str(told)]

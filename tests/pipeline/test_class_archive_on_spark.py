@@ -26,7 +26,7 @@ class_archive.FOLDER = Path(sys.argv[1])
 spark = start_session(sys.argv[2])
 assert spark.small.range(5).toArrow().num_rows == 5
 mapped = Path("/proc", str(jvm.running.machine.process.pid), "maps").read_text()
-assert (sys.argv[1] in mapped) is (sys.argv[3] == "used"), mapped
+assert sys.argv[1] not in mapped, mapped
 spark.stop()
 """
 
@@ -57,8 +57,10 @@ def test_workers_import_the_pyspark_that_is_installed(spark: Spark) -> None:
 @pytest.mark.spark
 @pytest.mark.process
 @pytest.mark.ci
-@pytest.mark.parametrize("state", ["used", "of another", "hurt"])
-def test_spark_starts_with_any_archive_and_says_nothing(tmp_path: Path, state: str) -> None:
+@pytest.mark.parametrize("state", ["of another", "hurt"])
+def test_spark_starts_in_spite_of_a_broken_archive_and_says_nothing(
+    tmp_path: Path, state: str
+) -> None:
     original = made()
     archives = tmp_path / "archives"
     archives.mkdir()
@@ -73,7 +75,7 @@ def test_spark_starts_with_any_archive_and_says_nothing(tmp_path: Path, state: s
             file.seek(archive.stat().st_size // 4)
             file.write(b"x" * (archive.stat().st_size // 2))
     done = subprocess.run(
-        [sys.executable, "-c", STARTS, str(archives), str(tmp_path / "data"), state],
+        [sys.executable, "-c", STARTS, str(archives), str(tmp_path / "data")],
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         cwd=tmp_path,
         capture_output=True,

@@ -64,24 +64,27 @@ class Inside:
     def _run(self) -> None:
         self._code = main.exit_code(self._arguments)
 
+    def until(self, seen: Callable[[], object]) -> None:
+        """Wait until something is seen, and no longer than the command lasts."""
+
+        def is_seen() -> bool:
+            found = bool(seen())
+            assert found or self.thread.is_alive(), self.told()
+            return found
+
+        assert await_seen(is_seen, patience()), self.told()
+
     def ready(self, data: Path | str = "data") -> None:
-        """Wait until the engine is ready, and no longer than the command lasts."""
-
-        def is_ready() -> bool:
-            assert self.thread.is_alive(), self.err.getvalue()
-            return main.exit_code(["status", "--ready", "--data", str(data)]) == 0
-
-        assert await_seen(is_ready, patience())
+        """Wait until the engine is ready."""
+        self.until(lambda: main.exit_code(["status", "--ready", "--data", str(data)]) == 0)
 
     def said(self, text: str) -> None:
         """Wait until it has said this, to people or to programs."""
+        self.until(lambda: text in self.told())
 
-        def has_said() -> bool:
-            told = self.err.getvalue() + self.out.getvalue()
-            assert text in told or self.thread.is_alive(), told
-            return text in told
-
-        assert await_seen(has_said, patience()), self.err.getvalue()
+    def told(self) -> str:
+        """Return all it said so far."""
+        return self.err.getvalue() + self.out.getvalue()
 
     def ended(self) -> tuple[int, str, str]:
         """Ask it to end; return its exit code, and all it said."""
@@ -91,7 +94,7 @@ class Inside:
     def over(self) -> tuple[int, str, str]:
         """Wait for its own end."""
         self.thread.join(patience())
-        assert self._code is not None, self.err.getvalue()
+        assert self._code is not None, self.told()
         return self._code, self.out.getvalue(), self.err.getvalue()
 
 

@@ -12,8 +12,7 @@ import pytest
 from headrace.interfaces.cli import main
 from tests.interfaces.at_work import CONFIGURATION
 from tests.interfaces.inside import Begin, inside
-from tests.support.patience import patience
-from tests.support.shop import Shop, await_seen
+from tests.support.shop import Shop
 
 __all__ = ["inside"]
 
@@ -58,9 +57,7 @@ def test_what_changed_is_shown_and_done_while_the_engine_runs(
         assert main.exit_code(["apply", "--yes", "--set", "data=data"]) == 0
         assert "✓ applied" in capsys.readouterr().out
         run.ready()
-        assert await_seen(
-            lambda: asked(capsys, "query", "open", "--count")["count"] == 3, patience()
-        )
+        run.until(lambda: asked(capsys, "query", "open", "--count")["count"] == 3)
         configuration.write_text(CONFIGURATION.replace("orders {", "bills {"))
         told = asked(capsys, "apply", "--yes")
         assert told["done"]

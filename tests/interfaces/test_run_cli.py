@@ -46,7 +46,7 @@ def test_the_next_run_goes_on_where_this_one_stopped(
                 assert main.exit_code(["query", "orders", "--count", "--json"]) == 0
                 return bool(json.loads(capsys.readouterr().out) == {"count": count})
 
-            assert await_seen(all_there, patience())
+            run.until(all_there)
             code, out, err = run.ended()
         assert (code, err) == (0, "")
         events = lines_of(out)
@@ -107,7 +107,7 @@ def test_states_that_change_are_told_as_they_do(
     ]
     # A restart keeps to the pause: it is never ready, and says why.
     with inside("run") as run:
-        assert await_seen(lambda: main.exit_code(["status"]) == 0, patience())
+        run.until(lambda: main.exit_code(["status"]) == 0)
         capsys.readouterr()
         assert main.exit_code(["status", "--wait", "100ms"]) == 3
         assert "headrace resume orders" in capsys.readouterr().out
@@ -155,7 +155,7 @@ def test_the_end_may_be_asked_for_while_it_starts(
     shop: Shop, tmp_path: Path, inside: Begin
 ) -> None:
     with inside("run") as run:
-        assert await_seen((tmp_path / "data" / "run" / "engine.json").exists, patience())
+        run.until((tmp_path / "data" / "run" / "engine.json").exists)
         code, _, err = run.ended()
     assert code == 0
     assert "stopped" in err

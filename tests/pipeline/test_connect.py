@@ -18,6 +18,7 @@ import pytest
 from headrace.pipeline.connect import ConnectSpark, _told
 from headrace.pipeline.java import find_java
 from headrace.pipeline.session import Spark
+from tests.spark_session import jvm_options
 from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[2]
@@ -158,6 +159,7 @@ def test_a_pipeline_runs_on_spark_connect_and_leaves_the_session_as_it_was(tmp_p
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "LANG": "C.UTF-8",
+            **jvm_options(),
         },
         capture_output=True,
         text=True,

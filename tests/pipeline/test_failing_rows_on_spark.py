@@ -295,7 +295,8 @@ def test_rows_that_a_python_function_refuses_are_told_by_the_job_itself(
 @pytest.mark.meets("S8")
 def test_a_running_job_is_cancelled(spark: Spark, tmp_path: Path) -> None:
     # It would end by itself, hours later.
-    slow = "aggregate(sequence(1, 100000000), 0L, (a, x) -> (a + x * qty) % 7)"
+    inner = "aggregate(sequence(1, 1000000), 0L, (a, x) -> (a + x * qty) % 7)"
+    slow = f"aggregate(sequence(1, 1000000), 0L, (b, y) -> b + y + {inner})"
     runner, what = SparkRunner(spark), pipeline(name="slow", transforms=[derive(x=slow)])
     other = pipeline(name="other")
     for each in (what, other):

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from headrace.pipeline.java import find_java
+from tests.spark_session import jvm_options
 from tests.support.patience import patience
 from tests.support.strict import STRICT
 
@@ -144,6 +145,7 @@ def run_alone(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
             "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "LANG": "C.UTF-8",
+            **jvm_options(),
         },
         capture_output=True,
         text=True,

@@ -25,6 +25,7 @@ from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.session import Spark, start_session
 from headrace.pipeline.steps import derive
 from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, table, told
+from tests.spark_session import jvm_options
 from tests.support.patience import patience
 from tests.support.strict import STRICT
 
@@ -121,7 +122,8 @@ def listening(pid: int) -> list[str]:
 
 
 def environment(home: Path, **given: str) -> dict[str, str]:
-    return {"HOME": str(home), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "LANG": "C.UTF-8", **given}
+    ours = {"HOME": str(home), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "LANG": "C.UTF-8"}
+    return {**ours, **jvm_options(), **given}
 
 
 @OWN_JVM

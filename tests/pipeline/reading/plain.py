@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from headrace.pipeline.java import find_java
+from tests.spark_session import jvm_options
 
 ROOT = Path(__file__).parents[3]
 
@@ -22,4 +23,5 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        **jvm_options(),
     }

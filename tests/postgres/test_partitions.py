@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,14 @@ ATTACHED_EMPTY = """
 """
 
 
+def in_turn(scripts: Mapping[str, str], every: int) -> list[Any]:
+    """Return scripts as parameters: one of `every` is run always, the others in CI."""
+    return [
+        pytest.param(script, id=name, marks=[pytest.mark.ci] if number % every else [])
+        for number, (name, script) in enumerate(scripts.items())
+    ]
+
+
 class Recording(recording.Recording):
     """The same of two tables, which must never stop by themselves."""
 
@@ -195,7 +204,7 @@ def shop(
 
 
 @pytest.mark.meets("R23c")
-@pytest.mark.parametrize("script", SILENT.values(), ids=SILENT)
+@pytest.mark.parametrize("script", in_turn(SILENT, 2))
 def test_rows_that_came_or_went_with_a_partition_make_the_table_be_copied_and_no_other(
     shop: Recording, script: str
 ) -> None:
@@ -221,7 +230,7 @@ def test_what_came_or_went_while_nobody_recorded_is_noticed(shop: Recording, how
 
 
 @pytest.mark.meets("R23c")
-@pytest.mark.parametrize("script", HARMLESS.values(), ids=HARMLESS)
+@pytest.mark.parametrize("script", in_turn(HARMLESS, 2))
 @pytest.mark.parametrize("stopped", [False, True], ids=["while recording", "while nobody records"])
 def test_a_partition_that_brought_nothing_with_it_costs_no_copy(
     shop: Recording, script: str, stopped: bool

@@ -47,7 +47,7 @@ class Shop:
         rows = memory()
         source = postgres(self.database.dsn, name="shop")
         pipeline = Pipeline(source, "t", rows, name="t")
-        with Engine(pipeline, data=self.data, runner=ArrowRunner()) as engine:
+        with Engine(pipeline, data=self.data, runner=ArrowRunner(), recorder="thread") as engine:
             assert engine.await_ready(PATIENCE)
 
             def equal() -> bool:
@@ -110,6 +110,7 @@ def test_a_server_put_back_and_overtaken_by_itself_is_read_anew(shop: Shop) -> N
     assert dict(shop.database.rows("select id, v from t")).keys() == {1, 2, 4, 5}
 
 
+@pytest.mark.ci
 @pytest.mark.meets("R2", "R34")
 def test_what_is_written_anew_where_the_log_knows_of_nothing_is_not_lost(shop: Shop) -> None:
     shop.live(lambda: insert(shop, 2, "kept"))
@@ -131,7 +132,7 @@ def test_what_is_written_anew_where_the_log_knows_of_nothing_is_not_lost(shop: S
 
 
 @pytest.mark.meets("R2", "R35")
-@pytest.mark.parametrize("how", ["stop", "kill"])
+@pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.ci), "kill"])
 def test_a_server_that_only_was_away_goes_on(shop: Shop, how: str) -> None:
     shop.live(lambda: insert(shop, 2, "a"))
     for number in range(3, 6):

@@ -213,6 +213,7 @@ def test_a_budget_that_holds_nothing_is_refused() -> None:
 # -- a slot that is never lost ------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.meets("R28", "R8")
 @pytest.mark.parametrize("own_server", [{"max_slot_wal_keep_size": "128MB"}], indirect=True)
 def test_a_paused_pipeline_does_not_cost_the_slot(

@@ -254,6 +254,7 @@ def test_what_is_missing_is_said(database: Database, server: PostgresServer) -> 
     assert "encryption" in str(encrypted)
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]

@@ -89,6 +89,7 @@ def outcome(parts: Sequence[Sequence[bytes]], after: int, wire: m.Wire) -> objec
 @given(seed=st.integers(0, 2**32), broken=st.booleans())
 @examples(50)
 @pytest.mark.meets("R3", "R5", "R6", "R21", "R23f")
+@pytest.mark.slow
 def test_commits_of_one_change_are_read_in_a_short_way_as_in_the_long_one(
     seed: int, broken: bool
 ) -> None:
@@ -107,6 +108,7 @@ def test_commits_of_one_change_are_read_in_a_short_way_as_in_the_long_one(
 @given(seed=st.integers(0, 2**32))
 @examples(50)
 @pytest.mark.meets("R3", "R5")
+@pytest.mark.slow
 def test_commits_of_one_change_are_those_that_a_reader_of_single_rows_finds(seed: int) -> None:
     source = random.Random(seed)
     messages = one_by_one(source, MOST_STEPS)

@@ -71,6 +71,7 @@ def survives(seed: int, messages: Sequence[bytes]) -> bool:
 @given(seed=st.integers(0, 2**32))
 @examples(200)
 @pytest.mark.meets("R23f")
+@pytest.mark.slow
 def test_broken_messages_are_refused_or_read_and_nothing_else(seed: int) -> None:
     history = History(random.Random(seed)).run(25)
     if history.messages:

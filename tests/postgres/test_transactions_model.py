@@ -58,6 +58,7 @@ def test_changes_are_those_that_a_reader_of_single_rows_finds(seed: int) -> None
 @given(seed=st.integers(0, 2**32))
 @examples(60)
 @pytest.mark.meets("R5", "R6", "R9")
+@pytest.mark.slow
 def test_they_are_the_same_however_small_the_parts_they_are_read_in(
     seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -55,6 +55,9 @@ REASONS = {
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Test JVMs live for seconds: the optimising compiler would cost more than it gives."""
 
+READ_BY_SPARK = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
+"""Variables by which Spark's own launcher, and so every JVM that we start, is given options."""
+
 FAST_LIMIT = 1.0
 """CPU seconds that a test may use in the fast tier."""
 
@@ -197,7 +200,7 @@ def environment(tier: str, shared: Path, number: int) -> dict[str, str]:
     return {
         "TZ": ZONE,
         **kept,
-        **({} if tier == "nightly" else {"HEADRACE_JVM_OPTIONS": JVM}),
+        **({} if tier == "nightly" else dict.fromkeys(READ_BY_SPARK, JVM)),
         "TESTS_TIER": tier,
         "TESTS_SLOWNESS": str(slowness()),
         "TESTS_SEEN_DIR": str(shared / "seen"),

@@ -8,6 +8,8 @@ plugin only looks for processes that a test starts and does not say so.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import sys
@@ -168,6 +170,9 @@ def _reasons() -> dict[str, int]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    slowness()  # measured now: it starts processes
+    # Now, and not in the first test that needs it: both start processes.
+    slowness()
+    with contextlib.suppress(ImportError):
+        importlib.import_module("inotify_simple").INotify().close()
     if SHARED_FOLDER is not None:
         config.pluginmanager.register(Ledger(Path(SHARED_FOLDER)), "headrace-ledger")

@@ -221,6 +221,21 @@ def test_a_wrong_path_is_refused(control: Control) -> None:
     assert posted(control._path, "/other/Status", b"{}")[0] == 400
 
 
+def test_an_engine_that_becomes_ready_while_it_is_looked_at_is_not_ready_yet(
+    engine: Engine, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The pipelines are looked at between the first answer and the second: their rows are old.
+    answers = iter([False, True])
+    asked = engine.is_ready
+
+    def becomes_ready(pipeline: str | None = None) -> bool:
+        return asked(pipeline=pipeline) if pipeline else next(answers, True)
+
+    monkeypatch.setattr(engine, "is_ready", becomes_ready)
+    assert control.call("Status")["ready"] is False
+    assert control.call("Status")["ready"] is True
+
+
 def test_names_may_be_written_as_protobuf_does() -> None:
     assert connect.parsed(b'{"leftSeconds": 1}') == {"leftSeconds": 1}
 

@@ -49,7 +49,7 @@ def cost(item: pytest.Item) -> str:
 
 
 def _listen(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in ("subprocess.Popen", "os.fork", "os.posix_spawn", "os.system", "pty.spawn"):
+    if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"):
         _started.append(f"{event} {arguments[:2]}")
 
 

@@ -152,6 +152,9 @@ class ControlService:
 
     def _status(self, _asked: Nothing) -> dict[str, Any]:
         engine = self._engine
+        # Asked before and after: an engine that becomes ready in between would be shown as ready
+        # with the rows of before.
+        ready = self.phase == "running" and engine.is_ready()
         rates = self.rates.look()
         sources = {info.name: info for info in engine.sources()}
         pipelines = [
@@ -169,7 +172,7 @@ class ControlService:
             "seconds": round(time.time() - self._since, 3),
             "phase": self.phase,
             "step": self.step,
-            "ready": self.phase == "running" and engine.is_ready(),
+            "ready": ready and engine.is_ready(),
             "sources": [source_fields(info) for info in sources.values()],
             "pipelines": pipelines,
         }

@@ -89,9 +89,9 @@ def make(java: Java, spark_home: Path, folder: Path | None = None) -> Path | Non
         try:
             made.unlink()  # the JVM makes it itself
             _run([*dump_command(command, listed, made)], Path(scratch), _DUMP_SECONDS)
-            # Without a fit archive, this one does not start.
-            fit = [command[0], *_quiet(java), "-Xshare:on", f"-XX:SharedArchiveFile={made}"]
-            _run([*fit, *_before_main(command), "-version"], Path(scratch), _LIST_SECONDS)
+            # Without a fit archive, this one does not start. Last, so that it is this archive.
+            fit = [*_quiet(java), "-Xshare:on", f"-XX:SharedArchiveFile={made}", "-version"]
+            _run([command[0], *_before_main(command), *fit], Path(scratch), _LIST_SECONDS)
             made.chmod(0o644)
             # The JVM maps it unseen: no power cut may leave half of it under its final name.
             with made.open("rb") as file:

@@ -29,14 +29,14 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.segment import describe, segment_bytes
 from headrace.changelog.values import ValueType
+from headrace.lake.formats import DELTA, needs
+from headrace.lake.memory import LakeHome
+from headrace.lake.target import StagesRows, table
 from headrace.pipeline.batch import BatchFacts, Part
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.lake.formats import DELTA, needs
-from headrace.pipeline.lake.memory import LakeHome
-from headrace.pipeline.lake.target import StagesRows, table
 from headrace.pipeline.runner import SparkRunner
-from headrace.pipeline.session import Spark, start_session
 from headrace.pipeline.steps import derive, drop, where
+from headrace.spark_session.session import Spark, start_session
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.memory import memory

@@ -39,14 +39,14 @@ from bench.freshness_writer import CHANGES, UPDATES
 from bench.harness import Goal, Result, Rounds, ratio_at_most
 from bench.session import delta_session
 from headrace.capture.sqlite.source import sqlite
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
+from headrace.lake.target import COMPACT_EVERY, table
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.lake.target import COMPACT_EVERY, table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 RATE = 1_000
 """Changes a second."""

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from bench.harness import Result, Rounds, at_most, ratio_at_least
 from headrace.changelog.change import Change, Changes, Op, TableChanges, as_segment
 from headrace.changelog.compaction import Compaction
-from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from tests.changelog.log_making import SOURCE, At, begun, files_on
 
 TABLE = TableSchema(

@@ -20,10 +20,10 @@ from pathlib import Path
 from bench.harness import Result, Rounds, at_most
 from bench.processes import cpu_seconds, family
 from headrace.capture.sqlite.source import sqlite
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.session import Spark
 from headrace.pipeline.steps import where
+from headrace.spark_session.session import Spark
 from headrace.targets.memory import IndexedMemory, memory
 
 PIPELINES = 10

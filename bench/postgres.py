@@ -30,7 +30,7 @@ from bench.harness import NOISY_FLOOR_MS, Result, show
 from bench.postgres_drains import TABLE, Backlog
 from bench.postgres_table import TRANSPORTS, Server, running_server
 from bench.spine import QUICK_WARM_JOBS, WARM_JOBS, OneJob
-from headrace.pipeline.session import Spark, start_session
+from headrace.spark_session.session import Spark, start_session
 
 CASES = ("drains", "decoder", "baseline", "latency", "memory", "toast")
 NEED_SPARK = {"drains", "baseline", "latency"}

@@ -21,7 +21,7 @@ from bench.harness import Result, Rounds, ratio_at_least
 from bench.postgres_recorder import PATIENCE, Recorded
 from bench.postgres_table import Details, Server, after_images, sums_of_columns
 from headrace.pipeline.runner import SparkRunner
-from headrace.pipeline.session import Spark
+from headrace.spark_session.session import Spark
 
 FETCH_ROWS = 10_000
 """By itself the JDBC driver would read a whole partition into memory before the first row."""

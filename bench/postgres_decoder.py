@@ -20,13 +20,13 @@ from bench.harness import Result, Rounds, at_least
 from bench.postgres_drains import TABLE, Backlog
 from bench.postgres_recorder import source_of
 from bench.postgres_table import after_images, sums_of_columns
-from headrace.capture.postgres.catalog import look_up, schema_of
 from headrace.capture.postgres.connection import connect
-from headrace.capture.postgres.place import Place, parse_lsn
-from headrace.capture.postgres.schemas import Schemas
-from headrace.capture.postgres.spill import Spill
-from headrace.capture.postgres.stream import Received, Stream
-from headrace.capture.postgres.transactions import Transactions
+from headrace.capture.postgres.decode.relations import Schemas
+from headrace.capture.postgres.position import Place, parse_lsn
+from headrace.capture.postgres.server.catalog import look_up, schema_of
+from headrace.capture.postgres.stream.spill import Spill
+from headrace.capture.postgres.stream.stream import Received, Stream
+from headrace.capture.postgres.stream.transactions import Transactions
 
 _INSERT = ord("I")
 _SECONDS = 60.0

@@ -23,11 +23,11 @@ from bench.harness import Result, Rounds, at_most, ratio_at_least
 from bench.postgres_cpu import Ours
 from bench.postgres_recorder import NAME, PATIENCE, Recorded, prepare, source_of
 from bench.postgres_table import Server, after_images, sums_of_columns, sums_of_rows
-from headrace.capture import supervisor
-from headrace.capture.wire import Report, Started
-from headrace.control.engine import Engine
+from headrace.capture import process
+from headrace.capture.messages import Report, Started
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.session import Spark
+from headrace.spark_session.session import Spark
 from headrace.targets.memory import memory
 
 LOOK_SECONDS = 0.005
@@ -216,7 +216,7 @@ def _results(figures: _Figures, name: str, rows: int) -> list[Result]:
 @contextmanager
 def _told(up: Callable[[], None]) -> Iterator[None]:
     """Call `up` when an engine's recorder reports that its process is up."""
-    start = supervisor.start_recorder
+    start = process.start_recorder
 
     def started(*given: Any, on_report: Callable[[Report], object], **named: Any) -> Any:
         def heard(report: Report) -> None:
@@ -226,5 +226,5 @@ def _told(up: Callable[[], None]) -> Iterator[None]:
 
         return start(*given, on_report=heard, **named)
 
-    with mock.patch("headrace.control.engine.start_recorder", started):
+    with mock.patch("headrace.engine.engine.start_recorder", started):
         yield

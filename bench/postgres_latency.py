@@ -20,10 +20,10 @@ from bench.postgres_recorder import source_of
 from bench.postgres_table import Server
 from bench.postgres_writer import TABLE
 from bench.spine import OneJob
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.session import Spark
 from headrace.pipeline.steps import derive, drop, where
+from headrace.spark_session.session import Spark
 from headrace.targets.memory import IndexedMemory, memory
 
 SPARSE = 2.0

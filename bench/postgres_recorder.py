@@ -17,10 +17,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from bench.processes import cpu_seconds
-from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.source import PostgresSource
-from headrace.capture.supervisor import start_recorder
-from headrace.capture.wire import (
+from headrace.capture.messages import (
     BaselineProgress,
     CopyPlanned,
     Failed,
@@ -31,9 +28,12 @@ from headrace.capture.wire import (
     StateReport,
     TakeBaseline,
 )
-from headrace.changelog.log import LogReader
-from headrace.control.copies import Copies, CopiesParts
-from headrace.control.engine import Engine
+from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.source import PostgresSource
+from headrace.capture.process import start_recorder
+from headrace.changelog.reader import LogReader
+from headrace.engine.engine import Engine
+from headrace.runtime.copy_on_spark import Copies, CopiesParts
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 

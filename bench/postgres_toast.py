@@ -13,7 +13,7 @@ from pathlib import Path
 from bench.harness import Result
 from bench.postgres_table import Server
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.place import parse_lsn
+from headrace.capture.postgres.position import parse_lsn
 from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.source import reader_of
 

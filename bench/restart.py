@@ -28,12 +28,12 @@ import headrace as hr
 from bench.harness import Goal, Result, Rounds, at_most
 from headrace.changelog.change import Changes, Op, TableChanges
 from headrace.changelog.compaction import MOST_FILES, Compaction
-from headrace.changelog.entry import File, Flush
-from headrace.changelog.log import LogWriter
+from headrace.changelog.entries import File, Flush
 from headrace.changelog.position import Position
-from headrace.changelog.pruning import Deleting
+from headrace.changelog.reader import LogWriter
+from headrace.changelog.retention import Deleting
 from headrace.changelog.schema import TableSchema
-from headrace.pipeline.session import Spark, start_session
+from headrace.spark_session.session import Spark, start_session
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.target import Target

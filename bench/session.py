@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.pipeline.lake.formats import DELTA, needs
-from headrace.pipeline.session import Spark, start_session
+from headrace.lake.formats import DELTA, needs
+from headrace.spark_session.session import Spark, start_session
 
 
 @contextmanager

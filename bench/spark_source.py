@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from bench.harness import Result, Rounds, ratio_at_least
 from headrace.changelog.change import Changes, Op, TableChanges
-from headrace.changelog.log import LogWriter
+from headrace.changelog.reader import LogWriter
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.pipeline.session import start_session
-from headrace.pipeline.shapes import segment_schema
+from headrace.pipeline.plan.types import segment_schema
+from headrace.spark_session.session import start_session
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.changelog.log_making import At, begun

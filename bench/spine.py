@@ -42,16 +42,16 @@ from bench.processes import cpu_seconds, family
 from headrace.capture.source import SourceTraits
 from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.change import Changes, TableChanges
-from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.changelog.schema import TableSchema
-from headrace.control.delivery import Surroundings
-from headrace.control.engine import Engine
-from headrace.control.run import IDLE, MOST_ROWS, PipelineRun
-from headrace.control.store import Store
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import OnError, Pipeline
 from headrace.pipeline.runner import SparkRunner
-from headrace.pipeline.session import Spark, start_session
 from headrace.pipeline.steps import Transform, derive, drop, where
+from headrace.runtime.delivery import Surroundings
+from headrace.runtime.pipeline_run import IDLE, MOST_ROWS, PipelineRun
+from headrace.runtime.store import Store
+from headrace.spark_session.session import Spark, start_session
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.memory import IndexedMemory, memory

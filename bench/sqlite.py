@@ -23,9 +23,9 @@ from pathlib import Path
 
 from bench.harness import Result, Rounds, at_least, at_most
 from headrace.capture.sqlite import Batch, Capture
-from headrace.capture.sqlite.handlers import Lines
-from headrace.capture.sqlite.rendering import Form
-from headrace.capture.sqlite.setup import LOG
+from headrace.capture.sqlite.library.handlers import Lines
+from headrace.capture.sqlite.library.records import Form
+from headrace.capture.sqlite.triggers import LOG
 
 ROWS = 1_000_000
 QUICK_ROWS = 100_000

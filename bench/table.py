@@ -24,15 +24,15 @@ from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.pipeline.lake.memory import LakeHome
-from headrace.pipeline.lake.target import TableTarget, table
+from headrace.lake.memory import LakeHome
+from headrace.lake.target import TableTarget, table
 from headrace.pipeline.result import result_schema
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.target import Batch
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 NAME = "orders"
 SCHEMA = TableSchema(

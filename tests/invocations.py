@@ -122,7 +122,7 @@ def note_child(command: object) -> None:
         return
     ours = _ours([str(word) for word in command])
     if ours is not None:
-        from headrace.interfaces.cli.main import headrace
+        from headrace.cli.main import headrace
 
         note(headrace, ours)
 
@@ -145,7 +145,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
     def in_process(arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        from headrace.interfaces.cli.main import headrace
+        from headrace.cli.main import headrace
 
         if arguments[0] is headrace:
             note(headrace, named.get("args") or arguments[1:2] or ())

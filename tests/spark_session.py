@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark]:
-    from headrace.pipeline.session import start_session
+    from headrace.spark_session.session import start_session
 
     started = start_session(tmp_path_factory.mktemp("spark"))
     yield started

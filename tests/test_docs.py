@@ -17,8 +17,8 @@ import click
 import pytest
 
 import headrace
+from headrace.cli.main import headrace as command_line
 from headrace.errors import all_errors
-from headrace.interfaces.cli.main import headrace as command_line
 from tests.support.patience import patience
 from tests.support.sources import ROOT, all_of, modules, name, text
 from tools.obligations import AFTERWARDS, UPHELD, proofs

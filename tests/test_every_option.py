@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from headrace.interfaces.cli.main import headrace
+from headrace.cli.main import headrace
 from tests import invocations
 from tests.invocations import Use, offered
 from tools.cli_reference import page
@@ -97,7 +97,7 @@ def test_a_process_that_is_not_asked_writes_nothing(
 @pytest.mark.process
 def test_a_run_of_tests_is_judged_by_the_command_of_its_runner(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(
-        "from headrace.interfaces.cli import main\n\n\n"
+        "from headrace.cli import main\n\n\n"
         "def test_one():\n    assert main.exit_code(['status', '--json']) != 0\n"
     )
     paths = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", invocations.FOLDER: str(tmp_path / "seen")}

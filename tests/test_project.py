@@ -23,7 +23,7 @@ case "$1 $2" in
 "-c import ensurepip"*) exit "${PARTIAL:-0}" ;;
 "-c import sys; print"*) echo "Python 3.11.0" ;;
 "-m venv") mkdir -p .venv/bin && : >.venv/pyvenv.cfg && cp "$0" .venv/bin/python ;;
-"-m headrace.pipeline.class_archive") exit "${NO_ARCHIVE:-0}" ;;
+"-m headrace.spark_session.class_archive") exit "${NO_ARCHIVE:-0}" ;;
 "-m pip") case "$*" in *require-hashes*) exit "${BROKEN:-0}" ;; esac ;;
 esac
 """
@@ -115,7 +115,7 @@ def test_spark_is_prepared_for_quick_starts_and_a_failure_of_that_does_not_count
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.endswith("once.\nReady.\n")
     # Last of all: whatever becomes of it, all is installed.
-    assert clone.asked().splitlines()[-1] == "-m headrace.pipeline.class_archive"
+    assert clone.asked().splitlines()[-1] == "-m headrace.spark_session.class_archive"
     assert (clone.folder / ".venv" / "headrace-setup").exists()
     assert clone.setup().stderr == ""
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import click
 
-from headrace.interfaces.cli.main import headrace
+from headrace.cli.main import headrace
 
 _INTRODUCTION = """\
 # Command line
 
-<!-- Made from src/headrace/interfaces/cli by `make reference`; edit it there. -->
+<!-- Made from src/headrace/cli by `make reference`; edit it there. -->
 
 `headrace COMMAND --help` prints the same. Results go to stdout, everything else to stderr;
 `NO_COLOR` is honoured. Commands end with an [exit code](errors.md): 0 done, 1 failed, 2 wrong

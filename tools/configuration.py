@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from headrace.config.keys import Key, Kind
-from headrace.config.kinds import Entries, ListOf, Section
-from headrace.config.parts import Catalogue, PartOf
-from headrace.control.configured_keys import KEYS
-from headrace.control.configured_parts import FILTERS, SOURCES, TARGETS, TRANSFORMS
+from headrace.config.plugins import Catalogue, PartOf
+from headrace.config.schema import Entries, Key, Kind, ListOf, Section
+from headrace.engine.config_keys import FILTERS, KEYS, SOURCES, TARGETS, TRANSFORMS
 
 _INTRODUCTION = """\
 # Configuration

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import HeadraceError, all_errors
-from headrace.pipeline.defaults import APPLICATION, BULK, EVENTS, SESSION, SMALL, UI
+from headrace.spark_session.settings import APPLICATION, BULK, EVENTS, SESSION, SMALL, UI
 from tools import cli_reference, configuration, obligations
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -52,7 +52,7 @@ error returns the error's exit code to the shell:
 _ABOUT_SPARK = """\
 # Spark settings
 
-<!-- Made from src/headrace/pipeline/defaults.py by `make reference`; edit it there. -->
+<!-- Made from src/headrace/spark_session/settings.py by `make reference`; edit it there. -->
 
 What Headrace sets when it starts Spark itself, and in the two sessions its pipelines use beside
 yours when you bring one. Each can be overridden with `Engine(…, spark_conf={"name": "value"})`.

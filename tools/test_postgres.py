@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from headrace.embedded.fetch import RELEASES, fetched
+from headrace.embedded.binaries import RELEASES, fetched
 from headrace.errors import HeadraceError
 from tools.runs import Run, closing_table, tested
 

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import headrace as hr
-from headrace.config.keys import Key
-from headrace.config.kinds import Boolean, FilePath
+from headrace.config.schema import Boolean, FilePath, Key
 
 
 class JsonLines(hr.RowTarget):

@@ -31,17 +31,13 @@ if TYPE_CHECKING:
     from headrace.capture.postgres.definition import postgres
     from headrace.capture.sqlite.source import sqlite
     from headrace.changelog.position import Position
-    from headrace.control.engine import Engine
-    from headrace.control.info import LogInfo, PipelineInfo, SourceInfo, TableInfo
-    from headrace.control.keeping import log
-    from headrace.control.record import record
-    from headrace.control.replay_plan import Replayed, ReplayProgress
+    from headrace.deadletters.letter import DeadLetter
+    from headrace.engine.engine import Engine, record
+    from headrace.engine.replay import Replayed, ReplayProgress
     from headrace.errors import HeadraceError
+    from headrace.lake.target import table
     from headrace.pipeline.definition import DeadLetters, Pipeline
     from headrace.pipeline.foreach import FrameBatch, foreach_batch
-    from headrace.pipeline.lake.target import table
-    from headrace.pipeline.letter import DeadLetter
-    from headrace.pipeline.session import spark
     from headrace.pipeline.steps import (
         derive,
         drop,
@@ -55,9 +51,11 @@ if TYPE_CHECKING:
         timestamp,
         where,
     )
-    from headrace.tables.row import Row
+    from headrace.runtime.info import LogInfo, PipelineInfo, SourceInfo, TableInfo, log
+    from headrace.spark_session.session import spark
+    from headrace.tables.columns import Row
     from headrace.targets.memory import TableChange, memory
-    from headrace.targets.rows import RowTarget
+    from headrace.targets.row_target import RowTarget
 
 __all__ = [
     "DeadLetter",
@@ -97,40 +95,41 @@ __all__ = [
     "where",
 ]
 
+
 _HOMES = {
-    "DeadLetter": "headrace.pipeline.letter",
+    "DeadLetter": "headrace.deadletters.letter",
     "DeadLetters": "headrace.pipeline.definition",
-    "Engine": "headrace.control.engine",
+    "Engine": "headrace.engine.engine",
     "FrameBatch": "headrace.pipeline.foreach",
     "HeadraceError": "headrace.errors",
-    "LogInfo": "headrace.control.info",
+    "LogInfo": "headrace.runtime.info",
     "Pipeline": "headrace.pipeline.definition",
-    "PipelineInfo": "headrace.control.info",
+    "PipelineInfo": "headrace.runtime.info",
     "Position": "headrace.changelog.position",
-    "ReplayProgress": "headrace.control.replay_plan",
-    "Replayed": "headrace.control.replay_plan",
-    "Row": "headrace.tables.row",
-    "RowTarget": "headrace.targets.rows",
-    "SourceInfo": "headrace.control.info",
+    "ReplayProgress": "headrace.engine.replay",
+    "Replayed": "headrace.engine.replay",
+    "Row": "headrace.tables.columns",
+    "RowTarget": "headrace.targets.row_target",
+    "SourceInfo": "headrace.runtime.info",
     "TableChange": "headrace.targets.memory",
-    "TableInfo": "headrace.control.info",
+    "TableInfo": "headrace.runtime.info",
     "derive": "headrace.pipeline.steps",
     "drop": "headrace.pipeline.steps",
     "equals": "headrace.pipeline.steps",
     "foreach_batch": "headrace.pipeline.foreach",
     "frame": "headrace.pipeline.steps",
     "function": "headrace.pipeline.steps",
-    "log": "headrace.control.keeping",
+    "log": "headrace.runtime.info",
     "mask": "headrace.pipeline.steps",
     "memory": "headrace.targets.memory",
     "postgres": "headrace.capture.postgres.definition",
     "prefix": "headrace.pipeline.steps",
-    "record": "headrace.control.record",
+    "record": "headrace.engine.engine",
     "regex": "headrace.pipeline.steps",
     "rename": "headrace.pipeline.steps",
-    "spark": "headrace.pipeline.session",
+    "spark": "headrace.spark_session.session",
     "sqlite": "headrace.capture.sqlite.source",
-    "table": "headrace.pipeline.lake.target",
+    "table": "headrace.lake.target",
     "timestamp": "headrace.pipeline.steps",
     "where": "headrace.pipeline.steps",
 }

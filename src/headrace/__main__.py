@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.interfaces.cli.main import run
+from headrace.cli.main import run
 
 if __name__ == "__main__":
     run()

@@ -1,9 +1,9 @@
 """
 Where Spark finds `format("headrace")`: it imports every module named `pyspark_*` (S11).
 
-Nothing else is here: sources, options and readers are in `headrace.pipeline.reading`.
+Nothing else is here: sources, options and readers are in `headrace.spark_source`.
 """
 
-from headrace.pipeline.reading.source import HeadraceSource as DefaultSource
+from headrace.spark_source.source import HeadraceSource as DefaultSource
 
 __all__ = ["DefaultSource"]

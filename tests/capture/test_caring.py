@@ -10,10 +10,19 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace.capture import caring
-from headrace.capture.copies import Copies
-from headrace.capture.wire import COMMANDS, Flushed, FlushNow, LagReport, TakeBaseline, Tend, Warned
-from headrace.changelog import compaction, folding
+from headrace.capture import log_maintenance
+from headrace.capture.baselines import Copies
+from headrace.capture.messages import (
+    COMMANDS,
+    Flushed,
+    FlushNow,
+    LagReport,
+    TakeBaseline,
+    Tend,
+    Warned,
+)
+from headrace.changelog import compaction
+from headrace.changelog import compaction as folding
 from headrace.changelog.position import Position
 from headrace.testing.source import MemoryCopy, MemorySource
 from tests.capture.test_recorder import TABLE, World, failures, flushes, states
@@ -165,7 +174,7 @@ def test_where_the_disk_refuses_a_large_file_recording_goes_on(
 def test_a_full_log_is_not_read_into_until_there_is_room(world: World) -> None:
     fill(world, 4)
     size = world.reader().size
-    reports = world.step(order(world, cap=int(size / caring.FULL)))
+    reports = world.step(order(world, cap=int(size / log_maintenance.FULL)))
     assert states(reports) == ["full"]
     world.insert(5, 6)
     for _ in range(5):
@@ -173,9 +182,9 @@ def test_a_full_log_is_not_read_into_until_there_is_room(world: World) -> None:
         assert flushes(reports) == 0
         # The source is asked how far it is, and so told that somebody is there.
         assert any(isinstance(report, LagReport) for report in reports)
-    assert world.recorder.rest == caring.HOLD_SECONDS
+    assert world.recorder.rest == log_maintenance.HOLD_SECONDS
     # Somebody has taken what was waiting: it is pruned, and there is room.
-    reports = world.step(order(world, 3, cap=int(size / caring.FULL)))
+    reports = world.step(order(world, 3, cap=int(size / log_maintenance.FULL)))
     reports += world.step()
     assert "streaming" in states(reports)
     world.step(after=1.1)
@@ -200,7 +209,7 @@ def copying(world: World) -> None:
 def filled(world: World, **more: object) -> Tend:
     """Return an order that nothing is needed of, of a log that is full."""
     end = world.reader().end.commit
-    cap = int(world.reader().size / caring.FULL)
+    cap = int(world.reader().size / log_maintenance.FULL)
     return order(world, end, needed=at(end), cap=cap, compact=False, **more)
 
 
@@ -242,7 +251,7 @@ def test_nothing_is_read_for_a_copy_while_somebody_else_needs_the_log(world: Wor
 @pytest.mark.meets("R28")
 def test_no_copy_is_begun_into_a_full_log(world: World) -> None:
     fill(world, 6)
-    cap = int(world.reader().size / caring.FULL)
+    cap = int(world.reader().size / log_maintenance.FULL)
     world.step(order(world, cap=cap), TakeBaseline(TABLE))
     for _ in range(5):
         world.step(after=0.2)
@@ -274,7 +283,7 @@ def test_a_copy_that_waits_to_begin_keeps_no_full_log(
     monkeypatch.setattr(world.source, "baseline", lambda name: copies.pop(0)(world.source, name))
     world.step(TakeBaseline(TABLE))
     assert world.recorder._copies.firsts == [0]
-    world.step(order(world, 5, cap=int(world.reader().size / caring.FULL)))
+    world.step(order(world, 5, cap=int(world.reader().size / log_maintenance.FULL)))
     for _ in range(10):
         world.step(after=1.1)
     assert world.reader().floor == Position(1, 5)
@@ -332,7 +341,7 @@ def test_a_fold_that_would_take_too_much_memory_is_told_once(
 ) -> None:
     monkeypatch.setattr(folding, "LEAST_BYTES", 1)
     monkeypatch.setattr(folding, "SHARE", 1_000)
-    monkeypatch.setattr(folding, "MOST_ROWS", 3)
+    monkeypatch.setattr(folding, "FOLD_MOST_ROWS", 3)
     world.step(TakeBaseline(TABLE))
     while world.reader().usable_baseline(TABLE) is None:
         world.step()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.capture.wire import Flushed, FlushNow
-from headrace.changelog.log import LogWriter
+from headrace.capture.messages import Flushed, FlushNow
+from headrace.changelog.reader import LogWriter
 from headrace.storage.objects import Objects
-from headrace.storage.simulated_bucket import SimulatedBucket
+from headrace.storage.simulation import SimulatedBucket
 from tests.capture.test_recorder import World, flushes
 
 SECONDS = 10

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.capture import beats
-from headrace.capture.wire import Flushed, FlushNow
+from headrace.capture import recorder
+from headrace.capture.messages import Flushed, FlushNow
 from tests.capture.test_recorder import World
 
 FAR = 16
@@ -16,7 +16,7 @@ FAR = 16
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     """A source whose commits are numbered by the bytes of its log."""
-    monkeypatch.setattr(beats, "HEARTBEAT_BYTES", FAR)
+    monkeypatch.setattr(recorder, "HEARTBEAT_BYTES", FAR)
     made = World()
     made.source.traits = replace(made.source.traits, counts_bytes=True)
     made.step()
@@ -42,7 +42,7 @@ def test_a_source_that_could_let_go_of_much_may_do_so_at_once(world: World) -> N
     # From there on it is counted anew.
     move(world, FAR)
     assert world.reader().last_entry == entries + 1
-    world.step(after=beats.HEARTBEAT_SECONDS)
+    world.step(after=recorder.HEARTBEAT_SECONDS)
     assert world.reader().last_entry == entries + 2
 
 
@@ -68,7 +68,7 @@ def test_however_far_it_is_what_was_read_before_goes_first(world: World) -> None
 
 
 def test_the_distance_is_that_of_an_acknowledgement() -> None:
-    assert beats.HEARTBEAT_BYTES == 16 << 20
+    assert recorder.HEARTBEAT_BYTES == 16 << 20
     end = 16 << 20
-    assert not beats.due(0, end, wanted=0, waited=0.0, counts_bytes=True)
-    assert beats.due(0, end + 1, wanted=0, waited=0.0, counts_bytes=True)
+    assert not recorder.due(0, end, wanted=0, waited=0.0, counts_bytes=True)
+    assert recorder.due(0, end + 1, wanted=0, waited=0.0, counts_bytes=True)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.pacing import Pacing, checked_rate, piece_rows
+from headrace.capture.baselines import Pacing, checked_rate, piece_rows
+from headrace.capture.messages import BaselineProgress, Flushed, FlushNow, Report, TakeBaseline
 from headrace.capture.recorder import Recorder
 from headrace.capture.sqlite.source import sqlite
-from headrace.capture.wire import BaselineProgress, Flushed, FlushNow, Report, TakeBaseline
-from headrace.changelog.log import LogWriter
+from headrace.changelog.reader import LogWriter
 from headrace.errors import SourceRefused
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from headrace.testing.source import MemorySource
 
 

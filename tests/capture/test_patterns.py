@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.capture.patterns import chosen, is_pattern, matches, place_of
+from headrace.capture.table_selection import chosen, is_pattern, matches, place_of
 
 NAMES = ["orders", "order_items", "audit_log", "sales.orders", '"Odd.Name"', 'sales."Big"']
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.capture import recorder as module
-from headrace.capture.recorder import Recorder
-from headrace.capture.wire import (
+from headrace.capture.messages import (
     Acknowledge,
     BaselineProgress,
     Command,
@@ -21,11 +20,12 @@ from headrace.capture.wire import (
     Stop,
     TakeBaseline,
 )
-from headrace.changelog.log import LogReader, LogWriter
+from headrace.capture.recorder import Recorder
 from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.errors import SourceRefused, SourceUnreachable
 from headrace.storage.files import Files
-from headrace.storage.simulated import PowerCut, SimulatedDisk
+from headrace.storage.simulation import PowerCut, SimulatedDisk
 from headrace.testing.source import MemorySource
 
 TABLE = "things"

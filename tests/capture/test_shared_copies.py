@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from headrace.capture.copies import Copies
-from headrace.capture.wire import CopyDone, Report
+from headrace.capture.baselines import Copies
+from headrace.capture.messages import CopyDone, Report
 
 
 def test_a_copy_that_is_told_of_is_not_kept_waiting_by_reading() -> None:

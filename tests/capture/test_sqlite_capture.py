@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.source import SourcePosition
-from headrace.capture.sqlite import baseline, database, prune, setup, watch
-from headrace.capture.sqlite.place import Place
+from headrace.capture.sqlite import copy as baseline
+from headrace.capture.sqlite import database, triggers, watch
+from headrace.capture.sqlite.database import Place
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.errors import BadPosition, SourceUnreachable, TableRefused
 from headrace.testing.contracts import read_all
@@ -75,7 +76,9 @@ def newest(app: sqlite3.Connection) -> int:
 
 def await_later(app: sqlite3.Connection, last: int) -> None:
     """Wait until changes get another time: by that a row is known again, and a new one told."""
-    assert await_seen(lambda: bool(app.execute(f"select {setup.NOW} > ?", (last,)).fetchone()[0]))
+    assert await_seen(
+        lambda: bool(app.execute(f"select {triggers.NOW} > ?", (last,)).fetchone()[0])
+    )
 
 
 def test_setting_up_twice_changes_nothing(path: Path, app: sqlite3.Connection) -> None:
@@ -219,8 +222,8 @@ def test_what_was_pruned_before_it_was_read_is_a_gap(path: Path, app: sqlite3.Co
 def test_two_readers_never_lose_what_the_slower_one_needs(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prune, "STEP_SECONDS", 0)
-    monkeypatch.setattr(prune, "REST_SECONDS", 0)
+    monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
+    monkeypatch.setattr(triggers, "REST_SECONDS", 0)
     fast, slow = opened(path, reader="fast"), opened(path, reader="slow")
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(50)])
     (changes,) = read_all(fast)[-1:]
@@ -242,9 +245,9 @@ def test_two_readers_never_lose_what_the_slower_one_needs(
 def test_pruning_goes_in_small_steps_and_gives_way(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prune, "STEP_SECONDS", 0)
-    monkeypatch.setattr(prune, "REST_SECONDS", 0)
-    monkeypatch.setattr(prune, "STEP_ROWS", 10)
+    monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
+    monkeypatch.setattr(triggers, "REST_SECONDS", 0)
+    monkeypatch.setattr(triggers, "STEP_ROWS", 10)
     monkeypatch.setattr("headrace.capture.sqlite.source._BUSY_MS", int(10_000 * patience()))
     source = opened(path)
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(25)])
@@ -500,4 +503,4 @@ def test_an_idle_reader_looks_seldom_and_asks_the_database_next_to_never(
 
 def test_names_are_quoted() -> None:
     assert database.quoted('a"b') == '"a""b"'
-    assert setup.LOG == "__headrace_log"
+    assert triggers.LOG == "__headrace_log"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.sqlite import baseline, fetching
+from headrace.capture.sqlite import copy as baseline
+from headrace.capture.sqlite import database
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.changelog.change import Changes
 from headrace.changelog.schema import TableSchema
@@ -149,7 +150,7 @@ def test_rows_and_changes_make_the_table(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(baseline, "CHUNK_ROWS", 4)
-    monkeypatch.setattr(fetching, "PART_ROWS", 3)
+    monkeypatch.setattr(database, "PART_ROWS", 3)
     for seed in thinned(range(first, first + ROUNDS), every=5):
         writer = Writer(tmp_path / f"{seed}.db", seed)
         source = sqlite(tmp_path / f"{seed}.db")

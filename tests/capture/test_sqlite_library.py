@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.sqlite import Batch, Capture, Record, setup
-from headrace.capture.sqlite.names import EVENTS
+from headrace.capture.sqlite import Batch, Capture, Record, triggers
+from headrace.capture.sqlite.database import EVENTS
 from headrace.changelog.change import Op
 from headrace.errors import (
     BadName,
@@ -74,7 +74,7 @@ def test_a_position_is_epoch_and_number_and_stays_the_same(
         with pytest.raises(RuntimeError, match="no"):
             Capture(path, ["t"], fails).cdc()
     first, second, again, _ = seen
-    epoch = setup.capture_id(app)
+    epoch = triggers.capture_id(app)
     assert first.position == again.position
     assert [record.position for record in (first, second)] == [f"{epoch}/2", f"{epoch}/3"]
 
@@ -281,7 +281,7 @@ def test_a_batch_can_be_kept_and_looked_at_twice(path: Path, app: sqlite3.Connec
     assert [len(batch) for batch in heard.batches[:2]] == [2, 2]
     assert heard.batches[-1].complete
     assert not first.complete
-    epoch = setup.capture_id(app)
+    epoch = triggers.capture_id(app)
     assert first.id == f"{epoch}/2-3"
 
 

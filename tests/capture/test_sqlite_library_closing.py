@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from headrace.capture.sqlite import Batch, Capture
-from headrace.capture.sqlite.handlers import Post
-from headrace.capture.sqlite.records import Interrupted
+from headrace.capture.sqlite.library.handlers import Post
+from headrace.capture.sqlite.library.records import Interrupted
 from headrace.errors import RunTwice
 from tests.capture.library import Running
 from tests.support.patience import patience

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from headrace.capture.sqlite import Batch, Capture, handlers, setup
-from headrace.capture.sqlite.handlers import Lines, Post, Words
-from headrace.capture.sqlite.rendering import Form
+from headrace.capture.sqlite import Batch, Capture, triggers
+from headrace.capture.sqlite.library import handlers
+from headrace.capture.sqlite.library.handlers import Lines, Post, Words
+from headrace.capture.sqlite.library.records import Form
 from headrace.errors import SourceRefused, TargetError
 from tests.capture.library import Heard, Running, running
 from tests.support.patience import patience
@@ -117,7 +118,7 @@ def test_text_that_is_not_utf8_becomes_valid_json(path: Path, app: sqlite3.Conne
 
 def test_timestamps_are_utc_and_sort_as_text(path: Path, app: sqlite3.Connection) -> None:
     app.execute("insert into t values (1, 0, null)")
-    app.execute(f"update {setup.LOG} set ts = 1700000000710 where seq = 2")
+    app.execute(f"update {triggers.LOG} set ts = 1700000000710 where seq = 2")
     with running(path, ["t"]) as heard:
         heard.count(1)
     batch = heard.batches[0]
@@ -128,7 +129,7 @@ def test_timestamps_are_utc_and_sort_as_text(path: Path, app: sqlite3.Connection
 
 def test_positions_are_a_sixth_field_for_who_asks(path: Path, app: sqlite3.Connection) -> None:
     app.execute("insert into t values (1, 0, null)")
-    epoch = setup.capture_id(app)
+    epoch = triggers.capture_id(app)
     assert lines(path, 1, positions=True)[0]["position"] == f"{epoch}/2"
     heard = Heard()
     Capture(path, ["t"], heard).bootstrap()
@@ -273,7 +274,7 @@ def test_a_batch_is_sent_as_one_object_and_any_2xx_takes_it(
     address.answers = [status]
     drain(path, Post(address.url.replace("//", "//me:s%20t@"), Form()))
     assert [change["after"] for change in address.bodies[0]["changes"]] == [{"id": 1, "v": "a"}]
-    epoch = setup.capture_id(app)
+    epoch = triggers.capture_id(app)
     assert address.headers[0]["Idempotency-Key"] == f"{epoch}/2-2"
     assert address.headers[0]["Content-Type"] == "application/json"
     assert address.headers[0]["Authorization"].startswith("Basic ")

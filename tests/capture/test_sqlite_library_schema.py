@@ -54,7 +54,7 @@ def test_cdc_hands_out_what_was_logged_and_then_stops(
 def test_all_that_was_logged_before_comes_first_however_much_it_is(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.sqlite.following.READ_ROWS", 3)
+    monkeypatch.setattr("headrace.capture.sqlite.library.run.READ_ROWS", 3)
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(20)])
     add_column(app)
     heard = Heard()
@@ -119,7 +119,7 @@ def test_with_a_bootstrap_the_rows_of_that_table_come_again_and_it_goes_on(
 def test_columns_that_change_during_a_bootstrap_end_it(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.sqlite.table_copy.CHUNK_ROWS", 2)
+    monkeypatch.setattr("headrace.capture.sqlite.library.run.CHUNK_ROWS", 2)
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(10)])
 
     def alters(batch: Batch) -> None:
@@ -135,7 +135,7 @@ def test_columns_that_change_during_a_bootstrap_end_it(
 def test_columns_that_change_during_a_bootstrap_make_its_rows_come_again(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.sqlite.table_copy.CHUNK_ROWS", 2)
+    monkeypatch.setattr("headrace.capture.sqlite.library.run.CHUNK_ROWS", 2)
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(10)])
 
     def alters(batch: Batch) -> None:

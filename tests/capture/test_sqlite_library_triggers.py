@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.sqlite import Batch, Capture, Record, setup
-from headrace.capture.sqlite.findings import findings
-from headrace.capture.sqlite.source import SQLiteSource, sqlite
+from headrace.capture.sqlite import Batch, Capture, Record
+from headrace.capture.sqlite import triggers as setup
+from headrace.capture.sqlite.source import SQLiteSource, findings, sqlite
 from headrace.errors import SchemaChanged, SourceRefused, SourceUnreachable, TableRefused
 from headrace.testing.contracts import read_all
 from tests.capture.library import Heard, Running, ops, running

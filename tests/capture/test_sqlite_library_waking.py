@@ -13,17 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.sqlite import (
-    Capture,
-    Combined,
-    External,
-    FileWatch,
-    Interval,
-    prune,
-    setup,
-)
-from headrace.capture.sqlite import running as module
-from headrace.capture.sqlite.waking import Waiting
+from headrace.capture.sqlite import Capture, Combined, External, FileWatch, Interval, triggers
+from headrace.capture.sqlite.library import run as module
+from headrace.capture.sqlite.watch import Waiting
 from headrace.errors import SourceRefused, SourceUnreachable
 from tests.capture.library import Heard, Running, ops, running
 
@@ -122,13 +114,13 @@ def test_it_works_in_either_journal_mode_and_changes_none(
 def test_what_was_acknowledged_is_removed_and_the_last_row_stays(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prune, "STEP_SECONDS", 0)
-    monkeypatch.setattr(prune, "REST_SECONDS", 0)
+    monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
+    monkeypatch.setattr(triggers, "REST_SECONDS", 0)
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(2000)])
     with running(path, ["t"], batch_size=100) as heard:
         heard.count(2000)
         number = 2000
-        while app.execute(f"select count(*) from {setup.LOG}").fetchone()[0] > 1:
+        while app.execute(f"select count(*) from {triggers.LOG}").fetchone()[0] > 1:
             app.execute("insert into t values (?, 0)", (number,))
             number += 1
             heard.count(number)
@@ -139,13 +131,13 @@ def test_a_reader_that_only_sees_other_tables_holds_nothing_back(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "OTHERS_SECONDS", 0)
-    monkeypatch.setattr(prune, "STEP_SECONDS", 0)
-    monkeypatch.setattr(prune, "REST_SECONDS", 0)
+    monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
+    monkeypatch.setattr(triggers, "REST_SECONDS", 0)
     app.execute("create table u (id integer primary key, v)")
     Capture(path, ["u"], print, reader="two").setup()
     with running(path, ["t"]), running(path, ["u"], reader="two") as two:
         number = 0
-        while number < 3 or app.execute(f"select count(*) from {setup.LOG}").fetchone()[0] > 2:
+        while number < 3 or app.execute(f"select count(*) from {triggers.LOG}").fetchone()[0] > 2:
             app.execute("insert into u values (?, 0)", (number,))
             number += 1
             two.count(number)
@@ -211,8 +203,8 @@ def test_a_log_that_somebody_emptied_is_noticed_and_mended_by_a_bootstrap(
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(20)])
     with running(path, ["t"]) as heard:
         heard.count(20)
-    old = setup.capture_id(app)
-    app.execute(f"delete from {setup.LOG}")
+    old = triggers.capture_id(app)
+    app.execute(f"delete from {triggers.LOG}")
     app.executemany("insert into t values (?, 0)", [(number + 20,) for number in range(again)])
     with pytest.raises(SourceRefused, match="emptied") as caught:
         Capture(path, ["t"], Heard()).cdc()

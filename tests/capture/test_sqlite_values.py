@@ -8,7 +8,7 @@ import pytest
 
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.capture.sqlite.tables import value_kind
-from headrace.changelog.exact import from_exact
+from headrace.changelog.values import from_exact
 from headrace.testing.contracts import read_all
 
 DECLARED = {

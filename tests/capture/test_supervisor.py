@@ -12,10 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.source import SourceSpec
-from headrace.capture.sqlite.source import sqlite
-from headrace.capture.supervisor import RunningRecorder, start_recorder
-from headrace.capture.wire import (
+from headrace.capture.messages import (
     BaselineProgress,
     Failed,
     Flushed,
@@ -25,8 +22,11 @@ from headrace.capture.wire import (
     StateReport,
     TakeBaseline,
 )
-from headrace.changelog.log import LogReader
+from headrace.capture.process import RunningRecorder, start_recorder
+from headrace.capture.source import SourceSpec
+from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.position import ORIGIN
+from headrace.changelog.reader import LogReader
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.testing.source import MemorySource
@@ -179,8 +179,8 @@ def test_a_recorder_ends_with_an_engine_that_was_killed(path: Path, tmp_path: Pa
     script = (
         "import sys, time\n"
         "from headrace.capture.sqlite.source import sqlite\n"
-        "from headrace.capture.supervisor import start_recorder\n"
-        "from headrace.capture.wire import StateReport\n"
+        "from headrace.capture.process import start_recorder\n"
+        "from headrace.capture.messages import StateReport\n"
         f"source = sqlite({str(path)!r})\n"
         "def told(report):\n"
         "    if report == StateReport('streaming'):\n"

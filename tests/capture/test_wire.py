@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.capture.loop import Inbox
-from headrace.capture.wire import (
+from headrace.capture.messages import (
     COMMANDS,
     REPORTS,
     Acknowledge,
@@ -25,6 +24,7 @@ from headrace.capture.wire import (
     Stop,
     TakeBaseline,
 )
+from headrace.capture.process import Inbox
 from headrace.errors import RecorderFailed, TableRefused
 from tests.support.patience import patience
 

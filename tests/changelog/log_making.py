@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.changelog.change import Change, Changes, Op, TableChanges, as_segment
-from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.storage.disk import Disk
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 
 ROOT = "/data"
 SOURCE = "shop"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.changelog import columns
 from headrace.changelog import compaction as module
-from headrace.changelog.columns import Turn
+from headrace.changelog import history
 from headrace.changelog.compaction import Compaction
-from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.history import Turn
 from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.storage.files import Files
 from tests.changelog.log_making import (
     At,
@@ -99,7 +99,7 @@ def test_who_has_passed_a_baseline_has_its_columns(files: Files) -> None:
 def test_of_a_long_backlog_no_more_is_looked_at_than_a_batch_has(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "_LOOKED_AT", 2)
+    monkeypatch.setattr(history, "_LOOKED_AT", 2)
     writer = begun(files)
     for number in range(1, 6):
         writer.append(commits(number))

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.changelog.evolution import differences, keeps_rows
-from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.schema import Column, TableSchema, differences, keeps_rows
 from headrace.changelog.values import ValueType
 
 pytestmark = pytest.mark.meets("R23b")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.changelog.entry import (
+from headrace.changelog.entries import (
     AnyEntry,
     Baseline,
     File,

@@ -8,7 +8,7 @@ import pytest
 from headrace.changelog.position import MAX_ORDINAL, Position
 from headrace.errors import ChangeLogError, StorageError
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from tests.changelog.log_making import (
     ORDERS,
     ORIGIN_TEXT,
@@ -82,7 +82,7 @@ def test_an_empty_table_has_a_baseline_without_files(files: Files) -> None:
 def test_a_large_baseline_has_parts_with_names_of_their_own(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.changelog.baseline.PART_BYTES", 1)
+    monkeypatch.setattr("headrace.changelog.writer.PART_BYTES", 1)
     log = begun(files)
     first, second = log.baseline(ORDERS), log.baseline(table("items"))
     for key in range(3):
@@ -99,7 +99,7 @@ def test_a_large_baseline_has_parts_with_names_of_their_own(
 
 
 def test_a_discarded_baseline_leaves_nothing(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.changelog.baseline.PART_BYTES", 1)
+    monkeypatch.setattr("headrace.changelog.writer.PART_BYTES", 1)
     log = begun(files)
     writer = log.baseline(ORDERS)
     writer.write(row_table(ORDERS, {"id": 1, "name": "x"}))

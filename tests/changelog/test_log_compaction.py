@@ -9,12 +9,12 @@ import pytest
 
 from headrace.changelog import compaction as module
 from headrace.changelog.compaction import Compaction
-from headrace.changelog.log import LogReader, LogWriter
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.pruning import Deleting
+from headrace.changelog.reader import LogReader, LogWriter
+from headrace.changelog.retention import Deleting
 from headrace.errors import CorruptSegment, HeadraceError
 from headrace.storage.files import Files
-from headrace.storage.simulated import PowerCut, SimulatedDisk
+from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.changelog.log_making import (
     ORIGIN_TEXT,
     SOURCE,

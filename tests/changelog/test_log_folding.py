@@ -8,17 +8,17 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from headrace.changelog import folding as module
+from headrace.changelog import compaction as module
 from headrace.changelog.change import Change, Op
-from headrace.changelog.entry import Baseline
-from headrace.changelog.folding import CannotFold, Folding, plan_fold
-from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.compaction import CannotFold, Folding, plan_fold
+from headrace.changelog.entries import Baseline
 from headrace.changelog.position import Position
-from headrace.changelog.pruning import Deleting, prune
+from headrace.changelog.reader import LogReader, LogWriter
+from headrace.changelog.retention import Deleting, prune
 from headrace.changelog.schema import TableSchema
 from headrace.errors import HeadraceError
 from headrace.storage.files import Files
-from headrace.storage.simulated import PowerCut, SimulatedDisk
+from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.changelog.log_making import (
     ORDERS,
     ORIGIN_TEXT,
@@ -52,7 +52,7 @@ def files() -> Files:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_BYTES", 1)
     monkeypatch.setattr(module, "SHARE", 1_000_000)
-    monkeypatch.setattr(module, "MOST_FILES", 2)
+    monkeypatch.setattr(module, "FOLD_MOST_FILES", 2)
 
 
 def key_of(schema: TableSchema, row: dict[str, object]) -> object:
@@ -287,7 +287,7 @@ def test_it_is_folded_only_where_that_is_worth_it(
     for number in range(1, 6):
         write(log, ORDERS, insert(number, number + 10))
     assert plan_fold(log, Position(1, 0)) is None
-    monkeypatch.setattr(module, "MOST_ROWS", 2)
+    monkeypatch.setattr(module, "FOLD_MOST_ROWS", 2)
     plan = plan_fold(log, Position(1, 5))
     assert plan is not None
     assert (plan.upto.commit, len(plan.pieces)) == (2, 2)

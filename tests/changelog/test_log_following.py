@@ -5,12 +5,12 @@ import threading
 import pytest
 
 from headrace.changelog import index
-from headrace.changelog.entry import Flush
-from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.entries import Flush
 from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.errors import CorruptIndex
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from tests.changelog.log_making import (
     SOURCE,
     begun,

@@ -14,14 +14,13 @@ from random import Random
 
 import pytest
 
-from headrace.changelog import compaction, index, pruning
+from headrace.changelog import compaction, index, retention
 from headrace.changelog.compaction import Compaction
-from headrace.changelog.pruning import Deleting
+from headrace.changelog.retention import Deleting
 from headrace.errors import HeadraceError, LostLog
-from headrace.storage.bucket import Unanswered
 from headrace.storage.disk import Buffer
-from headrace.storage.objects import Objects
-from headrace.storage.simulated_bucket import SimulatedBucket
+from headrace.storage.objects import Objects, Unanswered
+from headrace.storage.simulation import SimulatedBucket
 from tests.changelog.log_making import begun, commits, logged, opened, reading
 from tests.changelog.test_log_power_cut import check, record
 from tests.support.patience import patience
@@ -140,13 +139,13 @@ def test_merging_reads_and_deleting_removes_several_at_once(
 
 
 def test_in_a_bucket_less_is_deleted_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pruning, "MOST_OBJECTS", 5)
+    monkeypatch.setattr(retention, "MOST_OBJECTS", 5)
     bucket = SimulatedBucket()
     log = begun(Objects(bucket, "bucket", "shop"))
     for number in range(1, 20):
         log.append(commits(number))
         log.flush()
-    pruning.prune(log, log.end)
+    retention.prune(log, log.end)
     deleting = Deleting(log)
     removed, more = [], True
     while more:
@@ -174,4 +173,4 @@ def test_entries_go_one_behind_the_other(monkeypatch: pytest.MonkeyPatch) -> Non
         entries = [key for key in gone if re.fullmatch(r".*/[0-9a-f]{12}\.json", key)]
         assert entries == sorted(entries)
         largest = max(largest, len(entries))
-    assert largest == pruning.MOST_ENTRIES
+    assert largest == retention.MOST_ENTRIES

@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from headrace.changelog.entry import AnyEntry, Heartbeat, encode
+from headrace.changelog.entries import AnyEntry, Heartbeat, encode
 from headrace.changelog.index import CHECKPOINT_EVERY, Index
 from headrace.changelog.position import Position
 from headrace.errors import CorruptIndex, LostLog, UnknownFormat
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from tests.changelog.log_making import files_on
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.changelog import folding
+from headrace.changelog import compaction
 from headrace.changelog import index as index_module
-from headrace.changelog.folding import CannotFold, Folding, plan_fold
-from headrace.changelog.log import LogReader, LogWriter
-from headrace.changelog.overtaken import overtaken
+from headrace.changelog.compaction import CannotFold, Folding, plan_fold
 from headrace.changelog.position import Position
-from headrace.changelog.pruning import Deleting, prune
+from headrace.changelog.reader import LogReader, LogWriter, overtaken
+from headrace.changelog.retention import Deleting, prune
 from headrace.errors import LostLog, PositionExpired, UnknownFormat
 from headrace.storage import files as storing
 from headrace.storage.files import Files
@@ -91,9 +90,9 @@ def test_a_baseline_from_before_the_floor_is_not_usable(files: Files) -> None:
 def test_a_single_flush_beyond_what_a_fold_may_hold_is_not_folded(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "LEAST_BYTES", 1)
-    monkeypatch.setattr(folding, "SHARE", 1_000_000)
-    monkeypatch.setattr(folding, "MOST_ROWS", 10)
+    monkeypatch.setattr(compaction, "LEAST_BYTES", 1)
+    monkeypatch.setattr(compaction, "SHARE", 1_000_000)
+    monkeypatch.setattr(compaction, "FOLD_MOST_ROWS", 10)
     log = begun(files)
     log.baseline(ORDERS).finish(0, 0)
     log.append(changes([insert(5, key, key) for key in range(11)]))
@@ -102,7 +101,7 @@ def test_a_single_flush_beyond_what_a_fold_may_hold_is_not_folded(
     assert plan is not None
     with pytest.raises(CannotFold, match="more changes than a fold may hold"):
         Folding(log, plan).advance()
-    monkeypatch.setattr(folding, "MOST_ROWS", 11)
+    monkeypatch.setattr(compaction, "FOLD_MOST_ROWS", 11)
     fold = Folding(log, plan)
     while (folded := fold.advance()) is None:
         pass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.changelog.log import LogWriter
 from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.reader import LogWriter
 from headrace.errors import ChangeLogError
 from headrace.storage.files import Files
 from tests.changelog.log_making import (

@@ -18,13 +18,18 @@ from random import Random
 
 import pytest
 
-from headrace.changelog.log import LogWriter
 from headrace.changelog.position import Position
+from headrace.changelog.reader import LogWriter
 from headrace.errors import HeadraceError
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from headrace.storage.points import BEFORE_CHECKPOINT, ENTRY_LINKED, ENTRY_SYNCED, SEGMENT_WRITTEN
-from headrace.storage.simulated import PowerCut, SimulatedDisk
+from headrace.storage.killpoints import (
+    BEFORE_CHECKPOINT,
+    ENTRY_LINKED,
+    ENTRY_SYNCED,
+    SEGMENT_WRITTEN,
+)
+from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.changelog.log_making import (
     ORDERS,
     ORIGIN_TEXT,

@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from headrace.changelog import index as index_module
-from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.index import history_of, state_of
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.pruning import Deleting, prune
-from headrace.changelog.state import history_of, state_of
+from headrace.changelog.reader import LogReader, LogWriter
+from headrace.changelog.retention import Deleting, prune
 from headrace.errors import (
     ChangeLogError,
     CorruptIndex,
@@ -22,7 +22,7 @@ from headrace.errors import (
     PositionExpired,
 )
 from headrace.storage.files import Files
-from headrace.storage.simulated import PowerCut, SimulatedDisk
+from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.changelog.log_making import (
     ORDERS,
     ORIGIN_TEXT,

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.changelog.entry import Flush, Gap
+from headrace.changelog.entries import Flush, Gap
 from headrace.changelog.history import History
-from headrace.changelog.log import LogWriter, segment_path
 from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position
+from headrace.changelog.reader import LogWriter, segment_path
 from headrace.errors import CorruptIndex, UnknownTable
 from headrace.storage.files import Files
 from tests.changelog.log_making import (

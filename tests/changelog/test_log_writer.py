@@ -7,9 +7,9 @@ import pytest
 
 from headrace.changelog import writer as writer_module
 from headrace.changelog.change import Changes, TableChanges, as_segment
-from headrace.changelog.entry import Flush
-from headrace.changelog.log import LogWriter
+from headrace.changelog.entries import Flush
 from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.reader import LogWriter
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import (
@@ -22,7 +22,7 @@ from headrace.errors import (
     StorageFull,
 )
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from tests.changelog.log_making import (
     LINEAGE,
     ORDERS,

@@ -17,7 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.changelog.beyond import (
+from headrace.changelog.change import Change, Op, as_segment
+from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.values import (
     MAX_INT32,
     MAX_INT64,
     MICROS_PER_DAY,
@@ -28,11 +30,9 @@ from headrace.changelog.beyond import (
     BeyondTimestamp,
     Interval,
     OffsetTime,
+    ValueType,
 )
-from headrace.changelog.change import Change, Op, as_segment
-from headrace.changelog.plain import Form, images, plain, row_values, unsent
-from headrace.changelog.schema import Column, TableSchema
-from headrace.changelog.values import ValueType
+from headrace.changelog.values_json import Form, images, plain, row_values, unsent
 from tests.changelog.log_making import table
 from tests.changelog.test_value_table import FITTING, KINDS, same
 from tests.support.tiers import examples

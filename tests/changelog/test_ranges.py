@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.changelog.change import Change
-from headrace.changelog.entry import Gap
-from headrace.changelog.log import LogReader
+from headrace.changelog.entries import Gap
 from headrace.changelog.position import MAX_COMMIT, MAX_ORDINAL, Position
 from headrace.changelog.ranges import (
     Moment,
@@ -23,6 +22,7 @@ from headrace.changelog.ranges import (
     missing,
     span,
 )
+from headrace.changelog.reader import LogReader
 from headrace.errors import BadPosition, CorruptSegment, PositionExpired, UnknownTable
 from headrace.storage.files import Files
 from tests.changelog.log_making import (

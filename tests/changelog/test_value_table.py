@@ -17,23 +17,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.changelog.beyond import (
+from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.segment import parquet_rows, segment_bytes
+from headrace.changelog.values import (
+    MARKED,
     MAX_INT32,
     MAX_INT64,
     MICROS_PER_DAY,
     MIN_INT32,
     MIN_INT64,
+    SHAPES,
     BeyondDate,
     BeyondTime,
     BeyondTimestamp,
     Interval,
     OffsetTime,
+    ValueType,
+    exact_text,
+    from_exact,
+    numeric_text,
 )
-from headrace.changelog.exact import exact_text, from_exact, numeric_text
-from headrace.changelog.mapping import MARKED, SHAPES
-from headrace.changelog.schema import Column, TableSchema
-from headrace.changelog.segment import parquet_rows, segment_bytes
-from headrace.changelog.values import ValueType
 from headrace.errors import BadSchema
 from tests.support.tiers import examples
 

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.changelog.change import Change, Op, as_segment
-from headrace.changelog.entry import Baseline
+from headrace.changelog.entries import Baseline
+from headrace.changelog.history import Snapshot, Window
 from headrace.changelog.position import Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.changelog.window import Snapshot, Window
 
 SCHEMA = TableSchema("t", (Column("id", ValueType.parse("int64"), 1),), ("id",))
 HIGH = 3 << 32

@@ -31,8 +31,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from headrace.pipeline.cluster.packing import settings
-from headrace.pipeline.java import VECTOR_MODULE, find_java
+from headrace.spark_session.java import VECTOR_MODULE, find_java
+from headrace.spark_session.pack import settings
 from tests.support.patience import patience, slowness
 
 WORKERS = 2

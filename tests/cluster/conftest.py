@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.session import Spark, start_session
+from headrace.spark_session.session import Spark, start_session
 from tests.cluster.cluster import Cluster, packed, running_cluster
 
 RULES = Path(__file__).with_name("shop_rules.py")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 import headrace as hr
-from headrace.interfaces.cli.demo import goods
-from headrace.interfaces.cli.demo import sqlite_shop as demo
+from headrace.cli.demo import goods
+from headrace.cli.demo import sqlite_shop as demo
 from headrace.pipeline.foreach import FrameBatch
-from headrace.pipeline.session import Spark
 from headrace.pipeline.steps import Filter, Transform, derive, drop, where
+from headrace.spark_session.session import Spark
 from headrace.targets.memory import IndexedMemory
 from headrace.targets.target import Target
 from tests.support.patience import patience

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.pipeline.lake import parts
-from headrace.pipeline.lake.note import Note
-from headrace.pipeline.lake.note import read as read_note
+from headrace.lake import parts
+from headrace.lake.history import Note
+from headrace.lake.history import read as read_note
 from tests.cluster.shop import Rows
 
 APART = ("python", "headrace")

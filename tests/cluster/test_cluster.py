@@ -9,10 +9,10 @@ import pytest
 
 import headrace as hr
 from headrace.errors import HeadraceError
-from headrace.pipeline.cluster.packing import FOLDER
 from headrace.pipeline.foreach import FrameBatch, foreach_batch
-from headrace.pipeline.session import Spark
 from headrace.pipeline.steps import function
+from headrace.spark_session.pack import FOLDER
+from headrace.spark_session.session import Spark
 from tests.cluster.cluster import WORKERS, Cluster
 from tests.cluster.shop import PATIENCE, Rows, Shop, counted, folded, held, write_parquet
 from tests.support.shop import await_seen

@@ -16,7 +16,7 @@ import pytest
 import headrace as hr
 from headrace.errors import BadCluster, HeadraceError
 from headrace.pipeline.steps import function
-from headrace.storage.points import BASELINE_LOADED, JOB_DONE, TARGET_WRITTEN
+from headrace.storage.killpoints import BASELINE_LOADED, JOB_DONE, TARGET_WRITTEN
 from tests.cluster.cluster import WORKERS, Cluster, bare_python, kept, may_hide
 from tests.cluster.shop import PATIENCE, WAITING, Shop, folded, held
 from tests.cluster.tables import merged, notes, plain, staged

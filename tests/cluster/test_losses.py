@@ -11,8 +11,8 @@ import pytest
 
 import headrace as hr
 from headrace.pipeline.foreach import foreach_batch
-from headrace.pipeline.session import Spark
 from headrace.pipeline.steps import Transform, function
+from headrace.spark_session.session import Spark
 from tests.cluster.cluster import WORKERS, Cluster
 from tests.cluster.shop import (
     PATIENCE,

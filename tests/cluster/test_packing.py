@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli import main
 from headrace.errors import CannotPack
-from headrace.interfaces.cli import main
-from headrace.pipeline.cluster import contents as packed
-from headrace.pipeline.cluster.contents import Contents, contents
-from headrace.pipeline.cluster.packing import pack
+from headrace.spark_session import pack as packed
+from headrace.spark_session.pack import Contents, contents, pack
 
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
@@ -74,7 +73,7 @@ def test_all_that_is_installed_is_packed_but_for_what_workers_have(
         "pandas/core.py",
         "linked.py",
     }
-    assert "headrace/pipeline/cluster/looking.py" in found.files
+    assert "headrace/spark_session/executor_probe.py" in found.files
     assert "headrace/pipeline/log4j2.properties" in found.files
     assert found.not_packed == (str(tmp_path / "elsewhere"),)
 

@@ -13,10 +13,10 @@ import pytest
 from pyspark import cloudpickle
 
 from headrace.errors import BadCluster, HeadraceError, JobFailed, SparkGone, StorageError
-from headrace.pipeline.cluster import looking
-from headrace.pipeline.cluster.probing import Looked, check, failed_probe
+from headrace.spark_session import executor_probe
+from headrace.spark_session.cluster_probe import Looked, check, failed_probe
 from headrace.storage import s3
-from headrace.storage.simulated_bucket import SimulatedBucket
+from headrace.storage.simulation import SimulatedBucket
 from tests.cluster.cluster import bare_python
 
 HERE = Looked("driver", "/work", "3.11", "0.1.0", "abcd", "26.0.1", None)
@@ -53,7 +53,7 @@ def test_an_executor_reads_a_bucket_by_its_own_way_too(monkeypatch: pytest.Monke
     monkeypatch.setattr(s3, "s3_bucket", lambda name: bucket)
 
     def told(path: str) -> Looked:
-        return Looked(**json.loads(looking.look(path, "token", 0.0, "token")))
+        return Looked(**json.loads(executor_probe.look(path, "token", 0.0, "token")))
 
     assert told("s3a://logs/shop/probe/1.txt").unreached is None
     assert told("s3a://logs/shop/probe/2.txt").unreached == "FileNotFoundError"
@@ -77,8 +77,8 @@ def test_an_executor_reads_a_bucket_by_its_own_way_too(monkeypatch: pytest.Monke
 def test_an_executor_tells_without_headrace_and_without_arrow(tmp_path: Path) -> None:
     file = tmp_path / "probe.txt"
     file.write_text("token")
-    cloudpickle.register_pickle_by_value(looking)  # type: ignore[no-untyped-call]
-    sent = cloudpickle.dumps(looking.look)  # type: ignore[no-untyped-call]
+    cloudpickle.register_pickle_by_value(executor_probe)  # type: ignore[no-untyped-call]
+    sent = cloudpickle.dumps(executor_probe.look)  # type: ignore[no-untyped-call]
     program = (
         "import pickle, sys; look = pickle.loads(sys.stdin.buffer.read())\n"
         f"print(look({str(file)!r}, 'token', 0.0)); print(look('/nowhere', 'token', 0.0))"
@@ -88,11 +88,11 @@ def test_an_executor_tells_without_headrace_and_without_arrow(tmp_path: Path) ->
         [str(python), "-c", program], input=sent, cwd=tmp_path, env={}, capture_output=True
     )
     first, second = [Looked(**json.loads(line)) for line in done.stdout.splitlines()]
-    ours = Looked(**json.loads(looking.look(str(file), "token", 0.0)))
+    ours = Looked(**json.loads(executor_probe.look(str(file), "token", 0.0)))
     assert first == replace(ours, headrace=None, code=None, folder=str(tmp_path))
     assert second.unread == os.strerror(2)
     file.write_text("another")
-    assert looking.unread(str(file), "token") == "other contents"
+    assert executor_probe.unread(str(file), "token") == "other contents"
 
 
 def test_a_version_that_stays_does_not_hide_code_that_changed(
@@ -102,13 +102,13 @@ def test_a_version_that_stays_does_not_hide_code_that_changed(
     package.mkdir()
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    before = looking.fingerprint(package.name)
+    before = executor_probe.fingerprint(package.name)
     (package / "more.py").write_text("x = 1\n")
     assert before is not None
-    assert looking.fingerprint(package.name) not in (None, before)
-    assert looking.fingerprint("no_such_package_here") is None
-    assert looking.version("no_such_package_here") is None
-    assert sys.version.startswith(Looked(**json.loads(looking.look("", "", 0))).python)
+    assert executor_probe.fingerprint(package.name) not in (None, before)
+    assert executor_probe.fingerprint("no_such_package_here") is None
+    assert executor_probe.version("no_such_package_here") is None
+    assert sys.version.startswith(Looked(**json.loads(executor_probe.look("", "", 0))).python)
 
 
 _LOST = "Lost task 1.3 in stage 0.0 (TID 9) (10.0.0.7 executor 2): "

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.pipeline.lake.formats import DELTA, needs
-from headrace.pipeline.session import Spark, start_session
+from headrace.lake.formats import DELTA, needs
 from headrace.pipeline.steps import Function, function
+from headrace.spark_session.session import Spark, start_session
 from tests.cluster.cluster import WORKERS, Cluster
 from tests.cluster.shop import PATIENCE, RULE_COLUMNS, Rows, Shop, counted
 from tests.cluster.tables import READ, PartsGate, merged, notes, plain, rows_in, staged

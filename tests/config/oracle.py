@@ -19,7 +19,7 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
-from headrace.pipeline.java import find_java
+from headrace.spark_session.java import find_java
 from tests.support import maven
 
 ARTIFACT = "com.typesafe:config:1.4.5"

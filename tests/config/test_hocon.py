@@ -7,8 +7,7 @@ import pickle
 import pytest
 
 from headrace.config.hocon import parse
-from headrace.config.tree import Node, Place
-from headrace.config.written import Fraction
+from headrace.config.text import Fraction, Node, Place
 from headrace.errors import ConfigSyntax, ConfigText
 
 SAME = [

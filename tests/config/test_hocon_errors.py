@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.config.hocon import DEPTH, parse
-from headrace.config.including import LARGEST
+from headrace.config.hocon import DEPTH, LARGEST, parse
 from headrace.errors import ConfigSyntax, ConfigText, ConfigUnresolved
 
 WRONG = [

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.config.hocon import parse
-from headrace.config.tree import Node
+from headrace.config.text import Node
 from headrace.errors import ConfigText
 from tests.support.tiers import examples, share
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config.checking import Values
-from headrace.config.keys import Key, Kind, Plain, checked, node_of
-from headrace.config.kinds import (
+from headrace.config.schema import (
     Anything,
     Boolean,
     Choice,
@@ -17,15 +15,21 @@ from headrace.config.kinds import (
     Entries,
     FilePath,
     Integer,
+    Key,
+    Kind,
     ListOf,
     Number,
+    Plain,
     Reference,
     Section,
     Size,
     Text,
+    Values,
+    checked,
+    node_of,
 )
 from headrace.config.secrets import Secret
-from headrace.config.tree import Node, Place
+from headrace.config.text import Node, Place
 from headrace.errors import InvalidConfiguration
 
 OPTION = Place("--set")

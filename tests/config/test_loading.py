@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.config.loading import RESERVED, load
-from headrace.config.tree import Node, Place
+from headrace.config.load import RESERVED, load
+from headrace.config.text import Node, Place
 from headrace.errors import ConfigSyntax, ConfigText, ConfigUnreadable, ConfigUnresolved
 
 SRC = Path(__file__).parent.parent.parent / "src" / "headrace"

@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.config.masking import (
+from headrace.config.schema import nearest
+from headrace.config.secrets import (
+    Secret,
     is_secret,
     masked_connection,
     masked_text,
     password_in,
+    read_secret,
     without_password,
 )
-from headrace.config.nearest import nearest
-from headrace.config.secrets import Secret, read_secret
 from headrace.errors import NoSecret
 from tests.support.tiers import examples
 

@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 
 from headrace.capture import registry
-from headrace.capture.postgres.options import Options
-from headrace.capture.postgres.secrets import read_password
+from headrace.capture.postgres.options import Options, read_password
 from headrace.capture.source import SourceSpec
-from headrace.config.keys import Plain, node_of
+from headrace.config.schema import Plain, node_of
 from headrace.config.secrets import Secret, read_secret, schemes
-from headrace.config.tree import Place
-from headrace.control.configured import Configured, configured
+from headrace.config.text import Place
+from headrace.engine.from_config import Configured, configured
 from headrace.errors import BadPart, InvalidConfiguration, SourceRefused, SourceUnreachable
 from headrace.pipeline.steps import where
 from tests.support.patience import patience
@@ -33,8 +32,8 @@ PLACE = Place("headrace.conf", 7, 3)
 
 MODULE = '''
 import headrace as hr
-from headrace.config.keys import Key
-from headrace.config.kinds import Entries, Integer, ListOf, Reference, Text
+from headrace.config.schema import Key
+from headrace.config.schema import Entries, Integer, ListOf, Reference, Text
 
 
 class Source:
@@ -213,8 +212,8 @@ def test_a_password_of_postgresql_may_come_from_a_package() -> None:
 PROGRAM = """
 import json, sqlite3, sys
 from pathlib import Path
-from headrace.config.loading import load
-from headrace.control.configured import configured
+from headrace.config.load import load
+from headrace.engine.from_config import configured
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 from tests.support.shop import await_that

@@ -8,11 +8,11 @@ from typing import Literal
 
 import pytest
 
-from headrace.capture import loop, recorder
-from headrace.capture.sqlite import prune
-from headrace.control import retry
-from headrace.control.engine import Engine
+from headrace.capture import process, recorder
+from headrace.capture.sqlite import triggers
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime import model
 from headrace.storage.objects import Objects
 from headrace.targets.memory import IndexedMemory, memory
 from tests.support.arrow_runner import ArrowRunner
@@ -22,12 +22,12 @@ from tests.support.shop import PATIENCE, Shop
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let engines, and recorders on a thread, go without the rests that spare a machine."""
-    monkeypatch.setattr(loop, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(process, "WAIT_SECONDS", 0.05)
     monkeypatch.setattr(recorder, "LAG_SECONDS", 0.05)
     monkeypatch.setattr(recorder, "LATE_SECONDS", 0.05)
     monkeypatch.setattr(recorder, "FIRST_PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.02)
-    monkeypatch.setattr(prune, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(model, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(triggers, "REST_SECONDS", 0.05)
     monkeypatch.setattr(Objects, "pace", 0.01)
 
 

@@ -6,17 +6,17 @@ import sqlite3
 import time
 from collections.abc import Sequence
 
+from headrace.capture.messages import FlushNow, TakeBaseline
 from headrace.capture.recorder import Recorder
-from headrace.capture.wire import FlushNow, TakeBaseline
-from headrace.changelog.log import LogReader, LogWriter
-from headrace.control.delivery import Surroundings
-from headrace.control.fencing import Fence
-from headrace.control.run import IDLE, PipelineRun
-from headrace.control.store import Store
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.delivery import Surroundings
+from headrace.runtime.lease import Fence
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
+from headrace.runtime.store import Store
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from headrace.testing import MemorySource
 from tests.support.arrow_runner import ArrowRunner
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.changelog.position import Position
-from headrace.control.acknowledge import Watermark, acknowledged
+from headrace.runtime.model import Watermark, acknowledged
 
 END = Position(1, 100)
 positions = st.builds(Position, st.just(1), st.integers(0, 200))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.control.run import PipelineRun
+from headrace.runtime.pipeline_run import PipelineRun
 from tests.control.test_schema_changes import Kept, Told, World, stopped
 
 pytestmark = pytest.mark.meets("R23b")

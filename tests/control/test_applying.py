@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.config.hocon import parse
-from headrace.control.applying import apply, planned
-from headrace.control.configured import Configured, configured
+from headrace.engine.apply_config import apply, planned
+from headrace.engine.from_config import Configured, configured
 from headrace.errors import InvalidConfiguration
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Shop, await_seen

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.changelog.change import Change, Op, as_segment
-from headrace.changelog.entry import File
+from headrace.changelog.entries import File
 from headrace.changelog.position import MAX_ORDINAL, Position
 from headrace.changelog.schema import TableSchema
-from headrace.control.aside import Segments, set_aside_in
-from headrace.pipeline.keys import packed_keys
+from headrace.deadletters.hold import Segments, set_aside_in
+from headrace.deadletters.keys import packed_keys
 from headrace.pipeline.result import Failure
-from headrace.testing.things import TABLE, THINGS
+from headrace.testing.source import TABLE, THINGS
 
 BAD = {"id": 6, "name": "bad"}
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control import retry
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.errors import JobFailed
 from headrace.pipeline.batch import BatchFacts, Part
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Result
+from headrace.runtime import model
 from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget
 from tests.support.arrow_runner import ArrowRunner
@@ -44,8 +44,8 @@ def market(tmp_path: Path) -> Market:
 @pytest.fixture(autouse=True)
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pause is longer than a test waits: whatever comes earlier did not wait for its end."""
-    monkeypatch.setattr(retry, "FIRST_PAUSE", 20 * PATIENCE)
-    monkeypatch.setattr(retry, "LONGEST_PAUSE", 20 * PATIENCE)
+    monkeypatch.setattr(model, "FIRST_PAUSE", 20 * PATIENCE)
+    monkeypatch.setattr(model, "LONGEST_PAUSE", 20 * PATIENCE)
 
 
 def failing(market: Market, engine: Engine, runner: Away) -> None:

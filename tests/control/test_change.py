@@ -12,11 +12,11 @@ import pytest
 from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.errors import InvalidConfiguration, NotRunning, StorageError
+from headrace.lake.formats import DELTA
+from headrace.lake.target import table
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.lake.formats import DELTA
-from headrace.pipeline.lake.target import table
 from headrace.pipeline.steps import equals
 from headrace.targets.memory import IndexedMemory, memory
 from tests.support.arrow_runner import ArrowRunner

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from headrace.capture import recorder
-from headrace.capture.wire import TakeBaseline
+from headrace.capture.messages import TakeBaseline
 from headrace.changelog import writer
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
-from headrace.control.run import IDLE, PipelineRun
 from headrace.errors import SourceUnreachable
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.targets.memory import memory
 from headrace.targets.target import Batch, SchemaAnswer
 from headrace.testing import ScriptedTarget

@@ -10,19 +10,19 @@ import pytest
 
 import headrace as hr
 from headrace.capture.postgres import definition, options
-from headrace.capture.postgres import settings as postgres_settings
-from headrace.capture.sqlite import settings as sqlite_settings
+from headrace.capture.postgres import definition as postgres_settings
+from headrace.capture.sqlite import definition as sqlite_settings
 from headrace.capture.sqlite.tables import KINDS
-from headrace.config.keys import Plain, node_of
-from headrace.config.tree import Place
-from headrace.control.configured import Configured, configured
-from headrace.control.configured_parts import FILTERS, TARGETS, TRANSFORMS
+from headrace.config.schema import Plain, node_of
+from headrace.config.text import Place
+from headrace.engine.config_keys import FILTERS, TARGETS, TRANSFORMS
+from headrace.engine.from_config import Configured, configured
 from headrace.errors import InvalidConfiguration
+from headrace.lake import target as lake_target
 from headrace.pipeline import definition as pipeline_definition
 from headrace.pipeline import settings as pipeline_settings
 from headrace.pipeline import steps
 from headrace.pipeline.definition import DeadLetters, Pipeline
-from headrace.pipeline.lake import target as lake_target
 from headrace.targets.memory import IndexedMemory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Shop, await_that

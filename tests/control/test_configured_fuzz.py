@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.config.keys import Plain, node_of
-from headrace.config.tree import Place
-from headrace.control.configured import configured
-from headrace.control.configured_parts import FILTERS, SOURCES, TARGETS, TRANSFORMS
+from headrace.config.schema import Plain, node_of
+from headrace.config.text import Place
+from headrace.engine.config_keys import FILTERS, SOURCES, TARGETS, TRANSFORMS
+from headrace.engine.from_config import configured
 from headrace.errors import InvalidConfiguration
 from tests.support.tiers import examples
 

@@ -8,11 +8,10 @@ import pytest
 
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.config.keys import Plain, node_of
-from headrace.config.parts import Chosen
-from headrace.config.tree import Place
-from headrace.control.configured import configured
-from headrace.control.configured_targets import wrong_columns
+from headrace.config.plugins import Chosen
+from headrace.config.schema import Plain, node_of
+from headrace.config.text import Place
+from headrace.engine.from_config import configured, wrong_columns
 from headrace.pipeline.steps import Drop, Frame, Transform
 
 COLUMNS = (Column("a", ValueType("int64"), 1), Column("b", ValueType("text"), 2))

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.changelog.log import LogReader
-from headrace.control.engine import Engine
+from headrace.changelog.reader import LogReader
+from headrace.engine.engine import Engine
 from headrace.errors import SourceRefused
 from headrace.pipeline.definition import Pipeline
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from headrace.targets.memory import memory
 from headrace.testing import MemorySource
 from tests.support.arrow_runner import ArrowRunner

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.sqlite.setup import LOG
+from headrace.capture.sqlite.triggers import LOG
 from headrace.changelog.position import ORIGIN, Position
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.errors import NotRunning, TargetError
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory

@@ -20,7 +20,7 @@ from tests.support.shop import PATIENCE, Shop, await_seen
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
 

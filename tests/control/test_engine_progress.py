@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.changelog.log import LogWriter
 from headrace.changelog.position import Position
-from headrace.control.store import Store
+from headrace.changelog.reader import LogWriter
+from headrace.runtime.store import Store
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.testing.target import ScriptedTarget

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture import child
-from headrace.control.engine import Engine
+from headrace.capture import process
+from headrace.engine.engine import Engine
 from headrace.errors import HeadraceError
 from headrace.storage.disk import Buffer, RealDisk
 from headrace.storage.files import Files
@@ -119,7 +119,7 @@ def test_a_full_disk_is_told_and_healed_without_loss(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The recorder's storage alone: the engine goes on.
-    monkeypatch.setattr(child, "opened", lambda place: Files(FullDisk(), place))
+    monkeypatch.setattr(process, "opened", lambda place: Files(FullDisk(), place))
     target = WatchedTarget(FileTarget(shop.data.parent / "target.db"))
     with shop.engine(shop.pipeline(target)) as engine:
         assert engine.await_ready(PATIENCE)

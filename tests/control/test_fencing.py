@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.capture.wire import Failed
-from headrace.control.engine import Engine
-from headrace.control.fencing import Fence
-from headrace.control.store import Store
+from headrace.capture.messages import Failed
+from headrace.engine.engine import Engine
 from headrace.errors import LostLog, SourceUnreachable, TargetError
 from headrace.pipeline.batch import BatchFacts, Loaded, Part
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Result
+from headrace.runtime.lease import Fence
+from headrace.runtime.store import Store
 from headrace.storage import s3
 from headrace.storage.objects import Objects
-from headrace.storage.simulated_bucket import SimulatedBucket
+from headrace.storage.simulation import SimulatedBucket
 from headrace.targets.target import Target
 from headrace.testing.target import ScriptedTarget
 from tests.changelog.log_making import SOURCE, begun, commits, files_on, opened

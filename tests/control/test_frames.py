@@ -9,12 +9,12 @@ import pytest
 
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
-from headrace.control.run import IDLE
 from headrace.errors import BadTransform, TargetError
 from headrace.pipeline.batch import BatchFacts, Behind, Part
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import FrameBatch
 from headrace.pipeline.result import Failure
+from headrace.runtime.pipeline_run import IDLE
 from headrace.targets.target import Batch, Loading, TargetTraits
 from tests.control.stepping import Stepping
 from tests.support.arrow_runner import ArrowRunner, Row

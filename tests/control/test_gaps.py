@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.run import IDLE
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.pipeline_run import IDLE
 from headrace.storage.files import Files
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import ScriptedTarget

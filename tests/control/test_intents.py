@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.control.run import IDLE, PipelineRun
-from headrace.control.store import Store
 from headrace.errors import StorageError, TargetError
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
+from headrace.runtime.store import Store
 from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget
 from tests.control.stepping import Stepping

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.lease import Lease, usable_folder
 from headrace.errors import BadDataDirectory, Locked
+from headrace.runtime.lease import Lease, usable_folder
 
 
 def test_a_second_engine_is_told_who_holds_the_directory_and_since_when(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_a_killed_engine_leaves_no_lock_behind(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import os, pathlib, sys; from headrace.control.lease import Lease;"
+            "import os, pathlib, sys; from headrace.runtime.lease import Lease;"
             f"lease = Lease(pathlib.Path({str(tmp_path)!r}), lambda: 0.0);"
             "os.kill(os.getpid(), 9)",
         ],

@@ -9,17 +9,18 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.capture import caring
-from headrace.changelog import compaction, folding
-from headrace.changelog.entry import Baseline
+from headrace.capture import log_maintenance
+from headrace.changelog import compaction
+from headrace.changelog import compaction as folding
+from headrace.changelog.entries import Baseline
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.readers import NamedReader, leases
-from headrace.control import care
-from headrace.control.engine import Engine
-from headrace.control.keeping import LogOptions
-from headrace.control.loading import is_newer
+from headrace.changelog.retention import NamedReader, leases
+from headrace.engine.engine import Engine
 from headrace.errors import ChangeLogError, NotRunning, PositionExpired, WrongValue
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime import retention
+from headrace.runtime.info import LogOptions
+from headrace.runtime.target_load import is_newer
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.memory import memory
@@ -33,10 +34,10 @@ NOTHING = hr.log(keep=0, lease=0)
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(care, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(caring, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(caring, "FOLD_SECONDS", 0.02)
-    monkeypatch.setattr(caring, "DELETE_SECONDS", 0.02)
+    monkeypatch.setattr(retention, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(log_maintenance, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(log_maintenance, "FOLD_SECONDS", 0.02)
+    monkeypatch.setattr(log_maintenance, "DELETE_SECONDS", 0.02)
     monkeypatch.setattr(folding, "LEAST_BYTES", 1)
     monkeypatch.setattr(folding, "SHARE", 1_000_000)
     monkeypatch.setattr(compaction, "LEAST_FLUSHES", 3)

@@ -11,17 +11,17 @@ from random import Random
 import pytest
 
 import headrace as hr
-from headrace.changelog.inventory import inventory
-from headrace.changelog.log import LogReader
-from headrace.config.loading import load
-from headrace.control.configured import configured
-from headrace.control.engine import Engine
-from headrace.control.replaying import replay_log
+from headrace.changelog.ranges import inventory
+from headrace.changelog.reader import LogReader
+from headrace.cli.main import exit_code
+from headrace.config.load import load
+from headrace.engine.engine import Engine
+from headrace.engine.from_config import configured
+from headrace.engine.replay import replay_log
 from headrace.errors import InvalidConfiguration, UnsafeStorage, WrongValue
-from headrace.interfaces.cli.main import exit_code
 from headrace.storage import s3
-from headrace.storage.opening import opened
-from headrace.storage.simulated_bucket import SimulatedBucket
+from headrace.storage.s3 import opened
+from headrace.storage.simulation import SimulatedBucket
 from headrace.targets.memory import IndexedMemory, memory
 from tests.support.elsewhere import runner_elsewhere
 from tests.support.shop import PATIENCE, Shop, await_that

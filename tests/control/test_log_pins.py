@@ -9,19 +9,18 @@ from types import SimpleNamespace
 import pytest
 
 import headrace as hr
-from headrace.capture.wire import TakeBaseline, Tend
+from headrace.capture.messages import TakeBaseline, Tend
 from headrace.changelog.position import Position
-from headrace.changelog.pruning import prune
-from headrace.control import care as care_module
-from headrace.control.care import Care
-from headrace.control.engine import Engine
-from headrace.control.keeping import LogOptions
-from headrace.control.pins import Pin, lowest, pipeline_pins
-from headrace.control.run import PipelineRun
-from headrace.control.states import TableState
-from headrace.control.store import Store
+from headrace.changelog.retention import prune
+from headrace.engine.engine import Engine
 from headrace.errors import NotRunning
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime import retention as care_module
+from headrace.runtime.info import LogOptions
+from headrace.runtime.model import TableState
+from headrace.runtime.pipeline_run import PipelineRun
+from headrace.runtime.retention import Care, Pin, lowest, pipeline_pins
+from headrace.runtime.store import Store
 from headrace.storage.files import Files
 from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget, TargetDisk

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture import beats
+from headrace.capture import recorder
 from headrace.errors import NotRunning
 from headrace.targets.memory import memory
 from tests.support.shop import PATIENCE, Market
@@ -34,7 +34,7 @@ def test_a_marker_has_arrived_once_all_before_it_has(tmp_path: Path) -> None:
 def test_a_marker_alone_does_not_wait_for_a_change_or_a_heartbeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beats, "HEARTBEAT_SECONDS", 100 * PATIENCE)
+    monkeypatch.setattr(recorder, "HEARTBEAT_SECONDS", 100 * PATIENCE)
     market = Market(tmp_path)
     with market.engine(market.pipeline(memory())) as engine:
         assert engine.await_ready(PATIENCE)

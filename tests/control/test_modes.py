@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.errors import HeadraceError
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.control.run import IDLE
+from headrace.deadletters.store import read_letters
 from headrace.errors import Fenced
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.letters import read_letters
+from headrace.runtime.pipeline_run import IDLE
 from headrace.storage.files import Files
 from headrace.targets.target import Batch
 from headrace.testing.target import ScriptedLoading, ScriptedTarget, TargetDisk

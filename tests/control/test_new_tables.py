@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture import choosing
+from headrace.capture import table_selection
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.control.engine import Engine
-from headrace.control.recording import Recording
-from headrace.control.run import IDLE, PipelineRun
+from headrace.engine.engine import Engine
 from headrace.errors import BadTransform, InvalidConfiguration, UnknownTable
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import equals
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
+from headrace.runtime.source_run import Recording
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.source import MemorySource
 from headrace.testing.target import ScriptedTarget, TargetDisk
@@ -28,7 +28,7 @@ COLUMNS = {"id": "int64", "status": "text", "version": "int64"}
 
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(table_selection, "LOOK_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from headrace.changelog.position import ORIGIN, Position
-from headrace.control import driving
 from headrace.errors import CorruptSegment, JobCancelled, NotRunning, TargetError
 from headrace.pipeline.batch import BatchFacts, Loaded, Part
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Result
+from headrace.runtime import threads
 from headrace.targets.memory import memory
 from headrace.targets.target import Batch
 from headrace.testing.source import MemorySource
@@ -139,7 +139,7 @@ def test_a_pause_ends_the_loading_of_a_baseline_too(market: Market) -> None:
 def test_a_stop_ends_the_job_that_runs_and_that_is_no_failure(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driving, "_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(threads, "_GRACE_SECONDS", 0.05)
     runner = LongJobs()
     target = ScriptedTarget()
     engine = market.engine(market.pipeline(target), runner=runner)

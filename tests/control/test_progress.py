@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.control.info import CopyInfo
-from headrace.control.progress import WINDOW_SECONDS, Progress
+from headrace.runtime.info import CopyInfo
+from headrace.runtime.source_run import WINDOW_SECONDS, Progress
 
 
 class Clock:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.capture.wire import Failed, StateReport, TakeBaseline
-from headrace.control.engine import Engine
-from headrace.control.recording import Recording
+from headrace.capture.messages import Failed, StateReport, TakeBaseline
+from headrace.engine.engine import Engine
 from headrace.errors import NotRunning
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.source_run import Recording
 from headrace.targets.memory import memory
 from headrace.testing.source import MemorySource
 from tests.support.arrow_runner import ArrowRunner

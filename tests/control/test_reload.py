@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.errors import BadTransform, CorruptSegment, NotRunning, TargetError, UnknownTable
 from headrace.pipeline.definition import Pipeline
 from headrace.tables import Row

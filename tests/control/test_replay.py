@@ -17,9 +17,8 @@ import pytest
 
 from headrace.changelog.position import Position
 from headrace.changelog.ranges import after, before
-from headrace.control.engine import Engine
-from headrace.control.replaying import ReplayProgress, replay_log, target_named
-from headrace.control.store_reading import stored_progress
+from headrace.engine.engine import Engine
+from headrace.engine.replay import ReplayProgress, replay_log, target_named
 from headrace.errors import (
     AlreadyStored,
     BadTransform,
@@ -35,8 +34,9 @@ from headrace.errors import (
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.foreach import foreach_batch
 from headrace.pipeline.steps import drop, equals, rename
+from headrace.runtime.store import stored_progress
+from headrace.targets.files import JsonLines, ParquetFolder, _Written
 from headrace.targets.memory import IndexedMemory, memory
-from headrace.targets.replayed import JsonLines, ParquetFolder, _Written
 from headrace.targets.target import Batch
 from tests.control.stepping import Stepping
 from tests.control.test_gaps import replace_history
@@ -266,7 +266,7 @@ def test_a_gap_in_between_is_refused_before_anything_is_given() -> None:
     world.settle(run)
     replace_history(world)
     world.settle(run)
-    from headrace.control.replay_run import Replay
+    from headrace.engine.replay import Replay
 
     def replayed(start: Position | None) -> IndexedMemory:
         into = memory()

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from headrace.capture.messages import Reset
 from headrace.capture.source import reader_of
-from headrace.capture.sqlite.setup import LOG, META
 from headrace.capture.sqlite.source import SQLiteSource
-from headrace.capture.wire import Reset
-from headrace.control.engine import Engine
-from headrace.control.resetting import OwedReset
+from headrace.capture.sqlite.triggers import LOG, META
+from headrace.engine.engine import Engine
 from headrace.errors import NotRunning, SourceRefused
+from headrace.runtime.source_run import OwedReset
 from headrace.targets.memory import memory
 from tests.support.shop import PATIENCE, Market, Shop, await_that
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.capture.messages import REPORTS, LagReport
 from headrace.capture.source import Lag, Room
-from headrace.capture.wire import REPORTS, LagReport
 from headrace.changelog.position import Position
-from headrace.control.acknowledge import Watermark, acknowledged
-from headrace.control.engine import Engine
-from headrace.control.room import FULL, LOG, SERVER, is_full, pinned_by, to_set_aside
+from headrace.engine.engine import Engine
 from headrace.errors import SetAside
+from headrace.runtime.model import Watermark, acknowledged
+from headrace.runtime.wal_pressure import FULL, LOG, SERVER, is_full, pinned_by, to_set_aside
 from headrace.targets.memory import memory
 from headrace.testing.source import MemorySource
 from headrace.testing.target import ScriptedTarget

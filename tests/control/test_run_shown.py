@@ -5,16 +5,16 @@ import time
 
 import pytest
 
+from headrace.capture.messages import FlushNow, TakeBaseline
 from headrace.capture.recorder import Recorder
-from headrace.capture.wire import FlushNow, TakeBaseline
-from headrace.changelog.log import LogReader, LogWriter
-from headrace.control.delivery import Surroundings
-from headrace.control.run import IDLE, PipelineRun
-from headrace.control.states import TableState
-from headrace.control.store import Store
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.delivery import Surroundings
+from headrace.runtime.model import TableState
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
+from headrace.runtime.store import Store
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing import MemorySource
 from tests.support.arrow_runner import ArrowRunner

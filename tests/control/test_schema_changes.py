@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from headrace.changelog.schema import Column
-from headrace.control.run import PipelineRun
 from headrace.errors import (
     ChangesMissing,
     ColumnsChanged,
@@ -18,9 +17,10 @@ from headrace.errors import (
 )
 from headrace.pipeline.definition import OnSchemaChange, Pipeline
 from headrace.pipeline.steps import Filter, equals
+from headrace.runtime.pipeline_run import PipelineRun
 from headrace.tables import Row
 from headrace.targets.memory import IndexedMemory, memory
-from headrace.targets.rows import RowTarget
+from headrace.targets.row_target import RowTarget
 from headrace.targets.target import SchemaAnswer, Target
 from tests.control.stepping import Stepping
 

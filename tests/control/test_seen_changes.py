@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from headrace.changelog.change import Change, Changes, Op, TableChanges, as_segment
-from headrace.changelog.log import LogWriter
-from headrace.control.run import IDLE, PipelineRun
+from headrace.changelog.reader import LogWriter
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.testing.source import MemoryPosition
 from tests.control.stepping import Stepping
 from tests.control.test_frames import FrameRunner, Taking, fails

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from headrace.control.run import IDLE, PipelineRun
 from headrace.errors import ChangesMissing, CorruptSegment, TargetError
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.target import Key, Row, ScriptedTarget
 from tests.control.stepping import Stepping

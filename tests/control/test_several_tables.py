@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.control.run import IDLE
-from headrace.control.store import Store
 from headrace.errors import StorageFull
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.pipeline_run import IDLE
+from headrace.runtime.store import Store
 from headrace.targets.memory import memory
 from headrace.targets.target import BaselineId, Batch
 from headrace.testing.target import ScriptedTarget, TargetDisk

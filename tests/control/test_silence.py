@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control import recording
+from headrace.runtime import source_run
 from headrace.targets.memory import memory
 from tests.support.shop import PATIENCE, Shop, await_seen
 
@@ -26,7 +26,7 @@ def test_a_recorder_that_says_nothing_is_not_shown_as_well(
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         # Only now: on a slow machine it might be silent by itself before.
-        monkeypatch.setattr(recording, "SILENT_SECONDS", 0.5)
+        monkeypatch.setattr(source_run, "SILENT_SECONDS", 0.5)
         try:
             assert await_seen(lambda: engine.source_info("shop").state == "silent")
             told = engine.source_info("shop")
@@ -35,7 +35,7 @@ def test_a_recorder_that_says_nothing_is_not_shown_as_well(
             assert not engine.is_ready()
         finally:
             os.kill(pid, signal.SIGCONT)
-        monkeypatch.setattr(recording, "SILENT_SECONDS", PATIENCE)
+        monkeypatch.setattr(source_run, "SILENT_SECONDS", PATIENCE)
         shop.insert(range(100, 101))
         assert await_seen(lambda: orders.count() == 11)
         assert engine.await_ready(PATIENCE)

@@ -2,11 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.control.hops import Hops, Sample
-from headrace.control.names import checked, fitted, pipeline_names
-from headrace.control.retry import LONGEST_PAUSE, Again, Stop, decide
-from headrace.control.states import TableState, may_move
+from headrace.engine.checks import checked, fitted, pipeline_names
 from headrace.errors import AlreadyStored, CorruptSegment, JobFailed, RowFailed, StorageFull
+from headrace.runtime.info import Hops, Sample
+from headrace.runtime.model import LONGEST_PAUSE, Again, Stop, TableState, decide, may_move
 
 
 @pytest.fixture(autouse=True)

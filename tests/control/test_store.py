@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.changelog.position import ORIGIN, Position
-from headrace.control.store import Store
 from headrace.errors import Fenced, StorageError, UnknownFormat
+from headrace.runtime.store import Store
 
 positions = st.builds(
     Position, st.integers(1, 9), st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1)

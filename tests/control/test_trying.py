@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from headrace.capture.sampling import sample
+from headrace.capture.registry import sample
 from headrace.capture.sqlite.source import sqlite
-from headrace.changelog.log import LogReader
-from headrace.control.trying import Tried, TriedTable, take_samples, try_rows
+from headrace.changelog.reader import LogReader
+from headrace.engine.preview import Tried, TriedTable, take_samples, try_rows
 from headrace.errors import InvalidConfiguration, SourceRefused, TableRefused, UnknownPipeline
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import drop, equals, rename

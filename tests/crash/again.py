@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.control.store import Intent
-from headrace.storage.points import EFFECT_DONE, INTENT_STORED
+from headrace.runtime.store import Intent
+from headrace.storage.killpoints import EFFECT_DONE, INTENT_STORED
 from tests.crash.frames import read_frames
 from tests.crash.place import Place
 from tests.crash.queue_target import read_lines

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.position import ORIGIN, Position
-from headrace.control.engine import Engine
-from headrace.control.states import TableState
+from headrace.engine.engine import Engine
 from headrace.errors import HeadraceError
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.foreach import foreach_batch
 from headrace.pipeline.steps import Transform, derive, drop, equals
+from headrace.runtime.model import TableState
 from headrace.targets.memory import IndexedMemory
 from headrace.targets.target import Target
 from tests.crash.frames import FrameWriter

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.changelog.entry import Baseline, File
+from headrace.changelog.entries import Baseline, File
 from headrace.changelog.index import Index
-from headrace.changelog.log import LogReader
 from headrace.changelog.position import ORIGIN, Position
-from headrace.pipeline.letters import read_letters
+from headrace.changelog.reader import LogReader
+from headrace.deadletters.store import read_letters
 from tests.crash.check import Effect, Letter, Row, Seen, TableSeen
 from tests.crash.frames import read_frames
 from tests.crash.model import Image, Kept, Logged, Start, expected

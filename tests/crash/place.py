@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 from random import Random
 
-from headrace.capture.sqlite.place import Place as SourcePlace
-from headrace.capture.sqlite.setup import LOG, READERS
+from headrace.capture.sqlite.database import Place as SourcePlace
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
+from headrace.capture.sqlite.triggers import LOG, READERS
 from headrace.changelog.change import Op
-from headrace.changelog.log import LogReader, LogWriter
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.crash.model import BAD_CUSTOMER, Image

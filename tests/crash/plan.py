@@ -12,41 +12,41 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeAlias
 
-from headrace.storage import points
+from headrace.storage import killpoints
 
 ENGINE = "engine at any moment"
 RECORDER = "recorder at any moment"
-STRIKES = (*points.POINTS, ENGINE, RECORDER)
+STRIKES = (*killpoints.POINTS, ENGINE, RECORDER)
 """Every way to be killed."""
 
 ENGINE_POINTS = (
-    points.BASELINE_LOADED,
-    points.JOB_DONE,
-    points.TARGET_WRITTEN,
-    points.LETTERS_STORED,
-    points.INTENT_STORED,
-    points.EFFECT_DONE,
-    points.TABLE_SWITCHED,
+    killpoints.BASELINE_LOADED,
+    killpoints.JOB_DONE,
+    killpoints.TARGET_WRITTEN,
+    killpoints.LETTERS_STORED,
+    killpoints.INTENT_STORED,
+    killpoints.EFFECT_DONE,
+    killpoints.TABLE_SWITCHED,
 )
 """Points that the engine's own process passes; all others are the recorder's."""
 
 _OF_LOADING = (
-    points.BASELINE_CHUNK,
-    points.BASELINE_FINISHED,
-    points.BASELINE_LOADED,
-    points.TABLE_SWITCHED,
+    killpoints.BASELINE_CHUNK,
+    killpoints.BASELINE_FINISHED,
+    killpoints.BASELINE_LOADED,
+    killpoints.TABLE_SWITCHED,
 )
 """Passed once in the life of a small table, and again when it is loaded anew."""
 
-_ONCE = (*_OF_LOADING, points.BEFORE_CHECKPOINT)
+_ONCE = (*_OF_LOADING, killpoints.BEFORE_CHECKPOINT)
 """The last is passed once in a thousand entries."""
 
-_OF_INTENTS = (points.INTENT_STORED, points.EFFECT_DONE)
+_OF_INTENTS = (killpoints.INTENT_STORED, killpoints.EFFECT_DONE)
 _NOT_OF_FRAMES = (
-    points.BASELINE_LOADED,
-    points.JOB_DONE,
-    points.TARGET_WRITTEN,
-    points.TABLE_SWITCHED,
+    killpoints.BASELINE_LOADED,
+    killpoints.JOB_DONE,
+    killpoints.TARGET_WRITTEN,
+    killpoints.TABLE_SWITCHED,
 )
 """A function is given its frames before anything is computed, and nothing is switched."""
 
@@ -114,7 +114,7 @@ def planned(seed: int, spark_share: float) -> Plan:
     spark = dice.random() < spark_share
     first = STRIKES[seed % len(STRIKES)]
     target = _target(dice, first, spark)
-    fails = first == points.LETTERS_STORED or dice.random() < 0.5
+    fails = first == killpoints.LETTERS_STORED or dice.random() < 0.5
     reload = dice.random() < 0.3
     strikes = [first]
     while len(strikes) < (2 if spark else 4) and dice.random() < 0.4:
@@ -134,8 +134,8 @@ def planned(seed: int, spark_share: float) -> Plan:
         fails=fails,
         reload=reload,
         wal=dice.random() < 0.8,
-        rows=dice.choice([0, 1, 40, 400]) if first != points.BASELINE_CHUNK else 40,
-        entries=dice.randrange(988, 999) if first == points.BEFORE_CHECKPOINT else 0,
+        rows=dice.choice([0, 1, 40, 400]) if first != killpoints.BASELINE_CHUNK else 40,
+        entries=dice.randrange(988, 999) if first == killpoints.BEFORE_CHECKPOINT else 0,
         kills=tuple(kills),
     )
 
@@ -152,11 +152,11 @@ def _target(dice: Random, first: str, spark: bool) -> Kind:
 
 def _passed(target: Kind, *, fails: bool, reload: bool) -> list[str]:
     """Return the ways to be killed that such a round comes by again and again."""
-    never = {points.BEFORE_CHECKPOINT}
+    never = {killpoints.BEFORE_CHECKPOINT}
     if not reload:
         never.update(_OF_LOADING)
     if not fails:
-        never.add(points.LETTERS_STORED)
+        never.add(killpoints.LETTERS_STORED)
     if target not in ("queue", "frames"):
         never.update(_OF_INTENTS)
     if target == "frames":
@@ -168,7 +168,7 @@ def _kill(dice: Random, strike: str, spark: bool, most: int, *, settles: bool) -
     nth = dice.choice([1, 1, 2, 3, 5])
     if strike in _ONCE:
         nth = dice.randint(1, most) if strike in _OF_LOADING else 1
-    elif spark and strike == points.LETTERS_STORED:
+    elif spark and strike == killpoints.LETTERS_STORED:
         nth = 1  # few rows fail there
     # From the first moments, which belong to recovery, to well after everything stands.
     after = dice.uniform(0.05, 15.0 if spark else 2.5)

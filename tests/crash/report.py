@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from headrace.storage.points import POINTS
+from headrace.storage.killpoints import POINTS
 from tests.crash.plan import STRIKES
 from tests.crash.round import Outcome
 

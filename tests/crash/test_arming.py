@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = "from headrace.storage.points import reach; reach('job_done'); reach('job_done')"
+PROGRAM = "from headrace.storage.killpoints import reach; reach('job_done'); reach('job_done')"
 
 
 def run(token: Path) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.storage.points import POINTS
+from headrace.storage.killpoints import POINTS
 from tests.crash.check import Effect, Letter, Seen, TableSeen, wrong
 from tests.crash.looking import Held, lasting, of_queue
 from tests.crash.model import Kept, Logged, Start, expected

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.storage.points import EFFECT_DONE, TARGET_WRITTEN
+from headrace.storage.killpoints import EFFECT_DONE, TARGET_WRITTEN
 from tests.crash.plan import STRIKES, Kill, planned
 from tests.crash.round import Outcome, play
 from tests.crash.run import Run

@@ -12,9 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from headrace.embedded.account import Account
-from headrace.embedded.binaries import find_binaries, major_of, packaged
-from headrace.embedded.fetch import ARTIFACT, RELEASES, fetched, unpack
+from headrace.embedded.binaries import (
+    ARTIFACT,
+    RELEASES,
+    Account,
+    fetched,
+    find_binaries,
+    major_of,
+    packaged,
+    unpack,
+)
 from headrace.errors import SourceRefused
 
 pytestmark = pytest.mark.process

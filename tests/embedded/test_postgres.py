@@ -18,10 +18,8 @@ import psycopg
 import pytest
 
 from headrace.embedded import postgres
-from headrace.embedded.account import server_account
-from headrace.embedded.binaries import PACKAGED, packaged
-from headrace.embedded.postgres import PostgresServer
-from headrace.embedded.processes import children_of, until_gone
+from headrace.embedded.binaries import PACKAGED, packaged, server_account
+from headrace.embedded.postgres import PostgresServer, children_of, until_gone
 from headrace.errors import SourceRefused
 from tests.postgres.servers import stops_by_itself
 from tests.support.patience import patience

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.control.engine import Engine
-from headrace.interfaces.control.server import Serving, serve
+from headrace.api.server import Serving, serve
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner
@@ -88,8 +88,8 @@ def started(*arguments: str, cwd: Path, **more: str) -> subprocess.Popen[str]:
 
 
 if __name__ == "__main__":
-    from headrace.control.configured import Configured
-    from headrace.interfaces.cli.main import run
+    from headrace.cli.main import run
+    from headrace.engine.from_config import Configured
 
     of_spark = Configured.engine
 

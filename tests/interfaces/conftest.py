@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.interfaces.cli import status
+from headrace.cli import status
 
 _serve_forever = socketserver.BaseServer.serve_forever
 

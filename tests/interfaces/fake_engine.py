@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from headrace.changelog.position import Position
-from headrace.control.hops import Hop
-from headrace.control.info import PipelineInfo, SourceInfo, TableInfo
+from headrace.cli.demo.model import Shop
+from headrace.cli.demo.session import as_in_target
+from headrace.deadletters.letter import DeadLetter
 from headrace.errors import HeadraceError, StorageFull, UnknownTable
-from headrace.interfaces.cli.demo.compare import as_in_target
-from headrace.interfaces.cli.demo.shop import Shop
-from headrace.pipeline.letter import DeadLetter
+from headrace.runtime.info import Hop, PipelineInfo, SourceInfo, TableInfo
 
 Row = Mapping[str, object]
 
@@ -306,9 +305,9 @@ def fake_build(
 
 
 if __name__ == "__main__":
-    from headrace.interfaces.cli.demo import flow
-    from headrace.interfaces.cli.main import run
+    from headrace.cli.demo import command
+    from headrace.cli.main import run
 
-    setattr(flow, "build", fake_build)  # noqa: B010 - mypy minds the assignment to a function
+    setattr(command, "build", fake_build)  # noqa: B010 - mypy minds the assignment to a function
     sys.argv[1:1] = ["demo"]
     run()

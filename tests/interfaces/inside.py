@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from headrace.control.configured import Configured
-from headrace.interfaces.cli import main, running
-from headrace.interfaces.cli.demo import ending, flow
+from headrace.cli import main, run, signals
+from headrace.cli.demo import command as flow
+from headrace.engine.from_config import Configured
 from tests.interfaces.fake_engine import fake_build
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
@@ -127,9 +127,9 @@ def _begun(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Iterator[Inside]
     with monkeypatch.context() as patched:
         patched.setattr(Configured, "engine", of_arrow)
         patched.setattr(flow, "build", fake_build)
-        patched.setattr(ending, "EndOnRequest", lambda *, keys: end)
-        patched.setattr(running, "STARTING_SECONDS", 0.02)
-        patched.setattr(running, "RUNNING_SECONDS", 0.05)
+        patched.setattr(signals, "EndOnRequest", lambda *, keys: end)
+        patched.setattr(run, "STARTING_SECONDS", 0.02)
+        patched.setattr(run, "RUNNING_SECONDS", 0.05)
         patched.setattr(sys, "stdout", _Stream(command.thread, command.out, sys.stdout))
         patched.setattr(sys, "stderr", _Stream(command.thread, command.err, sys.stderr))
         command.thread.start()

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.interfaces.cli.demo.snapshot import (
-    HeldRow,
-    HopTimes,
-    Lookup,
-    SeenChange,
-    Snapshot,
-    SparkNow,
-)
+from headrace.cli.demo.model import HeldRow, HopTimes, Lookup, SeenChange, Snapshot, SparkNow
 
 STARTING = Snapshot("starting", 3.25, captured=41)
 

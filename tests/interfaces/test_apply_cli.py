@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.interfaces.cli import main
+from headrace.cli import main
 from tests.interfaces.at_work import CONFIGURATION
 from tests.interfaces.inside import Begin, inside
 from tests.support.shop import Shop

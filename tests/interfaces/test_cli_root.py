@@ -12,6 +12,9 @@ import click
 import pexpect
 import pytest
 
+from headrace.api.connect import error_fields, error_from, error_object
+from headrace.cli import errors as show
+from headrace.cli import main
 from headrace.errors import (
     BadName,
     HeadraceError,
@@ -23,8 +26,6 @@ from headrace.errors import (
     UnknownColumn,
     all_errors,
 )
-from headrace.interfaces.cli import main, show
-from headrace.interfaces.control.connect import error_fields, error_from, error_object
 from tests.support.patience import patience
 
 ROOT = Path(__file__).parent.parent.parent

@@ -19,7 +19,10 @@ from typing import Any
 
 import pytest
 
-from headrace.control.engine import Engine
+from headrace.api import connect, server
+from headrace.api.client import Control
+from headrace.api.server import serve
+from headrace.engine.engine import Engine
 from headrace.errors import (
     BadRequest,
     HeadraceError,
@@ -32,9 +35,6 @@ from headrace.errors import (
     UnknownIndex,
     UnknownPipeline,
 )
-from headrace.interfaces.control import connect, place
-from headrace.interfaces.control.client import Control
-from headrace.interfaces.control.server import serve
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner
@@ -88,7 +88,7 @@ def test_the_socket_is_its_users_alone_and_named_in_the_data_directory(
         assert told == {"format": 1, "pid": os.getpid(), "socket": str(serving.socket)}
         assert stat.S_IMODE(serving.socket.stat().st_mode) == 0o600
         assert stat.S_IMODE(serving.socket.parent.stat().st_mode) == 0o700
-        assert len(os.fsencode(serving.socket)) <= place.LONGEST
+        assert len(os.fsencode(serving.socket)) <= server.LONGEST
         assert stat.S_IMODE((shop.data / "run" / "engine.json").stat().st_mode) == 0o600
     assert not serving.socket.exists()
     assert not (shop.data / "run" / "engine.json").exists()
@@ -97,22 +97,22 @@ def test_the_socket_is_its_users_alone_and_named_in_the_data_directory(
 def test_it_lies_in_the_runtime_folder_unless_that_is_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    near = place.new_socket({"XDG_RUNTIME_DIR": str(tmp_path)})
+    near = server.new_socket({"XDG_RUNTIME_DIR": str(tmp_path)})
     assert near.parent == tmp_path / "headrace"
     far = tmp_path / ("x" * 100)
     far.mkdir()
-    found = place.new_socket({"XDG_RUNTIME_DIR": str(far)})
+    found = server.new_socket({"XDG_RUNTIME_DIR": str(far)})
     assert not found.is_relative_to(far)
-    assert len(os.fsencode(found)) <= place.LONGEST
+    assert len(os.fsencode(found)) <= server.LONGEST
 
 
 def test_a_folder_that_others_may_enter_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "headrace").mkdir()
     (tmp_path / "headrace").chmod(0o755)
-    assert not place.new_socket({"XDG_RUNTIME_DIR": str(tmp_path)}).is_relative_to(tmp_path)
+    assert not server.new_socket({"XDG_RUNTIME_DIR": str(tmp_path)}).is_relative_to(tmp_path)
     (tmp_path / "headrace").rmdir()
     (tmp_path / "headrace").symlink_to(tmp_path)
-    assert not place.new_socket({"XDG_RUNTIME_DIR": str(tmp_path)}).is_relative_to(tmp_path)
+    assert not server.new_socket({"XDG_RUNTIME_DIR": str(tmp_path)}).is_relative_to(tmp_path)
 
 
 def test_without_an_engine_the_error_says_what_to_type(tmp_path: Path) -> None:
@@ -140,10 +140,10 @@ def test_only_who_holds_the_data_directory_is_announced(shop: Shop) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
-from headrace.interfaces.control.server import serve
+from headrace.api.server import serve
 from headrace.targets.memory import memory
 from headrace.capture.sqlite.source import sqlite
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from tests.support.arrow_runner import ArrowRunner
 

@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from headrace.changelog.beyond import BeyondDate, BeyondTime, BeyondTimestamp, Interval, OffsetTime
-from headrace.control.store import Store
-from headrace.interfaces.cli import letter_views as views
-from headrace.interfaces.cli import main
-from headrace.interfaces.cli.letter_json import value_object
-from headrace.pipeline.letters import Letters, read_letters
+from headrace.changelog.values import BeyondDate, BeyondTime, BeyondTimestamp, Interval, OffsetTime
+from headrace.cli import dead_letters as views
+from headrace.cli import main
+from headrace.cli.dead_letters import value_object
+from headrace.deadletters.store import Letters, read_letters
+from headrace.runtime.store import Store
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.changelog.test_value_table import FITTING, same
@@ -414,10 +414,10 @@ def plain() -> Iterator[dict[str, str]]:
 @pytest.mark.process
 def test_letters_are_read_without_spark(data: Path, plain: dict[str, str]) -> None:
     program = (
-        "import sys; from headrace.interfaces.cli.main import exit_code\n"
+        "import sys; from headrace.cli.main import exit_code\n"
         f"assert exit_code(['dead-letters', 'list', '--data', {str(data)!r}]) == 0\n"
         f"assert exit_code(['dead-letters', 'show', '{at(4)}', '--data', {str(data)!r}]) == 0\n"
-        "assert not {'pyspark', 'py4j', 'pandas', 'headrace.control'} & set(sys.modules)"
+        "assert not {'pyspark', 'py4j', 'pandas', 'headrace.runtime'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, env=plain, capture_output=True)
 

@@ -10,20 +10,20 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from headrace.changelog.beyond import (
+from headrace.changelog.change import Change, Op, as_segment
+from headrace.changelog.entries import File
+from headrace.changelog.ranges import Piece
+from headrace.changelog.schema import TableSchema
+from headrace.changelog.values import (
     MAX_INT64,
     MIN_INT64,
     BeyondTime,
     BeyondTimestamp,
     Interval,
     OffsetTime,
+    ValueType,
 )
-from headrace.changelog.change import Change, Op, as_segment
-from headrace.changelog.entry import File
-from headrace.changelog.ranges import Piece
-from headrace.changelog.schema import TableSchema
-from headrace.changelog.values import ValueType
-from headrace.interfaces.cli.debezium import Envelopes, values
+from headrace.cli.debezium import Envelopes, values
 from tests.changelog.log_making import table
 
 CUSTOMERS = table("customers", id="int64", first_name="text", email="text")

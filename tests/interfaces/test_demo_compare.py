@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.interfaces.cli.demo.compare import (
-    MOST_SHOWN,
-    Expected,
-    as_in_target,
-    compare,
-    expect,
-)
-from headrace.interfaces.cli.demo.goods import BARCODE
-from headrace.interfaces.cli.demo.snapshot import Difference
-from headrace.interfaces.cli.demo.sqlite_shop import SqliteShop, make
+from headrace.cli.demo.goods import BARCODE
+from headrace.cli.demo.model import Difference
+from headrace.cli.demo.session import MOST_SHOWN, Expected, as_in_target, compare, expect
+from headrace.cli.demo.sqlite_shop import SqliteShop, make
 
 Rows = dict[int, dict[str, object]]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from headrace.interfaces.cli.demo.goods import BARCODE
+from headrace.cli.demo.goods import BARCODE
 from tests.interfaces.terminal import Terminal
 from tests.support import mounting
 from tests.support.patience import patience

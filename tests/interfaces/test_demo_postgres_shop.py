@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.lease import Lease
+from headrace.cli.demo import goods
+from headrace.cli.demo.model import Snapshot
+from headrace.cli.demo.postgres_shop import PostgresShop, find_programs
+from headrace.cli.demo.session import Writer, next_steps
 from headrace.embedded import binaries
 from headrace.errors import BadDataDirectory, Locked, SourceRefused, StorageError
-from headrace.interfaces.cli.demo import goods
-from headrace.interfaces.cli.demo.next_steps import next_steps
-from headrace.interfaces.cli.demo.postgres_shop import PostgresShop, find_programs
-from headrace.interfaces.cli.demo.snapshot import Snapshot
-from headrace.interfaces.cli.demo.writer import Writer
+from headrace.runtime.lease import Lease
 from tests.interfaces.test_demo_session import (
     LONG,
     PATHS,
@@ -246,7 +245,7 @@ def test_the_command_without_the_wheel_makes_no_folder(tmp_path: Path) -> None:
     program = (
         "from headrace.embedded import binaries; binaries.PACKAGE = 'no_such_package'\n"
         "import sys; sys.argv[1:] = ['demo', '--source', 'postgres', '--plain']\n"
-        "from headrace.interfaces.cli.main import run; run()"
+        "from headrace.cli.main import run; run()"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -17,15 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.changelog.compaction import Compaction
+from headrace.cli import main
+from headrace.cli.demo import goods, session
+from headrace.cli.demo.model import Build, Difference, Shop, Snapshot, Step, Summary
+from headrace.cli.demo.session import Session, Settings, next_steps
+from headrace.cli.demo.sqlite_shop import SqliteShop, make
 from headrace.errors import BadDataDirectory, HeadraceError, Locked, StorageFull
-from headrace.interfaces.cli import main
-from headrace.interfaces.cli.demo import goods, spoilt
-from headrace.interfaces.cli.demo.next_steps import next_steps
-from headrace.interfaces.cli.demo.parts import Build
-from headrace.interfaces.cli.demo.session import Session, Settings
-from headrace.interfaces.cli.demo.shop import Shop
-from headrace.interfaces.cli.demo.snapshot import Difference, Snapshot, Step, Summary
-from headrace.interfaces.cli.demo.sqlite_shop import SqliteShop, make
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.changelog.log_making import ORDERS, SOURCE, begun, commits
@@ -130,8 +127,8 @@ LONG = 600.0
 
 @pytest.fixture
 def spoilt_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spoilt, "PLACED_SECONDS", 0.1)
-    monkeypatch.setattr(spoilt, "MOVED_SECONDS", 0.1)
+    monkeypatch.setattr(session, "PLACED_SECONDS", 0.1)
+    monkeypatch.setattr(session, "MOVED_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("spoilt_soon")

@@ -9,16 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.demo import goods
+from headrace.cli.demo.session import Writer
+from headrace.cli.demo.sqlite_shop import SqliteShop, connected, file_errors, is_shop, make
 from headrace.errors import StorageError, StorageFull
-from headrace.interfaces.cli.demo import goods
-from headrace.interfaces.cli.demo.sqlite_shop import (
-    SqliteShop,
-    connected,
-    file_errors,
-    is_shop,
-    make,
-)
-from headrace.interfaces.cli.demo.writer import Writer
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -111,8 +105,8 @@ def test_the_writer_ends_with_the_process_that_started_it(shop: SqliteShop) -> N
     program = f"""
 import os, signal
 from pathlib import Path
-from headrace.interfaces.cli.demo.writer import Writer
-from headrace.interfaces.cli.demo.sqlite_shop import SqliteShop
+from headrace.cli.demo.session import Writer
+from headrace.cli.demo.sqlite_shop import SqliteShop
 print(Writer(SqliteShop(Path({str(shop.folder)!r})), 50).pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -10,8 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from headrace.control.info import CopyInfo
-from headrace.interfaces.cli.demo.lines import (
+from headrace.cli.demo.lines import (
     JsonView,
     PlainView,
     comparison_lines,
@@ -19,8 +18,7 @@ from headrace.interfaces.cli.demo.lines import (
     step_line,
     summary_lines,
 )
-from headrace.interfaces.cli.demo.screen import picture, waiting, waiting_line
-from headrace.interfaces.cli.demo.snapshot import (
+from headrace.cli.demo.model import (
     Command,
     Comparison,
     Difference,
@@ -30,6 +28,8 @@ from headrace.interfaces.cli.demo.snapshot import (
     Step,
     Summary,
 )
+from headrace.cli.demo.screen import picture, waiting, waiting_line
+from headrace.runtime.info import CopyInfo
 from tests.interfaces.snapshots import EXTREME, LETTER, LIST, RUNNING, SHOW, STARTING
 
 BATCH = LastBatch(3, 2, 47.9, "Scan parquet → Filter → Project")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from headrace.api.server import serve
 from headrace.capture.sqlite.source import sqlite
-from headrace.control.engine import Engine
-from headrace.interfaces.cli.main import exit_code
-from headrace.interfaces.control.server import serve
+from headrace.cli.main import exit_code
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner

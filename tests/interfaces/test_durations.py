@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.interfaces.cli.durations import parse_seconds
+from headrace.cli.common import parse_seconds
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.configured import Configured
+from headrace.cli.init import MOST_PIPELINES
+from headrace.cli.main import exit_code
+from headrace.engine.from_config import Configured
 from headrace.errors import SourceRefused
-from headrace.interfaces.cli.looking import MOST_PIPELINES
-from headrace.interfaces.cli.main import exit_code
 
 TABLES = """
 create table orders (id integer primary key, customer_id integer, total numeric);

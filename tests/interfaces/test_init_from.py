@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli.import_laredo import Conversion, converted
+from headrace.cli.init import Substituted, entry
+from headrace.cli.main import exit_code
 from headrace.config.hocon import parse
-from headrace.control.configured import configured
-from headrace.interfaces.cli.from_peer import Conversion, converted
-from headrace.interfaces.cli.main import exit_code
-from headrace.interfaces.cli.writing import Substituted, entry
+from headrace.engine.from_config import configured
 
 SECRET = "hunter2-4711"
 

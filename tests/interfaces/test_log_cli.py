@@ -17,11 +17,11 @@ import pytest
 
 from headrace.changelog.position import Position
 from headrace.changelog.ranges import Piece, changes, span
-from headrace.control.engine import Engine
+from headrace.cli import log as log_views
+from headrace.cli import main
+from headrace.cli.common import parse_moment, parse_seconds
+from headrace.engine.engine import Engine
 from headrace.errors import PositionExpired
-from headrace.interfaces.cli import log_views, main
-from headrace.interfaces.cli.durations import parse_seconds
-from headrace.interfaces.cli.moments import parse_moment
 from headrace.targets.memory import memory
 from tests.support.patience import patience
 from tests.support.shop import Shop, await_seen
@@ -149,7 +149,7 @@ def test_the_overview_as_json_has_every_number(
 
 
 def test_a_narrow_terminal_gets_lines_and_no_position_is_folded(shop: Shop) -> None:
-    from headrace.changelog.inventory import inventory
+    from headrace.changelog.ranges import inventory
 
     info = inventory(shop.log(), "shop")
     parts = [str(part) for part in log_views.overview(info, [], 1_000, 80)]
@@ -410,7 +410,7 @@ def test_it_runs_beside_an_engine_without_spark_and_changes_nothing(tmp_path: Pa
         assert await_seen(lambda: engine.source_info("shop").captured >= 10)
         before = sorted(str(path) for path in (shop.data / "log").rglob("*"))
         program = (
-            "import sys; from headrace.interfaces.cli import main;"
+            "import sys; from headrace.cli import main;"
             " code = main.exit_code(['log', 'read', 'shop', 'orders', '--json',"
             f" '--data', {str(shop.data)!r}]); assert 'pyspark' not in sys.modules; sys.exit(code)"
         )

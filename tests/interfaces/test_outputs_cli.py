@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.interfaces.cli import main
+from headrace.cli import main
 from headrace.targets.memory import memory
 from tests.interfaces.at_work import CONFIGURATION
 from tests.support.patience import patience

@@ -17,13 +17,12 @@ from uuid import UUID
 import pytest
 from rich.console import Console
 
+from headrace.api.table_reads import found, readings, shown_value
 from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
+from headrace.cli import main
+from headrace.cli.query import change_line, row_table
 from headrace.errors import BadRequest, UnknownIndex
-from headrace.interfaces.cli import main
-from headrace.interfaces.cli.row_views import change_line, row_table
-from headrace.interfaces.control.reading import found
-from headrace.interfaces.control.values import readings, shown_value
 from headrace.targets.memory import memory
 from tests.interfaces.at_work import AtWork, at_work, environment, lines_of
 from tests.support.patience import patience

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.interfaces.cli import main, replay
+from headrace.cli import main, replay
 from headrace.pipeline.batch import Runner
 from headrace.targets.memory import memory
 from tests.support.arrow_runner import ArrowRunner

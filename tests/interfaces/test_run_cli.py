@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.interfaces.cli import main
-from headrace.interfaces.cli.run_views import change_text
+from headrace.cli import main
+from headrace.cli.run import change_text
 from tests.interfaces.at_work import CONFIGURATION, lines_of, started
 from tests.interfaces.inside import Begin, inside
 from tests.interfaces.terminal import Terminal

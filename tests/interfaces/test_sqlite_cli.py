@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from headrace.capture.sqlite import Capture
-from headrace.interfaces.cli import main
-from headrace.interfaces.cli import sqlite as verb
-from headrace.interfaces.cli.sqlite_output import ending
+from headrace.cli import main
+from headrace.cli import sqlite as verb
+from headrace.cli.sqlite import ending
 from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[2]

@@ -11,12 +11,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from headrace.control.engine import Engine
+from headrace.api.server import serve
+from headrace.cli import errors, main
+from headrace.cli.status import (
+    copy_bar,
+    copy_text,
+    lag_text,
+    live_view,
+    rate_text,
+    status_view,
+    time_text,
+)
+from headrace.engine.engine import Engine
 from headrace.errors import SourceRefused
-from headrace.interfaces.cli import main, show
-from headrace.interfaces.cli.copies import copy_bar, copy_text, time_text
-from headrace.interfaces.cli.status_views import lag_text, live_view, rate_text, status_view
-from headrace.interfaces.control.server import serve
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
 from headrace.testing import MemorySource
@@ -381,7 +388,7 @@ def test_a_shell_is_told_the_pipelines_of_the_running_engine(
 def test_nothing_that_a_view_needs_is_missing_in_what_the_engine_tells(here: AtWork) -> None:
     asked = here.serving.service.unary["Status"]({})
     assert "streaming" in drawn(status_view(asked))
-    assert show.DONE == 0
+    assert errors.DONE == 0
     assert await_seen(lambda: here.serving.service.rates.look()["orders"] is not None)
 
 

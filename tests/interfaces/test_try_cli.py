@@ -15,9 +15,9 @@ from rich.console import Console
 
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.control.trying import Tried, TriedTable
-from headrace.interfaces.cli import main, try_
-from headrace.interfaces.cli.try_views import title, view
+from headrace.cli import main, try_
+from headrace.cli.try_ import title, view
+from headrace.engine.preview import Tried, TriedTable
 from headrace.pipeline.batch import Runner
 from tests.support.arrow_runner import ArrowRunner
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.interfaces.cli.main import exit_code
+from headrace.cli.main import exit_code
 
 SECRET = "hunter2-4711"
 

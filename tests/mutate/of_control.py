@@ -10,13 +10,13 @@ IN_TURN = "tests/control/test_columns_in_turn.py"
 OF_CONTROL = (
     Mutation(
         "acknowledge at once what the log has, whatever targets have",
-        "control/member.py",
+        "runtime/model.py",
         "    return Watermark(durable, settled, min(firsts, default=None))\n",
         "    return Watermark(durable, log.end, None)\n",
     ),
     Mutation(
         "progress before apply",
-        "control/delivery.py",
+        "runtime/delivery.py",
         "            upto = self._target.write(self._as_batch(batch, computed))\n",
         "            tables, lineage = list(batch.tables), around.log.lineage or ''\n"
         "            around.store.advance(self.name, tables, lineage, batch.last)\n"
@@ -25,14 +25,14 @@ OF_CONTROL = (
     ),
     Mutation(
         "a table shown before it is exact",
-        "control/loading.py",
+        "runtime/target_load.py",
         "all(load and load.last <= end for load in loads)",
         "all(load and load.first <= end for load in loads)",
-        also=(("control/member.py", " and goal >= self.last\n", "\n"),),
+        also=(("runtime/model.py", " and goal >= self.last\n", "\n"),),
     ),
     Mutation(
         "a reloaded table shown before it is exact",
-        "control/member.py",
+        "runtime/model.py",
         " and goal >= self.last\n",
         "\n",
         test=(
@@ -41,39 +41,39 @@ OF_CONTROL = (
     ),
     Mutation(
         "the engine reads beyond what was reported",
-        "control/recording.py",
+        "runtime/source_run.py",
         "            self.log.refresh(self._reported)\n",
         "            self.log.refresh()\n",
         seeds=50,
     ),
     Mutation(
         "an error of reading ends the listening thread",
-        "control/recording.py",
+        "runtime/source_run.py",
         "            self._unread = error\n",
         "            raise\n",
         test=f"{FINDINGS}::test_a_log_that_cannot_be_read_is_told_and_read_with_the_next_report",
     ),
     Mutation(
         "a gap passed over",
-        "control/run.py",
+        "runtime/pipeline_run.py",
         "            if not member.behind_a_gap(log):\n",
         "            if True:\n",
     ),
     Mutation(
         "a baseline that is owed passed over",
-        "control/run.py",
+        "runtime/pipeline_run.py",
         "            if (owed := member.owes(log)) is not None:\n",
         "            if (owed := member.owes(log)) is not None and log is None:\n",
-        also=(("control/run.py", "or member.owes(self._around.log)\n", "\n"),),
+        also=(("runtime/pipeline_run.py", "or member.owes(self._around.log)\n", "\n"),),
     ),
     Mutation(
         "live before it is shown",
-        "control/loading.py",
+        "runtime/target_load.py",
         "                waiting[0].switch(at)\n",
         "",
         also=(
             (
-                "control/loading.py",
+                "runtime/target_load.py",
                 "            self._settle(member, at, load.baseline)\n            self._switched",
                 "            self._settle(member, at, load.baseline)\n"
                 "            load.loading.switch(at)\n            self._switched",
@@ -83,7 +83,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "what is shown is noted for one table of two",
-        "control/run.py",
+        "runtime/pipeline_run.py",
         "        self._loads.note_switched()\n",
         "",
         test=(
@@ -93,7 +93,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "columns that come during a step are left out of its batch",
-        "control/run.py",
+        "runtime/pipeline_run.py",
         "        if not all(member.knows(log, ",
         "        if False and not all(member.knows(log, ",
         test=(
@@ -103,14 +103,14 @@ OF_CONTROL = (
     ),
     Mutation(
         "a column that is dropped is missing from the changes before",
-        "control/evolving.py",
+        "runtime/schema_changes.py",
         "            turn = log.columns_in_turn(table, since, after)\n",
         "            turn = log.columns(table, since)\n",
         test=f"{IN_TURN}::test_changes_have_the_values_of_a_column_that_was_dropped_since",
     ),
     Mutation(
         "columns come before their turn",
-        "changelog/columns.py",
+        "changelog/history.py",
         "            return Turn(schema, history.lasts[history.step_of(piece.flush) - 1])\n",
         "            return Turn(latest)\n",
         test=f"{IN_TURN}::test_each_of_many_columns_has_its_turn",
@@ -124,7 +124,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "a reload waits for columns whose turn it keeps from coming",
-        "control/loading.py",
+        "runtime/target_load.py",
         "            elif not member.following or member.knows(log, baseline.files):\n",
         "            else:\n",
         test=f"{IN_TURN}::test_a_reload_waits_until_the_columns_of_its_rows_have_their_turn",
@@ -140,33 +140,33 @@ OF_CONTROL = (
     ),
     Mutation(
         "an epoch the log never had is passed over",
-        "control/member.py",
+        "runtime/model.py",
         " or self.reached.epoch > log.epoch\n",
         "\n",
         test=f"{FINDINGS}::test_a_log_made_anew_is_noticed_by_an_epoch_it_never_had",
     ),
     Mutation(
         "an older engine puts a target back",
-        "control/loading.py",
+        "runtime/target_load.py",
         "        self._around.check()\n",
         "",
         test=f"{GUARDS}::test_an_engine_that_was_taken_over_shows_no_table_that_it_had_loaded",
     ),
     Mutation(
         "an older engine writes progress",
-        "control/store.py",
+        "runtime/store.py",
         "        if term != self.term:\n",
         "        if term < self.term:\n",
         test="tests/control/test_store.py::test_an_engine_that_was_replaced_can_write_nothing",
     ),
     Mutation(
         "effect before intent",
-        "control/delivery.py",
+        "runtime/delivery.py",
         "        if self.intends:\n            self._intend(start, batch)\n",
         "",
         also=(
             (
-                "control/delivery.py",
+                "runtime/delivery.py",
                 "        if self.intends:\n            reach(EFFECT_DONE)\n",
                 "        if self.intends:\n            self._intend(start, batch)\n"
                 "            reach(EFFECT_DONE)\n",
@@ -176,7 +176,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "an intended batch cut anew",
-        "control/delivery.py",
+        "runtime/delivery.py",
         "        if intent is not None and intent.after == str(start):\n            again",
         "        if intent is not None and False:\n            again",
         test=(
@@ -185,7 +185,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "a function is not told that a table is empty",
-        "control/delivery.py",
+        "runtime/delivery.py",
         " or [Part(member.input, ())]\n",
         "\n",
         test=(
@@ -195,7 +195,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "rows of a load that could not be shown are kept for good",
-        "control/loading.py",
+        "runtime/target_load.py",
         "                    loading.discard()\n            raise\n",
         "                    pass\n            raise\n",
         test=(
@@ -205,7 +205,7 @@ OF_CONTROL = (
     ),
     Mutation(
         "a lake's table gone on with by another mode",
-        "pipeline/lake/table.py",
+        "lake/table.py",
         "        if other and not self._adopt:\n            raise other_mode(mode, self.where)\n",
         "        other = False\n",
         test=(
@@ -215,21 +215,21 @@ OF_CONTROL = (
     ),
     Mutation(
         "pause not stored",
-        "control/run.py",
+        "runtime/pipeline_run.py",
         "        self._around.store.set_paused(self.name, True)\n",
         "",
         test="tests/control/test_pause.py::test_a_pause_outlives_the_engine",
     ),
     Mutation(
         "a reload that is owed is forgotten at a restart",
-        "control/run.py",
+        "runtime/pipeline_run.py",
         "            member.newer_than = baseline\n        # A durable target",
         "            pass\n        # A durable target",
         test=f"{GUARDS}::test_a_reload_that_is_owed_is_not_done_with_the_baseline_there_was",
     ),
     Mutation(
         "the pause after a failure ended by every entry of the log",
-        "control/driving.py",
+        "runtime/threads.py",
         "            log.wait(_NO_ENTRY, left, called)\n",
         "            if log.wait(log.last_entry, left, called):\n                return\n",
         test=(

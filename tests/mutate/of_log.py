@@ -14,7 +14,7 @@ OF_LOG = (
     ),
     Mutation(
         "no sort in the log",
-        "changelog/pending.py",
+        "changelog/change.py",
         "    return rows.take(np.lexsort((ordinals, commits)))\n",
         "    return rows\n",
         test=(
@@ -71,7 +71,7 @@ OF_LOG = (
     ),
     Mutation(
         "no lineage check in the recorder",
-        "capture/continuity.py",
+        "capture/recorder.py",
         '    if at.lineage != log.lineage:\n        return "lineage"\n',
         "    if at.lineage != log.lineage:\n        return None\n",
     ),
@@ -129,7 +129,7 @@ OF_LOG = (
     ),
     Mutation(
         "files that were dropped go without a lease",
-        "changelog/opening.py",
+        "changelog/writer.py",
         " - history.names() - leased)",
         " - history.names())",
         test=(
@@ -159,7 +159,7 @@ OF_LOG = (
     ),
     Mutation(
         "a fold forgets the old key of a row",
-        "changelog/folding.py",
+        "changelog/compaction.py",
         "            if op == Op.DELETE or (old is not None and old != new):\n",
         "            if op == Op.DELETE:\n",
         test=(
@@ -169,7 +169,7 @@ OF_LOG = (
     ),
     Mutation(
         "a folded baseline answers a reload",
-        "control/loading.py",
+        "runtime/target_load.py",
         "    return not (baseline.copy or baseline.baseline) <= than <= baseline.baseline\n",
         "    return baseline.baseline != than\n",
         test="tests/control/test_log_care.py::test_a_folded_baseline_is_as_old_as_its_copy",
@@ -193,14 +193,14 @@ OF_LOG = (
     ),
     Mutation(
         "a storage without conditions is trusted",
-        "storage/opening.py",
+        "storage/s3.py",
         "    files.prove()\n",
         "",
         test="tests/storage/test_opening.py::test_a_storage_that_is_refused_is_remembered_nowhere",
     ),
     Mutation(
         "a lost store begins at the first term",
-        "control/engine.py",
+        "engine/engine.py",
         "        home.store.outrank(log.term)\n",
         "",
         test=(

@@ -24,20 +24,20 @@ OF_ROWS = (
     ),
     Mutation(
         "dead letter not synced",
-        "pipeline/letters.py",
+        "deadletters/store.py",
         "            self._files.create(file_name(record.number), data)\n",
         "            self._files.create(file_name(record.number), data, settle=False)\n",
         test="tests/pipeline/test_letters_power_cut.py::test_a_letter_is_there_after_a_power_cut_right_after_it_was_added",
     ),
     Mutation(
         "letter after the target's write",
-        "control/delivery.py",
+        "runtime/delivery.py",
         "            self._keep([letter for each in computed.values()"
         " for letter in each.letters])\n",
         "",
         also=(
             (
-                "control/delivery.py",
+                "runtime/delivery.py",
                 "            reach(TARGET_WRITTEN)\n",
                 "            reach(TARGET_WRITTEN)\n"
                 "            for each in computed.values():\n"
@@ -48,21 +48,21 @@ OF_ROWS = (
     ),
     Mutation(
         "held key not parked behind",
-        "control/delivery.py",
+        "runtime/delivery.py",
         "if held else Aside()\n        left",
         "if False else Aside()\n        left",
         test=f"{GUARDS}::test_a_row_with_a_letter_stays_as_it_was_whatever_comes_later",
     ),
     Mutation(
         "what follows a failed change by key is not parked with it",
-        "pipeline/parking.py",
+        "deadletters/hold.py",
         "        if row in failed or held_now:\n",
         "        if row in failed:\n",
         test="tests/pipeline/test_parking.py::test_a_failed_change_takes_along_what_follows_it_by_key",
     ),
     Mutation(
         "letters cleared at a reload although its baseline fails still",
-        "control/delivery.py",
+        "runtime/delivery.py",
         '"reload", keep_baseline=baseline)\n',
         '"reload")\n',
         test=(
@@ -72,7 +72,7 @@ OF_ROWS = (
     ),
     Mutation(
         "lost executor blamed on rows",
-        "pipeline/failures.py",
+        "spark_session/errors.py",
         "    if not named or any(_MACHINE.fullmatch(cause.kind) for cause in causes):\n",
         "    if not named:\n",
         test="tests/pipeline/test_failures.py::test_no_row_is_to_blame",

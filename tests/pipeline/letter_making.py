@@ -8,12 +8,12 @@ from typing import Any
 from headrace.changelog.change import Change, as_segment
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
-from headrace.pipeline.letter import Kind, NewLetter
-from headrace.pipeline.letters import Letters
-from headrace.pipeline.parking import keys_of
+from headrace.deadletters.hold import keys_of
+from headrace.deadletters.letter import Kind, NewLetter
+from headrace.deadletters.store import Letters
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from tests.pipeline.making import ORDERS, delete, insert, update
 
 LINEAGE = "sqlite/a"

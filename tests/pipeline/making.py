@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Change, Op, as_segment
-from headrace.changelog.entry import File
+from headrace.changelog.entries import File
 from headrace.changelog.position import Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.segment import describe, segment_bytes

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from headrace.capture.source import SourceTraits
-from headrace.changelog.baseline import as_baseline
 from headrace.changelog.change import Change, Op
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import segment_bytes
-from headrace.pipeline.plan import Plan
+from headrace.changelog.writer import as_baseline
+from headrace.pipeline.plan.plan import Plan
+from headrace.pipeline.plan.projection import Shape
 from headrace.pipeline.result import Result, arranged
-from headrace.pipeline.scan import Shape
 from tests.pipeline.making import TRAITS, batch, pipeline, told
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 
 class Planned:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace.errors import BadFunction, code_in
-from headrace.pipeline.calling import BadResult, caller, imported
+from headrace.pipeline.plan.executor_calls import BadResult, caller, imported
 
 TOTAL = (("total", pa.float64()),)
 
@@ -276,8 +276,8 @@ def test_a_function_is_imported_by_its_path() -> None:
 def test_what_is_sent_to_executors_needs_no_headrace_there(tmp_path: Path) -> None:
     from pyspark import cloudpickle
 
-    import headrace.pipeline.functions  # noqa: F401  # It says how `calling` is pickled.
-    from headrace.pipeline.calling import unpickled
+    import headrace.pipeline.plan.functions  # noqa: F401  # It says how `calling` is pickled.
+    from headrace.pipeline.plan.executor_calls import unpickled
 
     local = cloudpickle.dumps(lambda row: {"total": row["qty"] + 0.5})  # type: ignore[no-untyped-call]
     sent = cloudpickle.dumps(caller("totals", unpickled(local), TOTAL, False, 5.0))  # type: ignore[no-untyped-call]

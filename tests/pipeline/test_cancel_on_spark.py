@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.errors import JobCancelled
-from headrace.pipeline.failures import running
+from headrace.spark_session.errors import running
 from tests.support.patience import patience
 from tests.support.shop import await_seen
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import SparkFailed
-from headrace.pipeline import class_archive, launch
-from headrace.pipeline.class_archive import discard, dump_command, main, make, options, place
-from headrace.pipeline.java import Java
+from headrace.spark_session import class_archive, jvm
+from headrace.spark_session.class_archive import discard, dump_command, main, make, options, place
+from headrace.spark_session.java import Java
 
 LOCAL = {"spark.master": "local[*,4]"}
 COMMAND = [
@@ -172,8 +172,8 @@ def test_an_archive_that_cannot_be_made_leaves_nothing_and_is_told_in_a_line(
 ) -> None:
     installed.writes(body, monkeypatch)
     monkeypatch.setattr(class_archive, "FOLDER", installed.folder)
-    monkeypatch.setattr("headrace.pipeline.java.find_java", lambda _: installed.java)
-    monkeypatch.setattr("headrace.pipeline.jvm.spark_home", lambda: installed.home)
+    monkeypatch.setattr("headrace.spark_session.java.find_java", lambda _: installed.java)
+    monkeypatch.setattr("headrace.spark_session.jvm.spark_home", lambda: installed.home)
     assert main() == 1
     assert [*installed.folder.iterdir()] == []
     assert capsys.readouterr().err.startswith("No archive of Spark's classes was made: ")
@@ -195,7 +195,7 @@ def test_a_jvm_that_an_archive_kills_is_started_without_it_and_the_archive_remov
     monkeypatch.setattr(class_archive, "_quiet", lambda _: [str(hurt)])
     archive = installed.with_archive()
     environ = {"PATH": "/usr/bin:/bin"}
-    machine = launch.launch(installed.java, installed.home, LOCAL, environ, tmp_path / "logs")
+    machine = jvm.launch(installed.java, installed.home, LOCAL, environ, tmp_path / "logs")
     assert (machine.port, machine.secret) == (1, "ab")
     machine.stop()
     assert not archive.exists()
@@ -213,6 +213,6 @@ def test_a_jvm_that_ends_by_itself_is_not_started_again(
     monkeypatch.setattr(class_archive, "_quiet", lambda _: [str(ends)])
     archive = installed.with_archive()
     with pytest.raises(SparkFailed):
-        launch.launch(installed.java, installed.home, LOCAL, {}, tmp_path / "logs")
+        jvm.launch(installed.java, installed.home, LOCAL, {}, tmp_path / "logs")
     assert counted.read_text() == "once\n"
     assert archive.exists()

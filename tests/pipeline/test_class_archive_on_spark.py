@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline import jvm
-from headrace.pipeline.class_archive import place
-from headrace.pipeline.java import find_java
-from headrace.pipeline.session import Spark
+from headrace.spark_session import jvm
+from headrace.spark_session.class_archive import place
+from headrace.spark_session.java import find_java
+from headrace.spark_session.session import Spark
 from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[2]
 STARTS = """
 import sys
 from pathlib import Path
-from headrace.pipeline import class_archive, jvm
-from headrace.pipeline.session import start_session
+from headrace.spark_session import class_archive, jvm
+from headrace.spark_session.session import start_session
 class_archive.FOLDER = Path(sys.argv[1])
 spark = start_session(sys.argv[2])
 assert spark.small.range(5).toArrow().num_rows == 5
@@ -35,7 +35,7 @@ def made() -> Path:
     """The archive that sessions of this installation use."""
     archive = place(find_java(os.environ), jvm.spark_home())
     if not archive.exists():
-        pytest.skip("no archive was made: python -m headrace.pipeline.class_archive")
+        pytest.skip("no archive was made: python -m headrace.spark_session.class_archive")
     return archive
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.connect import ConnectSpark, _told
-from headrace.pipeline.java import find_java
-from headrace.pipeline.session import Spark
+from headrace.spark_session.connect import ConnectSpark, _told
+from headrace.spark_session.java import find_java
+from headrace.spark_session.session import Spark
 from tests.spark_session import jvm_options
 from tests.support.patience import patience
 
@@ -39,10 +39,10 @@ with warnings.catch_warnings():
     )
 
 from headrace.errors import BadExpression, JobCancelled, RowFailed
-from headrace.pipeline.connect import ConnectSpark
-from headrace.pipeline.failures import running
+from headrace.spark_session.connect import ConnectSpark
+from headrace.spark_session.errors import running
 from headrace.pipeline.runner import SparkRunner
-from headrace.pipeline.session import Spark
+from headrace.spark_session.session import Spark
 from headrace.pipeline.steps import derive, rename, where
 from tests.pipeline.making import ORDERS, TRAITS, delete, insert, pipeline, run, told, update
 

@@ -29,7 +29,7 @@ from tests.pipeline.making import (
 from tests.support.arrow_runner import ArrowRunner
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from headrace.pipeline.steps import derive, where
 from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, told
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
 

@@ -15,11 +15,11 @@ from headrace.changelog.change import Change
 from headrace.errors import JobCancelled, JobFailed, RowFailed, TooManyFailed
 from headrace.pipeline.batch import Part
 from headrace.pipeline.definition import DeadLetters
-from headrace.pipeline.plan import Plan
+from headrace.pipeline.failed_rows import Workspace
+from headrace.pipeline.plan.plan import Plan
 from headrace.pipeline.result import Failure
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, function, where
-from headrace.pipeline.workspace import Workspace
 from tests.pipeline.making import (
     ORDERS,
     REPLACING,
@@ -37,7 +37,7 @@ from tests.support.shop import await_seen
 from tests.support.tiers import NIGHTLY
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
 

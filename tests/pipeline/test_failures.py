@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from headrace.errors import HeadraceError, JobCancelled, JobFailed, RowFailed, SparkGone
-from headrace.pipeline.failures import Cause, causes_of, is_row_level, running, stage_failure
+from headrace.spark_session.errors import Cause, causes_of, is_row_level, running, stage_failure
 
 SPARK = "org.apache.spark.SparkException"
 DIVIDE = Cause("org.apache.spark.SparkArithmeticException", "DIVIDE_BY_ZERO", "22012")

@@ -41,7 +41,7 @@ from tests.pipeline.making import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 ABOUT = FrameBatch("orders/1", "orders", "orders", Position(1, 1), Position(1, 99))
 

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Change
 from headrace.errors import BadFrame, BadTransform, UnknownColumn
-from headrace.pipeline.plan import Plan
+from headrace.pipeline.plan.plan import Plan
+from headrace.pipeline.plan.projection import Shape
 from headrace.pipeline.runner import SparkRunner
-from headrace.pipeline.scan import Shape
 from headrace.pipeline.steps import (
     derive,
     drop,
@@ -47,7 +47,7 @@ from tests.pipeline.planned import Planned
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
 

@@ -14,11 +14,11 @@ import pytest
 from pyspark import cloudpickle
 
 from headrace.errors import BadFunction, BadTransform, JobFailed
-from headrace.pipeline.failures import running
-from headrace.pipeline.plan import Plan
+from headrace.pipeline.plan.plan import Plan
+from headrace.pipeline.plan.projection import Shape
 from headrace.pipeline.runner import SparkRunner
-from headrace.pipeline.scan import Shape
 from headrace.pipeline.steps import derive, drop, equals, function, prefix, rename, where
+from headrace.spark_session.errors import running
 from tests.pipeline.making import (
     ORDERS,
     REPLACING,
@@ -36,7 +36,7 @@ from tests.pipeline.making import (
 from tests.pipeline.planned import Planned, baseline
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import FunctionFailed, JobFailed, RowFailed, TooManyFailed
-from headrace.pipeline.isolate import Isolation, halve
+from headrace.pipeline.failed_rows import Isolation, halve
 from headrace.pipeline.result import FUNCTION_FAILED, OUTSIDE_TYPE, Failure, Place
 
 

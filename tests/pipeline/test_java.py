@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import NoJava
-from headrace.pipeline.java import find_java, newest_for, packaged_home
+from headrace.spark_session.java import find_java, newest_for, packaged_home
 
 MODULES = "java.base java.sql"
 

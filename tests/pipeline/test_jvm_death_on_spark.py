@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.java import find_java
+from headrace.spark_session.java import find_java
 from tests.spark_session import jvm_options
 from tests.support.patience import patience
 from tests.support.strict import STRICT
@@ -27,9 +27,9 @@ import os, signal, sys, threading, time
 from pathlib import Path
 from pyspark.sql import functions as F
 from headrace.errors import HeadraceError, SparkGone
-from headrace.pipeline import jvm
-from headrace.pipeline.failures import running
-from headrace.pipeline.session import start_session
+from headrace.spark_session import jvm
+from headrace.spark_session.errors import running
+from headrace.spark_session.session import start_session
 
 data = sys.argv[1]
 
@@ -113,7 +113,7 @@ assert children == "", children
 THEIRS_DIES = """
 import warnings
 from pyspark.sql import SparkSession
-from headrace.pipeline.session import Spark, start_session
+from headrace.spark_session.session import Spark, start_session
 
 theirs = SparkSession.builder.master("local[1]").getOrCreate()
 brought = start_session()

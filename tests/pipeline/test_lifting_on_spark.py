@@ -16,7 +16,7 @@ from headrace.pipeline.steps import derive, function, where
 from tests.pipeline.making import TRAITS, batch, delete, insert, pipeline, told, update
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.meets("R23b")]
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.changelog.change import Change, Op, as_segment
 from headrace.changelog.position import Position
 from headrace.changelog.schema import META, TableSchema
-from headrace.pipeline.parking import Aside, keys_of, set_aside, without
+from headrace.deadletters.hold import ParkedChange, keys_of, set_aside, without
 from headrace.pipeline.result import Failure, Place
 from tests.pipeline.making import delete, insert, table, truncate, update
 from tests.support.tiers import examples
@@ -253,7 +253,7 @@ def test_ten_held_keys_are_found_by_as_few_steps_among_many_changes_as_among_few
         taken.append(steps(lambda: found.extend(set_aside(rows, schema, EPOCH, held, {}))))
 
     taken: list[int] = []
-    found: list[Aside] = []
+    found: list[ParkedChange] = []
     found_among(100)
     found_among(100_000)
     assert len(found) == 20

@@ -13,8 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from headrace.changelog.beyond import BeyondDate, BeyondTimestamp, Interval
-from headrace.changelog.values import ValueType
+from headrace.changelog.values import BeyondDate, BeyondTimestamp, Interval, ValueType
 from headrace.errors import RowFailed
 from headrace.pipeline.batch import BatchFacts, Part
 from headrace.pipeline.runner import SparkRunner
@@ -33,7 +32,7 @@ from tests.pipeline.making import (
 )
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
 

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadFrame, SparkGone
-from headrace.pipeline import plans as module
-from headrace.pipeline.plans import Plans
+from headrace.pipeline.plan import plan as module
+from headrace.pipeline.plan.plan import Plans
 from headrace.pipeline.steps import derive, where
 from tests.pipeline.making import ORDERS, TRAITS, pipeline
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import SparkFailed
-from headrace.pipeline.lake.formats import DELTA, merged, needs
-from headrace.pipeline.s3a import s3_needs, storage_settings, unreadable
+from headrace.lake.formats import DELTA, merged, needs
+from headrace.spark_session.s3a import s3_needs, storage_settings, unreadable
 
 S3A = "spark.hadoop.fs.s3a."
 KEYS = {"AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "the-secret"}

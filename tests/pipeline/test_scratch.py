@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import JobFailed, StorageError
-from headrace.pipeline.scratch import Scratch, places_in
-from headrace.pipeline.workspace import Workspace
+from headrace.pipeline.failed_rows import Scratch, Workspace, places_in
 from headrace.storage import s3
-from headrace.storage.bucket import Refused
-from headrace.storage.simulated_bucket import SimulatedBucket
+from headrace.storage.objects import Refused
+from headrace.storage.simulation import SimulatedBucket
 from tests.pipeline.making import insert, table, written
 
 PAIRS = table(("id", "int64"), ("v", "uuid"))

@@ -17,13 +17,13 @@ import pyspark
 import pytest
 
 from headrace.errors import RowFailed, SparkFailed
-from headrace.pipeline import jvm
 from headrace.pipeline.batch import Part
-from headrace.pipeline.defaults import APPLICATION, BULK, SESSION, SMALL
-from headrace.pipeline.java import TRIED, find_java, newest_for
 from headrace.pipeline.runner import SparkRunner
-from headrace.pipeline.session import Spark, start_session
 from headrace.pipeline.steps import derive
+from headrace.spark_session import jvm
+from headrace.spark_session.java import TRIED, find_java, newest_for
+from headrace.spark_session.session import Spark, start_session
+from headrace.spark_session.settings import APPLICATION, BULK, SESSION, SMALL
 from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, table, told
 from tests.spark_session import jvm_options
 from tests.support.patience import patience
@@ -42,10 +42,10 @@ STARTS_TWICE = """
 import os, signal, sys
 from pathlib import Path
 from headrace.errors import BadExpression
-from headrace.pipeline import jvm, session
+from headrace.spark_session import jvm, session
 from headrace.pipeline.steps import where
 from headrace.pipeline.runner import SparkRunner
-from headrace.pipeline.session import spark, start_session
+from headrace.spark_session.session import spark, start_session
 from tests.pipeline.making import ORDERS, TRAITS, pipeline
 data = sys.argv[1]
 handler = signal.getsignal(signal.SIGINT)
@@ -68,7 +68,7 @@ Path(data, "pid").write_text(str(jvm.running.machine.process.pid))
 IS_KILLED = """
 import os, signal, sys
 from pathlib import Path
-from headrace.pipeline import jvm, session
+from headrace.spark_session import jvm, session
 session.start_session(sys.argv[1])
 Path(sys.argv[1], "pid").write_text(str(jvm.running.machine.process.pid))
 sys.stdin.read(1)
@@ -77,8 +77,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 HAS_PAGES_AND_EVENTS = """
 import sys, urllib.request
 from pathlib import Path
-from headrace.pipeline import jvm
-from headrace.pipeline.session import start_session
+from headrace.spark_session import jvm
+from headrace.spark_session.session import start_session
 from tests.pipeline.test_session_on_spark import LOOPBACK, listening
 data = Path(sys.argv[1])
 given = {"spark.hadoop.x.secret.key": "hunter2", "spark.hadoop.x": 'a=b: #\\\\u0041 "ü"'}

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.changelog.change import Change, Op
 from headrace.errors import BadExpression, BadTransform
-from headrace.pipeline.plan import Plan
-from headrace.pipeline.scan import Shape
+from headrace.pipeline.plan.plan import Plan
+from headrace.pipeline.plan.projection import Shape
 from headrace.pipeline.steps import derive, drop, mask, prefix, regex, rename, timestamp, where
 from tests.pipeline.making import (
     ORDERS,
@@ -28,7 +28,7 @@ from tests.pipeline.making import (
 from tests.pipeline.planned import Planned, baseline
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
 

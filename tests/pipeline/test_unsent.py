@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.capture.wire import FoundTable
+from headrace.capture.messages import FoundTable
 from headrace.changelog.history import as_columns, as_table
 from headrace.changelog.schema import TableSchema
 from headrace.errors import UnsentColumn

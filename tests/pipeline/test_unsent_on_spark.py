@@ -13,7 +13,7 @@ from tests.pipeline.making import TRAITS, pipeline
 from tests.pipeline.test_unsent import LONG, SENT
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = [pytest.mark.spark, pytest.mark.meets("R21")]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from headrace.capture.postgres import status
+from headrace.capture.postgres.stream import stream
 from headrace.embedded.postgres import PostgresServer
 from tests.postgres.servers import Database, fresh_database, make_server
 
@@ -30,7 +30,7 @@ def prompt(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         if SERVERS & set(request.fixturenames):
-            patch.setattr(status, "SILENT_SECONDS", 0.5)
+            patch.setattr(stream, "SILENT_SECONDS", 0.5)
         yield
 
 

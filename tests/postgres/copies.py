@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.capture.postgres.catalog import CatalogTable, look_up, schema_of
 from headrace.capture.postgres.connection import connect
-from headrace.capture.postgres.copying import PostgresCopy
-from headrace.capture.postgres.holder import Connect, Holder, take_snapshot
+from headrace.capture.postgres.copy.reader import PostgresCopy
+from headrace.capture.postgres.copy.snapshot import Connect, Holder, take_snapshot
 from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.server.catalog import CatalogTable, look_up, schema_of
 from headrace.changelog.schema import TableSchema
 from tests.postgres.servers import Database
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.capture.postgres.layout import Relation
+from headrace.capture.postgres.decode.pgoutput import Relation
 
 EPOCH = 946_684_800_000_000
 

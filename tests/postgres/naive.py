@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.capture.postgres.layout import Layout, Relation, RelationColumn
-from headrace.capture.postgres.pgoutput import read_relation
-from headrace.capture.postgres.place import Place
-from headrace.capture.postgres.spill import Spill
-from headrace.capture.postgres.transactions import Transactions
+from headrace.capture.postgres.decode.pgoutput import (
+    Layout,
+    Relation,
+    RelationColumn,
+    read_relation,
+)
+from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.stream.spill import Spill
+from headrace.capture.postgres.stream.transactions import Transactions
 from headrace.changelog.change import Changes
-from headrace.changelog.exact import exact_text
 from headrace.changelog.schema import Column, TableSchema
-from headrace.changelog.values import ValueType
+from headrace.changelog.values import ValueType, exact_text
 from tests.postgres import messages as m
 
 FIELDS = {"id": 1, "note": 2, "big": 3, "extra": 9}

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from headrace.capture.child import log_opener
+from headrace.capture.messages import FlushNow, Report, Setup, TakeBaseline
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.source import PostgresSource
+from headrace.capture.process import log_opener
 from headrace.capture.recorder import Recorder
 from headrace.capture.registry import build
-from headrace.capture.wire import FlushNow, Report, Setup, TakeBaseline
-from headrace.changelog.log import LogReader
+from headrace.changelog.reader import LogReader
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.postgres.servers import Database, wait_until

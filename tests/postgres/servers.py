@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import sql
 
-from headrace.embedded.fetch import fetched
+from headrace.embedded.binaries import fetched
 from headrace.embedded.postgres import PostgresServer
 from tests.support.patience import patience
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.capture.postgres.catalog import (
+from headrace.capture.postgres.server.catalog import (
     CatalogColumn,
     CatalogTable,
     find,

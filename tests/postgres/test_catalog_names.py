@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres.names import parse_name, quoted, written
+from headrace.capture.postgres.options import parse_name, quoted, written
 from headrace.errors import TableRefused
 
 PARTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)

@@ -8,11 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres import checks
-from headrace.capture.postgres.checks import check, examine
-from headrace.capture.postgres.facts import old_publication_cache, read_server
-from headrace.capture.postgres.notes import notes_on
 from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.server import preflight
+from headrace.capture.postgres.server.facts import notes_on, old_publication_cache, read_server
+from headrace.capture.postgres.server.preflight import check, examine
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import (
     HeadraceError,
@@ -80,8 +79,8 @@ def test_a_connection_that_is_lost_is_one_more_problem(database: Database) -> No
 def test_another_version_is_refused_without_a_query(
     database: Database, monkeypatch: pytest.MonkeyPatch, oldest: int, newest: int
 ) -> None:
-    monkeypatch.setattr(checks, "OLDEST", oldest)
-    monkeypatch.setattr(checks, "NEWEST", newest)
+    monkeypatch.setattr(preflight, "OLDEST", oldest)
+    monkeypatch.setattr(preflight, "NEWEST", newest)
     report = examine(database.connect(), options_for(database), ["t"])
     assert [type(problem) for problem in report.problems] == [ServerRefused]
     assert report.server is None
@@ -152,7 +151,7 @@ def test_a_member_of_the_role_of_a_managed_service_may_replicate(
     role = database.role(f"login in role {managed}")
     connection = database.connect(role)
     assert not read_server(connection, "", "").replicates
-    monkeypatch.setattr("headrace.capture.postgres.facts.REPLICATING_ROLES", (managed,))
+    monkeypatch.setattr("headrace.capture.postgres.server.facts.REPLICATING_ROLES", (managed,))
     assert read_server(connection, "", "").replicates
 
 
@@ -355,7 +354,7 @@ def test_a_standby_is_refused_where_it_cannot_be_read_or_published_from(database
 
     def problems(version: int, **changes: Any) -> list[HeadraceError]:
         standby = replace(primary, standby=True, version=version)
-        return list(checks._setting_problems(standby, options_for(database, **changes)))
+        return list(preflight._setting_problems(standby, options_for(database, **changes)))
 
     assert [type(each) for each in problems(150000)] == [ServerRefused]
     [publication] = problems(160000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.capture.postgres.checks import check
 from headrace.capture.postgres.options import Options, TableOptions
+from headrace.capture.postgres.server.preflight import check
 from headrace.errors import HeadraceError, NoIdentity, SourceUnreachable, TableRefused
 from tests.postgres.servers import Database
 

@@ -9,12 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres.catalog import look_up
-from headrace.capture.postgres.checks import check
-from headrace.capture.postgres.filters import filter_problems
-from headrace.capture.postgres.identity import Asked, list_problems
-from headrace.capture.postgres.names import listed
-from headrace.capture.postgres.options import Options, TableOptions
+from headrace.capture.postgres.options import Options, TableOptions, listed
+from headrace.capture.postgres.server.catalog import look_up
+from headrace.capture.postgres.server.preflight import Asked, check, filter_problems, list_problems
 from headrace.errors import HeadraceError, NoIdentity, ServerRefused
 from tests.postgres.servers import Database
 

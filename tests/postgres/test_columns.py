@@ -17,12 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres.binary import binary_column, fixed_column
-from headrace.capture.postgres.cells import CHUNK
-from headrace.capture.postgres.text import text_column
-from headrace.changelog.beyond import MICROS_PER_DAY
-from headrace.changelog.exact import exact_text
-from headrace.changelog.values import ValueType
+from headrace.capture.postgres.decode.binary import binary_column, fixed_column
+from headrace.capture.postgres.decode.text import CHUNK, text_column
+from headrace.changelog.values import MICROS_PER_DAY, ValueType, exact_text
 from headrace.errors import BadMessage, BadSchema
 from tests.postgres.typed_values import KINDS, MICROS_TO_2000, Kind, as_bytes, column, plain
 from tests.support.tiers import examples

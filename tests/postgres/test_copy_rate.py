@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.pacing import Pacing
-from headrace.capture.parts import Order, copy_parts
-from headrace.capture.postgres import ranges
+from headrace.capture.baselines import Order, Pacing, copy_parts
+from headrace.capture.postgres.copy import ranges
+from headrace.capture.postgres.copy.ranges import pieces
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.pieces import pieces
-from headrace.changelog.entry import File
-from headrace.control.engine import Engine
-from headrace.control.info import CopyInfo
+from headrace.changelog.entries import File
+from headrace.engine.engine import Engine
 from headrace.errors import SourceRefused
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.info import CopyInfo
 from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.copies import copied, holding, known, values
 from tests.postgres.servers import Database, wait_until

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres import copy_socket, copying
-from headrace.capture.postgres.copy_socket import CopySocket, heads_of
-from headrace.capture.postgres.rows import SIGNATURE, TRAILER
-from headrace.capture.postgres.wires import StreamEnded
+from headrace.capture.postgres.copy import reader
+from headrace.capture.postgres.copy.reader import SIGNATURE, TRAILER, CopySocket, heads_of
+from headrace.capture.postgres.stream.wire import StreamEnded
 from headrace.errors import BadMessage
 from tests.postgres.copies import copied, copy_of
 from tests.postgres.servers import Database
@@ -128,7 +127,7 @@ def test_many_bytes_that_look_like_heads_are_no_harm(monkeypatch: pytest.MonkeyP
     expected = plainly(buffer, len(buffer))
 
     for most in (1, 10_000):
-        monkeypatch.setattr(copy_socket, "MOST_RUNS", most)
+        monkeypatch.setattr(reader, "MOST_RUNS", most)
         found, end = heads_of(buffer, 0, len(buffer), FIELDS)
         assert (found.tolist(), end) == expected
 
@@ -231,7 +230,7 @@ def test_both_ways_off_the_wire_give_the_same_rows(
     )
     found = copied(database, "t")
 
-    monkeypatch.setattr(copying, "is_plain", lambda connection: False)
+    monkeypatch.setattr(reader, "is_plain", lambda connection: False)
 
     assert found == copied(database, "t")
     assert sorted(found) == database.rows("select * from t order by id")

@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres import copying, ranges
-from headrace.capture.postgres.copying import PostgresCopy, read_range
+from headrace.capture.postgres.copy import ranges, reader
+from headrace.capture.postgres.copy.reader import PostgresCopy, read_range
 from headrace.errors import NotPermitted, SchemaChanged, SourceUnreachable
 from tests.postgres.copies import copied, copy_of, holding, known, sessions, values
 from tests.postgres.servers import Database, wait_until
@@ -210,7 +210,7 @@ def filled(database: Database, small_ranges: None) -> Iterator[Database]:
 def test_a_table_that_is_not_the_same_any_more_is_noticed(
     filled: Database, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
-    monkeypatch.setattr(copying, "BATCH_ROWS", 100)
+    monkeypatch.setattr(reader, "BATCH_ROWS", 100)
     copy = copy_of(filled, "t")
     batches = iter(copy)
     while next(batches).num_rows == 0:
@@ -339,7 +339,7 @@ def test_names_with_quotes_and_capitals_are_taken_as_they_are(database: Database
 def test_a_copy_gives_a_turn_to_others_while_the_table_is_locked(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.postgres.asking.PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("headrace.capture.postgres.connection.PATIENCE_SECONDS", 0.01)
     database.execute("create table t (id int primary key)")
     database.execute("insert into t values (1)")
     copy = copy_of(database, "t")
@@ -369,8 +369,8 @@ def test_closing_at_any_time_leaves_nothing_open(filled: Database, steps: int) -
 def test_closing_ends_a_query_that_sends_nothing(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr("headrace.capture.postgres.asking.PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(reader, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("headrace.capture.postgres.connection.PATIENCE_SECONDS", 0.01)
     database.execute("create table t (id int primary key)")
     database.execute("insert into t values (1)")
     copy = copy_of(database, "t", "pg_sleep(60) is not null")
@@ -413,7 +413,7 @@ def test_a_copy_whose_snapshot_is_gone_says_so(filled: Database) -> None:
 def test_rows_larger_than_a_batch_come_one_by_one(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "BATCH_BYTES", 10_000)
+    monkeypatch.setattr(reader, "BATCH_BYTES", 10_000)
     database.execute("create table t (id int primary key, v text)")
     database.execute(
         "insert into t select g, string_agg(md5(g::text || n), '')"
@@ -429,7 +429,7 @@ def test_rows_larger_than_a_batch_come_one_by_one(
 def test_batches_have_no_more_rows_than_they_may(
     filled: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copying, "BATCH_ROWS", 7)
+    monkeypatch.setattr(reader, "BATCH_ROWS", 7)
 
     counts = [batch.num_rows for batch in copy_of(filled, "t")]
 

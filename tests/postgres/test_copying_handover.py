@@ -13,13 +13,13 @@ import numpy as np
 import psycopg
 import pytest
 
-from headrace.capture.postgres import ranges
-from headrace.capture.postgres.copying import PostgresCopy
-from headrace.capture.postgres.holder import Snapshot, take_snapshot
-from headrace.capture.postgres.layout import Layout, Relation
-from headrace.capture.postgres.place import Place
-from headrace.capture.postgres.spill import Spill
-from headrace.capture.postgres.transactions import Transactions
+from headrace.capture.postgres.copy import ranges
+from headrace.capture.postgres.copy.reader import PostgresCopy
+from headrace.capture.postgres.copy.snapshot import Snapshot, take_snapshot
+from headrace.capture.postgres.decode.pgoutput import Layout, Relation
+from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.stream.spill import Spill
+from headrace.capture.postgres.stream.transactions import Transactions
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
 from headrace.errors import SourceUnreachable

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.capture.postgres.rows import SIGNATURE, batch_of, fields_of, header_size
-from headrace.capture.postgres.wires import Messages
+from headrace.capture.postgres.copy.reader import SIGNATURE, batch_of, fields_of, header_size
+from headrace.capture.postgres.stream.wire import Messages
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadMessage

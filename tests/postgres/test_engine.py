@@ -11,7 +11,7 @@ import pytest
 
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.source import PostgresSource
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.servers import Database, wait_until

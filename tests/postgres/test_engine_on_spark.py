@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 import headrace as hr
-from headrace.capture.wire import CopyPlanned
-from headrace.control import copies
+from headrace.capture.messages import CopyPlanned
+from headrace.runtime import copy_on_spark
 from tests.postgres.servers import Database, wait_until
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 pytestmark = pytest.mark.spark
 
@@ -33,13 +33,13 @@ def test_spark_copies_a_large_table_in_parts(
         "insert into orders select n, 'paid', repeat('x', 200) from generate_series(1, %s) n", ROWS
     )
     asked: list[int] = []
-    copy = copies.Copies._copied
+    copy = copy_on_spark.Copies._copied
 
-    def noted(self: copies.Copies, planned: CopyPlanned) -> object:
+    def noted(self: copy_on_spark.Copies, planned: CopyPlanned) -> object:
         asked.append(len(planned.parts))
         return copy(self, planned)
 
-    monkeypatch.setattr(copies.Copies, "_copied", noted)
+    monkeypatch.setattr(copy_on_spark.Copies, "_copied", noted)
     orders = hr.memory()
     source = hr.postgres(database.dsn, name="shop")
     pipeline = hr.Pipeline(source, "orders", orders)

@@ -11,14 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres.checks import examine
 from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.server.preflight import examine
 from headrace.capture.postgres.source import PostgresSource
-from headrace.changelog.log import LogReader
-from headrace.control.engine import Engine
-from headrace.embedded.account import server_account
-from headrace.embedded.fetch import fetched
+from headrace.changelog.reader import LogReader
+from headrace.embedded.binaries import fetched, server_account
 from headrace.embedded.postgres import PostgresServer
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files

@@ -16,13 +16,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres import ranges
+from headrace.capture.postgres.copy import ranges
 from headrace.capture.postgres.definition import postgres
-from headrace.changelog.log import LogReader
-from headrace.control.engine import Engine
+from headrace.changelog.reader import LogReader
 from headrace.embedded.postgres import PostgresServer
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
-from headrace.storage import points
+from headrace.storage import killpoints
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.memory import IndexedMemory, memory
@@ -131,7 +131,7 @@ def at_points(monkeypatch: pytest.MonkeyPatch, call: Callable[[str], bool]) -> l
         if not done and call(name):
             done.append(name)
 
-    monkeypatch.setattr(points, "reach", reach)
+    monkeypatch.setattr(killpoints, "reach", reach)
     return done
 
 
@@ -237,7 +237,7 @@ def test_a_table_that_is_rewritten_during_its_copy_is_copied_anew(
 
     def rewrite(point: str) -> bool:
         nonlocal chunks
-        chunks += point == points.BASELINE_CHUNK
+        chunks += point == killpoints.BASELINE_CHUNK
         if chunks < 4:
             return False
         try:
@@ -250,7 +250,7 @@ def test_a_table_that_is_rewritten_during_its_copy_is_copied_anew(
     with followed.engine("orders") as engine:
         assert engine.await_ready(PATIENCE)
         followed.await_equal()
-        assert done == [points.BASELINE_CHUNK]
+        assert done == [killpoints.BASELINE_CHUNK]
         database.execute("insert into orders values (1000, 'after')")
         followed.await_equal()
 
@@ -379,11 +379,11 @@ def test_a_copy_does_not_hold_commits_that_the_server_lost_in_a_crash(
         writer = database.value("select pid from pg_stat_activity where backend_type = 'walwriter'")
         os.kill(writer, signal.SIGSTOP)
         hurried.execute("insert into orders values (500, 'never on disk')")
-        monkeypatch.setattr(points, "reach", passed.append)
+        monkeypatch.setattr(killpoints, "reach", passed.append)
         engine.reload("shop", "orders")
-        wait_until(lambda: points.BASELINE_CHUNK in passed, PATIENCE, what="the copy")
+        wait_until(lambda: killpoints.BASELINE_CHUNK in passed, PATIENCE, what="the copy")
         with suppress(AssertionError):
-            wait_until(lambda: points.BASELINE_FINISHED in passed, 3, what="what must not be")
+            wait_until(lambda: killpoints.BASELINE_FINISHED in passed, 3, what="what must not be")
         server.kill()
         server.start()
         assert database.rows("select 1 from orders where id = 500") == []

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.findings import findings
 from headrace.capture.postgres.definition import postgres
-from headrace.interfaces.cli.main import exit_code
+from headrace.capture.registry import findings
+from headrace.cli.main import exit_code
 from tests.postgres.servers import Database
 
 

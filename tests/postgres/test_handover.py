@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
-from headrace.capture.postgres import publication, slots, snapshots
-from headrace.capture.postgres.holder import Awaited, take_snapshot
-from headrace.capture.postgres.locks import Writers
-from headrace.capture.wire import (
-    BaselineProgress,
-    CopyDone,
-    CopyPlanned,
-    Failed,
-    TakeBaseline,
-)
+from headrace.capture.messages import BaselineProgress, CopyDone, CopyPlanned, Failed, TakeBaseline
+from headrace.capture.postgres.copy import snapshot
+from headrace.capture.postgres.copy.snapshot import Awaited, take_snapshot
+from headrace.capture.postgres.server import publication, slot
+from headrace.capture.postgres.server.publication import Writers
 from headrace.errors import SourceUnreachable
 from tests.postgres.copies import connecting
 from tests.postgres.recording import Recording
@@ -132,7 +127,7 @@ def test_a_column_that_was_added_while_nobody_read_makes_a_baseline_useless(
 def test_what_the_stream_does_not_tell_of_is_noticed(
     shop: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.postgres.watch.WATCH_SECONDS", 0.0)
+    monkeypatch.setattr("headrace.capture.postgres.server.ddl_watch.WATCH_SECONDS", 0.0)
     shop.live("orders")
     shop.streaming()
     shop.copy("orders")
@@ -171,7 +166,7 @@ def test_a_slot_with_a_name_of_the_users_is_ours_when_we_made_it_a_moment_before
     def broken(*arguments: object) -> None:
         raise SourceUnreachable("No more connections")
 
-    monkeypatch.setattr(snapshots, "import_snapshot", broken)
+    monkeypatch.setattr(snapshot, "import_snapshot", broken)
     shop.until(lambda: shop.database.rows("select 1 from pg_replication_slots"))
     monkeypatch.undo()
     shop.streaming()
@@ -195,7 +190,7 @@ def test_a_dead_reader_of_a_slot_with_a_long_name_is_ended(shop: Recording) -> N
 def test_the_answer_to_a_plan_of_a_recorder_before_is_of_no_use(
     shop: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.postgres.ranges.RANGE_BYTES", 4096)
+    monkeypatch.setattr("headrace.capture.postgres.copy.ranges.RANGE_BYTES", 4096)
     shop.database.execute(
         "insert into orders select n, repeat('x', 900) from generate_series(2, 50) n"
     )
@@ -291,13 +286,13 @@ def test_a_copy_begins_on_a_quiet_server_whose_log_was_just_switched(
     shop.database.execute("create table t (id bigint primary key); insert into t values (1)")
     followed(shop, "t")
     shop.die()
-    written = slots.written
+    written = slot.written
 
     def switched(query: Any) -> int:
         query.execute("select pg_switch_wal()")
         return written(query)
 
-    monkeypatch.setattr(slots, "written", switched)
+    monkeypatch.setattr(slot, "written", switched)
     shop.live("t")
     shop.streaming()
     shop.copy("t")

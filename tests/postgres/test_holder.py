@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres import slots
 from headrace.capture.postgres.connection import connect
-from headrace.capture.postgres.copying import PostgresCopy, read_range
-from headrace.capture.postgres.holder import (
+from headrace.capture.postgres.copy.ranges import ranges
+from headrace.capture.postgres.copy.reader import PostgresCopy, read_range
+from headrace.capture.postgres.copy.snapshot import (
     Awaited,
     Snapshot,
     import_snapshot,
@@ -20,8 +20,8 @@ from headrace.capture.postgres.holder import (
     visible,
 )
 from headrace.capture.postgres.options import Options
-from headrace.capture.postgres.place import parse_lsn
-from headrace.capture.postgres.ranges import ranges
+from headrace.capture.postgres.position import parse_lsn
+from headrace.capture.postgres.server import slot
 from headrace.errors import BadMessage, SourceUnreachable
 from tests.postgres.copies import connecting, holding, known, sessions, values
 from tests.postgres.servers import Database, wait_until
@@ -143,7 +143,7 @@ def test_the_snapshot_of_a_new_slot_outlives_what_the_slot_does_next(database: D
     database.execute("insert into t values (1)")
     options = Options("test", database.dsn)
     with connect(options, replication=True) as replication:
-        created = slots.create(replication, "held_slot", temporary=True)
+        created = slot.create(replication, "held_slot", temporary=True)
         holder = import_snapshot(partial(connect, options), created.snapshot, created.consistent)
         replication.execute("IDENTIFY_SYSTEM")
         database.execute("insert into t values (2)")
@@ -188,7 +188,7 @@ def test_limits_on_idle_sessions_do_not_hold_for_a_holder(database: Database) ->
 def test_a_reader_that_has_begun_outlives_its_holder_and_others_are_refused(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.postgres.copying.BATCH_ROWS", 10)
+    monkeypatch.setattr("headrace.capture.postgres.copy.reader.BATCH_ROWS", 10)
     database.execute("create table t (id int primary key)")
     database.execute("insert into t select generate_series(1, 1000)")
     table, schema = known(database, "t")

@@ -9,9 +9,8 @@ from threading import Event, Thread
 import pytest
 
 from headrace.capture.postgres.connection import connect
-from headrace.capture.postgres.holder import Awaited, take_snapshot
+from headrace.capture.postgres.copy.snapshot import PREPARED, Awaited, take_snapshot
 from headrace.capture.postgres.options import Options
-from headrace.capture.postgres.visibility import PREPARED
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import NotPermitted
 from tests.postgres.copies import connecting

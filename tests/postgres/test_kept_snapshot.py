@@ -7,11 +7,10 @@ from typing import cast
 
 import pytest
 
-from headrace.capture.postgres import snapshots as module
-from headrace.capture.postgres.holder import Holder
+from headrace.capture.postgres.copy import snapshot as module
+from headrace.capture.postgres.copy.snapshot import FIRST_COPY_SECONDS, Holder, Snapshots
 from headrace.capture.postgres.options import Options
-from headrace.capture.postgres.slots import Created
-from headrace.capture.postgres.snapshots import FIRST_COPY_SECONDS, Snapshots
+from headrace.capture.postgres.server.slot import Created
 
 
 @pytest.mark.meets("R14", "R27")

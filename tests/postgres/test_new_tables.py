@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture import choosing
-from headrace.capture.postgres import finding
+from headrace.capture import table_selection
 from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.server import doctor
 from headrace.capture.postgres.source import PostgresSource
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.errors import UnknownTable
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import IndexedMemory, memory
@@ -76,7 +76,7 @@ class Town:
 
 @pytest.fixture
 def town(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
-    monkeypatch.setattr(choosing, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(table_selection, "LOOK_SECONDS", 0.1)
     yield Town(database, tmp_path / "data")
 
 
@@ -231,7 +231,7 @@ def test_a_publication_of_somebody_else_is_not_altered(town: Town) -> None:
 def test_a_table_that_was_sent_before_it_was_found_is_understood(
     town: Town, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "LOOK_SECONDS", 2.0)
+    monkeypatch.setattr(table_selection, "LOOK_SECONDS", 2.0)
     town.database.execute("create publication everything for all tables")
     with town.engine("*", publication="everything", create_publication=False) as engine:
         assert engine.await_ready(PATIENCE)
@@ -294,4 +294,4 @@ def test_only_tables_that_hold_rows_of_the_application_are_listed(database: Data
     source = postgres(database.dsn, name="town")
     assert source.tables() == ['"Odd Name"', "parts", "sales.orders"]
     with database.connect() as connection:
-        assert finding.table_names(source.options, connection) == source.tables()
+        assert doctor.table_names(source.options, connection) == source.tables()

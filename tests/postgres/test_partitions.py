@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.slots import Created
-from headrace.capture.postgres.snapshots import Snapshots
-from headrace.capture.postgres.stream import Stream
-from headrace.capture.postgres.trees import Branch, Tree
-from headrace.capture.recorder import Recorder
-from headrace.capture.wire import (
+from headrace.capture.messages import (
     BaselineProgress,
     Failed,
     FlushNow,
@@ -23,9 +17,15 @@ from headrace.capture.wire import (
     TakeBaseline,
     Warned,
 )
+from headrace.capture.postgres.copy.snapshot import Snapshots
+from headrace.capture.postgres.definition import postgres
+from headrace.capture.postgres.server.partitions import Branch, Tree
+from headrace.capture.postgres.server.slot import Created
+from headrace.capture.postgres.stream.stream import Stream
+from headrace.capture.recorder import Recorder
 from headrace.changelog.change import Op
-from headrace.changelog.log import LogReader
-from headrace.control.engine import Engine
+from headrace.changelog.reader import LogReader
+from headrace.engine.engine import Engine
 from headrace.errors import NoIdentity, TableRefused
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import IndexedMemory, memory
@@ -194,7 +194,7 @@ def shop(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Recording]:
     """Looked at with every read, and copied once."""
-    monkeypatch.setattr("headrace.capture.postgres.watch.WATCH_SECONDS", 0.0)
+    monkeypatch.setattr("headrace.capture.postgres.server.ddl_watch.WATCH_SECONDS", 0.0)
     recording = Recording(database, tmp_path / "data")
     recording.run(MONTHS)
     recording.live()
@@ -400,7 +400,7 @@ def test_a_note_reads_back_and_any_other_text_stands_for_partitions_that_are_gon
 def test_a_target_follows_partitions_that_come_and_go(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.postgres.watch.WATCH_SECONDS", 0.0)
+    monkeypatch.setattr("headrace.capture.postgres.server.ddl_watch.WATCH_SECONDS", 0.0)
     shop = Recording(database, tmp_path / "data")
     shop.run(MONTHS)
     source = postgres(database.dsn, name="shop")

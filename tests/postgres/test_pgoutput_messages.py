@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres import pgoutput
-from headrace.capture.postgres.layout import Relation, RelationColumn
-from headrace.capture.postgres.pgoutput import Commit
+from headrace.capture.postgres.decode import pgoutput
+from headrace.capture.postgres.decode.pgoutput import Commit, Relation, RelationColumn
 from headrace.errors import BadMessage
 from tests.postgres import messages as m
 

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres import publication
-from headrace.capture.postgres.catalog import CatalogTable, look_up
 from headrace.capture.postgres.options import Options, TableOptions
-from headrace.capture.postgres.publication import Ensured, Published
+from headrace.capture.postgres.server import publication
+from headrace.capture.postgres.server.catalog import CatalogTable, look_up
+from headrace.capture.postgres.server.publication import Ensured, Published
 from headrace.errors import (
     HeadraceError,
     NotPermitted,

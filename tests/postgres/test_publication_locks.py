@@ -6,13 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from headrace.capture.postgres.catalog import look_up
-from headrace.capture.postgres.publication import (
-    Locker,
-    lockers,
-    oids_of,
-    wait_for_lockers,
-)
+from headrace.capture.postgres.server.catalog import look_up
+from headrace.capture.postgres.server.publication import Locker, lockers, oids_of, wait_for_lockers
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import SourceUnreachable
 from tests.postgres.servers import Database, fresh_database

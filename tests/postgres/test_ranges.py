@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.capture.postgres import ranges as module
-from headrace.capture.postgres.catalog import fingerprint
-from headrace.capture.postgres.ranges import Range, Selected, ranges
+from headrace.capture.postgres.copy import ranges as module
+from headrace.capture.postgres.copy.ranges import Range, Selected, ranges
+from headrace.capture.postgres.server.catalog import fingerprint
 from headrace.errors import SchemaChanged
 from tests.postgres.copies import holding, known
 from tests.postgres.servers import Database

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.postgres import slots
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.place import Place
+from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.server import slot as slots
 from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.source import reader_of
-from headrace.changelog.log import LogReader
-from headrace.control.engine import Engine
+from headrace.changelog.reader import LogReader
 from headrace.embedded.postgres import PostgresServer
+from headrace.engine.engine import Engine
 from headrace.errors import OtherDatabase, SlotRefused
 from headrace.pipeline.definition import Pipeline
-from headrace.storage import points
+from headrace.storage import killpoints
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.memory import IndexedMemory, memory
@@ -197,13 +197,13 @@ class Died(BaseException):
 @pytest.mark.parametrize(
     ("point", "drop_publication"),
     [
-        (points.SLOT_DROPPED, True),
-        pytest.param(points.PUBLICATION_DROPPED, True, marks=pytest.mark.nightly),
-        pytest.param(points.PUBLICATION_ENSURED, False, marks=pytest.mark.nightly),
-        (points.SLOT_CREATED, False),
-        pytest.param(points.LOG_BEGUN, True, marks=pytest.mark.nightly),
-        pytest.param(points.BASELINE_CHUNK, False, marks=pytest.mark.nightly),
-        pytest.param(points.BASELINE_FINISHED, True, marks=pytest.mark.nightly),
+        (killpoints.SLOT_DROPPED, True),
+        pytest.param(killpoints.PUBLICATION_DROPPED, True, marks=pytest.mark.nightly),
+        pytest.param(killpoints.PUBLICATION_ENSURED, False, marks=pytest.mark.nightly),
+        (killpoints.SLOT_CREATED, False),
+        pytest.param(killpoints.LOG_BEGUN, True, marks=pytest.mark.nightly),
+        pytest.param(killpoints.BASELINE_CHUNK, False, marks=pytest.mark.nightly),
+        pytest.param(killpoints.BASELINE_FINISHED, True, marks=pytest.mark.nightly),
     ],
 )
 def test_a_recorder_killed_in_the_middle_of_a_reset_does_it_again(
@@ -255,7 +255,7 @@ def test_an_engine_that_dies_in_the_middle_of_a_reset_is_right_after_its_next_st
     if steps == "before":
         monkeypatch.setattr(slots, "drop", die)
     elif steps == "slot":
-        monkeypatch.setattr(points, "reach", die)
+        monkeypatch.setattr(killpoints, "reach", die)
     try:
         followed.reader().reset(None, drop_publication=drop_publication)
     except Died:

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.place import Mark, Place, parse_lsn
-from headrace.changelog.log import LogReader
-from headrace.control.engine import Engine
+from headrace.capture.postgres.position import Mark, Place, parse_lsn
+from headrace.changelog.reader import LogReader
 from headrace.embedded.postgres import PostgresServer
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files

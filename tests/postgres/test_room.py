@@ -13,10 +13,10 @@ import pytest
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.options import Options, options_of
-from headrace.capture.postgres.room import MOST_SAMPLES, Meter
+from headrace.capture.postgres.server.wal_usage import MOST_SAMPLES, Meter
 from headrace.capture.source import Room
-from headrace.control.engine import Engine
 from headrace.embedded.postgres import PostgresServer
+from headrace.engine.engine import Engine
 from headrace.errors import SetAside, SourceRefused
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.sampling import sample
-from headrace.control.trying import take_samples, try_rows
+from headrace.capture.registry import sample
+from headrace.engine.preview import take_samples, try_rows
 from headrace.errors import NotPermitted, TableRefused
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import drop, equals

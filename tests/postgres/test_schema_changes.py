@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.capture.wire import Failed
+from headrace.capture.messages import Failed
 from headrace.changelog.position import ORIGIN
 from headrace.changelog.schema import TableSchema
 from tests.postgres.recording import Recording
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.meets("R23b")
 @pytest.fixture
 def noticing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have what the stream does not tell of looked for with every read."""
-    monkeypatch.setattr("headrace.capture.postgres.watch.WATCH_SECONDS", 0.0)
+    monkeypatch.setattr("headrace.capture.postgres.server.ddl_watch.WATCH_SECONDS", 0.0)
 
 
 # Made before the first look, which decides when the next one is due.

@@ -14,10 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres import framing, images, pace, text, tuples
-from headrace.capture.postgres.framing import whole_messages
-from headrace.capture.postgres.text import text_column
-from headrace.capture.postgres.transactions import Transactions
+from headrace.capture.postgres.decode import rows as images
+from headrace.capture.postgres.decode import rows as tuples
+from headrace.capture.postgres.decode import text
+from headrace.capture.postgres.decode.text import text_column
+from headrace.capture.postgres.stream import stream
+from headrace.capture.postgres.stream import wire as framing
+from headrace.capture.postgres.stream.transactions import Transactions
+from headrace.capture.postgres.stream.wire import whole_messages
 from headrace.changelog.change import Changes
 from headrace.changelog.values import ValueType
 from headrace.errors import BadMessage
@@ -233,29 +237,29 @@ def test_usual_timestamps_are_read_in_a_short_way_as_in_the_long_one(
 
 
 @pytest.fixture
-def busy() -> Iterator[pace.Pace]:
+def busy() -> Iterator[stream.Pace]:
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.create_connection(listening.getsockname()) as client,
     ):
-        made = pace.Pace(client.fileno())
+        made = stream.Pace(client.fileno())
     made.busy = True
     made.note(200_000, 1.0)
     yield made
 
 
-def test_gulps_of_a_busy_stream_are_kept_for_a_while(busy: pace.Pace) -> None:
-    now = 1.0 + pace.GULP_SECONDS
-    assert busy.enough(now) == pace.FULL_BYTES
+def test_gulps_of_a_busy_stream_are_kept_for_a_while(busy: stream.Pace) -> None:
+    now = 1.0 + stream.GULP_SECONDS
+    assert busy.enough(now) == stream.FULL_BYTES
     busy.keep(now)
     assert busy.busy
-    assert busy.pause(now) == pytest.approx(pace.GULP_SECONDS)
-    assert busy.enough(1.0 + pace.KEPT_SECONDS) == 0
+    assert busy.pause(now) == pytest.approx(stream.GULP_SECONDS)
+    assert busy.enough(1.0 + stream.KEPT_SECONDS) == 0
 
 
-def test_a_stream_whose_gulps_are_kept_is_not_busy_for_longer(busy: pace.Pace) -> None:
-    busy.note(pace.BUSY_BYTES * 2 + 1000, 1.0 + 2 * pace.GULP_SECONDS)
+def test_a_stream_whose_gulps_are_kept_is_not_busy_for_longer(busy: stream.Pace) -> None:
+    busy.note(stream.BUSY_BYTES * 2 + 1000, 1.0 + 2 * stream.GULP_SECONDS)
     assert busy.busy
-    busy.note(pace.BUSY_BYTES * 2 - 1000, 1.0 + 4 * pace.GULP_SECONDS)
+    busy.note(stream.BUSY_BYTES * 2 - 1000, 1.0 + 4 * stream.GULP_SECONDS)
     assert not busy.busy
-    assert busy.enough(1.0 + 5 * pace.GULP_SECONDS) == 0
+    assert busy.enough(1.0 + 5 * stream.GULP_SECONDS) == 0

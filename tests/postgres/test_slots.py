@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres import slots
-from headrace.capture.postgres.slots import SlotState
+from headrace.capture.postgres.server import slot as slots
+from headrace.capture.postgres.server.slot import SlotState
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import NoRoom, NotPermitted, ServerRefused, SlotBusy, SlotRefused
 from tests.postgres.servers import Database, fresh_database, wait_until

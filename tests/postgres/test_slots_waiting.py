@@ -7,8 +7,8 @@ import threading
 import psycopg
 import pytest
 
-from headrace.capture.postgres import slots
-from headrace.capture.postgres.slots import Older, SlotState
+from headrace.capture.postgres.server import slot
+from headrace.capture.postgres.server.slot import Older, SlotState
 from headrace.errors import SlotTimeout
 from tests.postgres.servers import Database, wait_until
 from tests.postgres.test_slots import NAME, replicating, state_of
@@ -29,12 +29,12 @@ def test_an_open_transaction_is_waited_for_and_named(database: Database) -> None
 
     def on_wait(seconds: float) -> None:
         assert seconds > 0
-        older = slots.waiting_for(watcher, sender.info.backend_pid)
+        older = slot.waiting_for(watcher, sender.info.backend_pid)
         if any(one.blocks for one in older) and not named:
             named.extend(older)
             writer.commit()
 
-    created = slots.create(sender, NAME, on_wait=on_wait)
+    created = slot.create(sender, NAME, on_wait=on_wait)
     assert created.consistent > 0
     [one] = [one for one in named if one.blocks]
     assert (one.pid, one.gid) == (writer.info.backend_pid, None)
@@ -51,12 +51,12 @@ def test_a_prepared_transaction_is_waited_for_and_named(database: Database) -> N
     named: list[Older] = []
 
     def on_wait(seconds: float) -> None:
-        older = [one for one in slots.waiting_for(watcher, sender.info.backend_pid) if one.blocks]
+        older = [one for one in slot.waiting_for(watcher, sender.info.backend_pid) if one.blocks]
         if older and not named:
             named.extend(older)
             watcher.execute("commit prepared 'left by somebody'")
 
-    slots.create(sender, NAME, on_wait=on_wait)
+    slot.create(sender, NAME, on_wait=on_wait)
     assert [(one.pid, one.gid) for one in named] == [(None, "left by somebody")]
 
 
@@ -66,11 +66,11 @@ def test_a_creation_that_takes_too_long_is_ended_and_leaves_nothing(database: Da
     writer.execute("create table t (id int primary key)")
     sender = replicating(database)
     with pytest.raises(SlotTimeout) as caught:
-        slots.create(sender, NAME, timeout=0.5)
+        slot.create(sender, NAME, timeout=0.5)
     assert "create_slot_timeout" in caught.value.remedy
     assert state_of(database) is SlotState.ABSENT
     writer.commit()
-    assert slots.create(sender, NAME, timeout=patience()).snapshot  # over the same connection
+    assert slot.create(sender, NAME, timeout=patience()).snapshot  # over the same connection
     assert state_of(database) is SlotState.USABLE
 
 
@@ -87,9 +87,9 @@ def test_a_creation_can_be_given_up_at_any_moment(
         raise reason
 
     with pytest.raises(reason):
-        slots.create(sender, NAME, on_wait=on_wait)
+        slot.create(sender, NAME, on_wait=on_wait)
     assert state_of(database) is SlotState.ABSENT
-    assert slots.identify(sender).timeline
+    assert slot.identify(sender).timeline
 
 
 def test_a_slot_that_is_done_just_as_it_is_given_up_is_dropped(database: Database) -> None:
@@ -103,7 +103,7 @@ def test_a_slot_that_is_done_just_as_it_is_given_up_is_dropped(database: Databas
         raise GivenUp
 
     with pytest.raises(GivenUp):
-        slots.create(sender, NAME, on_wait=on_wait)
+        slot.create(sender, NAME, on_wait=on_wait)
     assert state_of(database) is SlotState.ABSENT
 
 
@@ -117,7 +117,7 @@ def test_a_server_that_goes_away_meanwhile_ends_the_wait(database: Database) -> 
         database.rows("select pg_terminate_backend(%s)", pid)
 
     with pytest.raises(psycopg.OperationalError):
-        slots.create(sender, NAME, on_wait=on_wait)
+        slot.create(sender, NAME, on_wait=on_wait)
     wait_until(lambda: state_of(database) is SlotState.ABSENT, what="no slot")
 
 
@@ -143,7 +143,7 @@ def test_other_threads_run_while_a_slot_is_waited_for(database: Database) -> Non
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        slots.create(replicating(database), NAME, timeout=patience(), on_wait=on_wait)
+        slot.create(replicating(database), NAME, timeout=patience(), on_wait=on_wait)
     finally:
         ended.set()
         thread.join()

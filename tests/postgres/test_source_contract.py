@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.place import parse_lsn
+from headrace.capture.postgres.position import parse_lsn
 from headrace.capture.postgres.source import PostgresSource
 from headrace.testing.contracts import TABLE, SourceContract, State, Step
 from tests.postgres.servers import Database

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.capture.postgres.spill import Block, Spill
+from headrace.capture.postgres.stream.spill import Block, Spill
 from headrace.errors import StorageError
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.capture.postgres.place import Place
-from headrace.capture.postgres.slots import Identity, Slot, SlotState, Switch, state
-from headrace.capture.postgres.start import Begin, Reason, Resume, decide
+from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.server.slot import Identity, Slot, SlotState, Switch, state
+from headrace.capture.postgres.server.start_position import Begin, Reason, Resume, decide
 from headrace.errors import HeadraceError, OtherDatabase, SlotBusy, SlotRefused
 
 SERVER = Identity("7000", timeline=1, flushed=3, database=5)

@@ -13,8 +13,8 @@ import pytest
 
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.options import Options
-from headrace.capture.postgres.place import parse_lsn
-from headrace.capture.postgres.stream import Received, Stream, start_command
+from headrace.capture.postgres.position import parse_lsn
+from headrace.capture.postgres.stream.stream import Received, Stream, start_command
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import (
     BadPosition,

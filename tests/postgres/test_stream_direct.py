@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres.direct import SMALL, SocketWire
-from headrace.capture.postgres.pace import GULP_SECONDS, Pace
-from headrace.capture.postgres.wires import StreamEnded
+from headrace.capture.postgres.stream.stream import GULP_SECONDS, Pace
+from headrace.capture.postgres.stream.wire import SMALL, SocketWire, StreamEnded
 from headrace.errors import BadMessage
 
 BEGUN = b"W" + struct.pack(">IBH", 7, 0, 0)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.postgres import stream as module
-from headrace.capture.postgres.stream import Stream
-from headrace.capture.wire import FlushNow, StateReport, TakeBaseline
+from headrace.capture.messages import FlushNow, StateReport, TakeBaseline
+from headrace.capture.postgres.stream import stream as module
+from headrace.capture.postgres.stream.stream import Stream
 from headrace.errors import SourceUnreachable
 from headrace.storage.disk import RealDisk
 from tests.postgres.recording import Recording

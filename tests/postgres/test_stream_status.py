@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres.status import ACKNOWLEDGE_BYTES, Status
+from headrace.capture.postgres.stream.stream import ACKNOWLEDGE_BYTES, Status
 from headrace.errors import BadPosition
 
 

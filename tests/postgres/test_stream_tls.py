@@ -12,8 +12,8 @@ import pytest
 
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.options import Options
-from headrace.capture.postgres.stream import Stream
-from headrace.capture.postgres.wires import LibpqWire
+from headrace.capture.postgres.stream.stream import Stream
+from headrace.capture.postgres.stream.wire import LibpqWire
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import SourceRefused
 from tests.postgres.servers import Database, fresh_database

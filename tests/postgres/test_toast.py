@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.postgres.toast_cells import Shape
-from headrace.capture.postgres.toast_lookup import Lookup
-from headrace.capture.wire import BaselineProgress, CopyPlanned, TakeBaseline
+from headrace.capture.messages import BaselineProgress, CopyPlanned, TakeBaseline
+from headrace.capture.postgres.toast.store import Shape
+from headrace.capture.postgres.toast.unchanged_values import Lookup
 from headrace.changelog.position import ORIGIN
 from tests.postgres.recording import Recording
 from tests.postgres.servers import Database
@@ -127,7 +127,7 @@ def test_rows_that_a_copy_has_not_come_to_are_looked_up_in_its_snapshot(
         return rows(self, shape, texts)
 
     monkeypatch.setattr(Lookup, "rows", counted)
-    monkeypatch.setattr("headrace.capture.postgres.ranges.RANGE_BYTES", 8192)
+    monkeypatch.setattr("headrace.capture.postgres.copy.ranges.RANGE_BYTES", 8192)
     # A name takes 64 bytes wherever it is: so rows are on more than one page.
     names = ", ".join(f"add n{each} name default 'x'" for each in range(9))
     shop.database.execute(f"alter table orders {names}")
@@ -218,7 +218,7 @@ def test_beyond_the_cap_or_without_a_store_a_change_keeps_its_mark(
 def test_rows_that_are_small_are_not_kept_and_spark_may_copy_them(
     shop: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.postgres.ranges.RANGE_BYTES", 8192)
+    monkeypatch.setattr("headrace.capture.postgres.copy.ranges.RANGE_BYTES", 8192)
     shop.database.execute("truncate orders")
     shop.database.execute(
         "insert into orders select n, 0, repeat('x', 900) from generate_series(1, 40) n"

@@ -17,16 +17,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.capture.postgres import toast as toast_module
-from headrace.capture.postgres.catalog import CatalogColumn, CatalogTable, Index, Leaf
 from headrace.capture.postgres.options import Options
-from headrace.capture.postgres.place import Place
-from headrace.capture.postgres.toast import Toast
-from headrace.capture.postgres.toast_cells import Cell, Shape, joined
+from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.server.catalog import CatalogColumn, CatalogTable, Index, Leaf
+from headrace.capture.postgres.toast import unchanged_values as toast_module
+from headrace.capture.postgres.toast.store import Cell, Shape, joined
+from headrace.capture.postgres.toast.unchanged_values import Toast
 from headrace.changelog.change import Change, Changes, Op, TableChanges, as_segment
+from headrace.changelog.history import Snapshot
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.changelog.window import Snapshot
 
 SCHEMA = TableSchema(
     "orders",

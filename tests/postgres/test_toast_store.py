@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres.toast_cells import UNKNOWN, Cell, Shape
-from headrace.capture.postgres.toast_store import ToastStore, Version
+from headrace.capture.postgres.toast.store import UNKNOWN, Cell, Shape, ToastStore, Version
 from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
 from headrace.errors import SourceUnreachable

@@ -7,13 +7,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from headrace.capture.postgres import transactions as module
-from headrace.capture.postgres.committed import Committed, widened
-from headrace.capture.postgres.layout import Layout, Relation, RelationColumn
-from headrace.capture.postgres.spill import Spill
-from headrace.capture.postgres.transactions import Transactions
-from headrace.changelog.change import Changes, Op
-from headrace.changelog.pending import Pending
+from headrace.capture.postgres.decode.pgoutput import Layout, Relation, RelationColumn
+from headrace.capture.postgres.stream import transactions as module
+from headrace.capture.postgres.stream.spill import Spill
+from headrace.capture.postgres.stream.transactions import Committed, Transactions, widened
+from headrace.changelog.change import Changes, Op, Pending
 from headrace.changelog.position import Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType

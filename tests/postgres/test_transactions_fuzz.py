@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres import transactions as module
+from headrace.capture.postgres.stream import transactions as module
 from headrace.errors import BadMessage, HeadraceError
 from tests.postgres import messages as m
 from tests.postgres.naive import History, cut, made, relation, rows, taken

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres import images, spill, transactions
-from headrace.capture.postgres.spill import Spill
+from headrace.capture.postgres.decode import rows as images
+from headrace.capture.postgres.stream import spill, transactions
+from headrace.capture.postgres.stream.spill import Spill
 from headrace.changelog.change import Changes
 from tests.postgres.naive import History, Naive, cut, made, rows, taken
 from tests.support.tiers import examples

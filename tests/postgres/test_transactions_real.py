@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from headrace.capture.postgres.layout import Layout, Relation
-from headrace.capture.postgres.pgoutput import read_relation
-from headrace.capture.postgres.spill import Spill
-from headrace.capture.postgres.transactions import Transactions
-from headrace.capture.postgres.types import value_type
+from headrace.capture.postgres.decode.pgoutput import Layout, Relation, read_relation
+from headrace.capture.postgres.server.catalog import value_type
+from headrace.capture.postgres.stream.spill import Spill
+from headrace.capture.postgres.stream.transactions import Transactions
 from headrace.changelog.change import Op
 from headrace.changelog.schema import Column, TableSchema
 from tests.postgres.naive import Naive, made, place, rows, taken

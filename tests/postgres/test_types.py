@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres.types import NUMERIC, as_text, sends_binary, value_type
+from headrace.capture.postgres.server.catalog import NUMERIC, as_text, sends_binary, value_type
 
 
 def modifier(precision: int, scale: int) -> int:

@@ -19,11 +19,12 @@ import pyarrow as pa
 import pytest
 from psycopg import pq
 
-from headrace.capture.postgres.binary import binary_column
+from headrace.capture.postgres.decode.binary import binary_column
+from headrace.capture.postgres.decode.text import text_column
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.text import text_column
-from headrace.capture.postgres.types import as_text, sends_binary, value_type
-from headrace.changelog.beyond import (
+from headrace.capture.postgres.server.catalog import as_text, sends_binary, value_type
+from headrace.changelog.change import Changes
+from headrace.changelog.values import (
     MAX_INT32,
     MAX_INT64,
     MIN_INT32,
@@ -32,10 +33,10 @@ from headrace.changelog.beyond import (
     BeyondTime,
     BeyondTimestamp,
     Interval,
+    Misfits,
     OffsetTime,
+    ValueType,
 )
-from headrace.changelog.change import Changes
-from headrace.changelog.values import Misfits, ValueType
 from headrace.embedded.postgres import PostgresServer
 from tests.postgres.servers import Database, wait_until
 from tests.postgres.typed_values import column, plain

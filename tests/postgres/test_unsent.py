@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from headrace.capture import choosing
+from headrace.capture import table_selection
 from headrace.capture.postgres.definition import postgres
-from headrace.config.keys import node_of
-from headrace.config.tree import Place
-from headrace.control.configured import configured
-from headrace.control.engine import Engine
-from headrace.control.trying import take_samples
+from headrace.config.schema import node_of
+from headrace.config.text import Place
+from headrace.engine.engine import Engine
+from headrace.engine.from_config import configured
+from headrace.engine.preview import take_samples
 from headrace.errors import InvalidConfiguration, UnsentColumn
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import Filter, drop, equals
@@ -143,7 +143,7 @@ def test_a_column_that_is_not_published_is_not_missed(shop: Shop) -> None:
 def test_a_table_of_a_pattern_is_left_out_and_the_pipeline_goes_on(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(table_selection, "LOOK_SECONDS", 0.1)
     shop.database.execute("create table notes (id bigint primary key, note char(2))")
     shop.database.execute("insert into notes values (7, 'x')")
     target = memory()

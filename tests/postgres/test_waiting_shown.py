@@ -13,12 +13,11 @@ import psycopg
 import pytest
 
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.older import whom
-from headrace.capture.postgres.slots import Older
-from headrace.control.engine import Engine
+from headrace.capture.postgres.server.slot import Older, whom
+from headrace.cli.demo.lines import waiting_text
+from headrace.cli.demo.model import Snapshot
+from headrace.engine.engine import Engine
 from headrace.errors import SlotTimeout
-from headrace.interfaces.cli.demo.lines import waiting_text
-from headrace.interfaces.cli.demo.snapshot import Snapshot
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import IndexedMemory, memory
 from tests.postgres.servers import Database, wait_until
@@ -125,7 +124,7 @@ def test_a_prepared_transaction_is_named_as_what_it_is(waiting: Waiting) -> None
 def test_a_stop_is_obeyed_while_it_waits_and_leaves_no_slot(
     waiting: Waiting, monkeypatch: pytest.MonkeyPatch, how: How
 ) -> None:
-    monkeypatch.setattr("headrace.control.engine._STOP_SECONDS", PATIENCE)
+    monkeypatch.setattr("headrace.engine.engine._STOP_SECONDS", PATIENCE)
     kill, killed = subprocess.Popen.kill, list[int]()
 
     def killing(child: subprocess.Popen[bytes]) -> None:

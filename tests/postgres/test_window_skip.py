@@ -20,8 +20,8 @@ import pytest
 
 import headrace as hr
 from headrace.capture.postgres.definition import postgres
-from headrace.changelog.log import LogReader
-from headrace.control.engine import Engine
+from headrace.changelog.reader import LogReader
+from headrace.engine.engine import Engine
 from headrace.pipeline.batch import BatchFacts, Behind, Part
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import FrameBatch
@@ -36,7 +36,7 @@ from tests.support.patience import patience
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 PATIENCE = patience(120)
 WRITERS = 4

@@ -9,10 +9,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from headrace.capture.postgres import pgoutput, witness
-from headrace.capture.postgres import transactions as module
-from headrace.capture.postgres.place import Mark, Place
-from headrace.capture.postgres.stream import Received
+from headrace.capture.postgres.decode import pgoutput
+from headrace.capture.postgres.position import Mark, Place
+from headrace.capture.postgres.server import start_position
+from headrace.capture.postgres.stream import transactions as module
+from headrace.capture.postgres.stream.stream import Received
 from tests.postgres import messages as m
 from tests.postgres.naive import made, taken
 
@@ -58,7 +59,7 @@ def asked(messages: Sequence[bytes], *, confirmed: int = 0, end: int = 3000) -> 
         stream.at = at
         return stream
 
-    found = witness.same_history(begin, END, confirmed, [OURS], lambda reason: None)  # type: ignore[arg-type]
+    found = start_position.same_history(begin, END, confirmed, [OURS], lambda reason: None)  # type: ignore[arg-type]
     assert stream.closed or not stream.at
     assert stream.at in (0, max(confirmed, MARK.start))
     return found
@@ -101,7 +102,7 @@ def test_a_slot_that_knows_of_the_logs_end_need_not_be_read() -> None:
 
 
 def test_half_a_transaction_and_half_an_answer_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(witness, "ASK_SECONDS", 0.05)
+    monkeypatch.setattr(start_position, "ASK_SECONDS", 0.05)
     assert asked(SAME, end=1900) is None
     assert asked(SAME[:-1]) is None
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from headrace.changelog.beyond import (
+from headrace.changelog.values import (
     MAX_INT32,
     MAX_INT64,
     MICROS_PER_DAY,
@@ -29,8 +29,8 @@ from headrace.changelog.beyond import (
     BeyondTimestamp,
     Interval,
     OffsetTime,
+    ValueType,
 )
-from headrace.changelog.values import ValueType
 
 DAYS_TO_2000 = 10_957
 MICROS_TO_2000 = DAYS_TO_2000 * MICROS_PER_DAY

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.errors import HeadraceError
 
 

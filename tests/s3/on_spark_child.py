@@ -22,8 +22,8 @@ from typing import Any
 import headrace as hr
 from headrace.errors import HeadraceError
 from headrace.pipeline.definition import DeadLetters
-from headrace.pipeline.failures import running
-from headrace.pipeline.session import start_session
+from headrace.spark_session.errors import running
+from headrace.spark_session.session import start_session
 from tests.pipeline.lake.engine_stories import LONG, Bank, read, seen
 from tests.pipeline.lake.kinds import KINDS
 

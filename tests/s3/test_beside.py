@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import BadDataDirectory, StorageError, WrongValue
-from headrace.pipeline.scratch import Scratch, places_in
-from headrace.pipeline.workspace import Workspace, readable
-from headrace.storage.opening import opened, use_storage
+from headrace.pipeline.failed_rows import Scratch, Workspace, places_in, readable
+from headrace.storage.s3 import opened, use_storage
 from tests.pipeline.making import insert, written
 from tests.pipeline.reading.made_log import MadeLog
 from tests.pipeline.test_scratch import PAIRS

@@ -14,11 +14,10 @@ from typing import Literal
 import pytest
 
 import headrace as hr
-from headrace.control.engine import Engine
+from headrace.engine.engine import Engine
 from headrace.errors import LostLog
-from headrace.storage.opening import opened
-from headrace.storage.points import BEFORE_ACKNOWLEDGE, ENTRY_LINKED, SEGMENT_WRITTEN
-from headrace.storage.s3 import s3_bucket
+from headrace.storage.killpoints import BEFORE_ACKNOWLEDGE, ENTRY_LINKED, SEGMENT_WRITTEN
+from headrace.storage.s3 import opened, s3_bucket
 from headrace.targets.memory import IndexedMemory, memory
 from tests.s3.server import running_server
 from tests.support.elsewhere import runner_elsewhere

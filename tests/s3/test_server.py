@@ -12,9 +12,13 @@ import pytest
 from headrace.errors import AlreadyStored, LostLog, StorageError
 from headrace.storage import objects
 from headrace.storage.files import Files
-from headrace.storage.opening import opened
-from headrace.storage.points import BEFORE_CHECKPOINT, ENTRY_LINKED, ENTRY_SYNCED, SEGMENT_WRITTEN
-from headrace.storage.s3 import s3_bucket
+from headrace.storage.killpoints import (
+    BEFORE_CHECKPOINT,
+    ENTRY_LINKED,
+    ENTRY_SYNCED,
+    SEGMENT_WRITTEN,
+)
+from headrace.storage.s3 import opened, s3_bucket
 from tests.changelog import log_making
 from tests.changelog.test_log_power_cut import check, record
 from tests.s3.conftest import BUCKET
@@ -123,7 +127,7 @@ def test_of_two_writers_of_a_log_the_one_from_before_is_told_so(place: str) -> N
 
 PROGRAM = """
 import sys
-from headrace.storage.opening import opened
+from headrace.storage.s3 import opened
 from tests.changelog.test_log_power_cut import beats, record
 files = opened(sys.argv[1])
 record(files, 1, []) if sys.argv[2] != "before_checkpoint" else beats(files)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.changelog.entry import Baseline, Flush, Gap, Heartbeat
-from headrace.changelog.log import LogReader
+from headrace.changelog.entries import Baseline, Flush, Gap, Heartbeat
 from headrace.changelog.position import ORIGIN, Position
-from headrace.control.states import TableState
+from headrace.changelog.reader import LogReader
+from headrace.runtime.model import TableState
 from headrace.storage.files import Files
 from headrace.testing.source import MemoryPosition
 from tests.simulation.database import Violation

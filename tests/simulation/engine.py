@@ -15,23 +15,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from headrace.capture.loop import Inbox
+from headrace.capture.messages import Command, Failed, Report, Started, StateReport, Stop
+from headrace.capture.process import Inbox
 from headrace.capture.recorder import FIRST_PAUSE_SECONDS, Recorder
-from headrace.capture.wire import Command, Failed, Report, Started, StateReport, Stop
-from headrace.changelog.log import LogReader, LogWriter
 from headrace.changelog.position import Position
-from headrace.control.care import Care
-from headrace.control.delivery import Surroundings
-from headrace.control.keeping import LogOptions
-from headrace.control.recording import Recording
-from headrace.control.run import IDLE, PipelineRun
-from headrace.control.store import Intent, Store
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.errors import HeadraceError, JobCancelled, StorageError
 from headrace.pipeline.batch import BatchFacts, Part
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Result
+from headrace.runtime.delivery import Surroundings
+from headrace.runtime.info import LogOptions
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
+from headrace.runtime.retention import Care
+from headrace.runtime.source_run import Recording
+from headrace.runtime.store import Intent, Store
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from tests.simulation.database import TABLES, Database, Session
 from tests.support.arrow_runner import ArrowRunner, Row, segment_rows
 

@@ -13,10 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 
-from headrace.capture import caring, recorder, synced
-from headrace.changelog import baseline, compaction, folding, index, writer
-from headrace.control import care
-from headrace.storage import points
+from headrace.capture import log_maintenance, recorder
+from headrace.capture import recorder as synced
+from headrace.changelog import compaction, index, writer
+from headrace.changelog import compaction as folding
+from headrace.changelog import writer as baseline
+from headrace.runtime import retention
+from headrace.storage import killpoints
 
 LIMITS: Mapping[str, tuple[ModuleType, str]] = {
     "read_rows": (recorder, "READ_ROWS"),
@@ -26,12 +29,12 @@ LIMITS: Mapping[str, tuple[ModuleType, str]] = {
     "checkpoint_every": (index, "CHECKPOINT_EVERY"),
     "part_bytes": (baseline, "PART_BYTES"),
     "least_flushes": (compaction, "LEAST_FLUSHES"),
-    "work_seconds": (caring, "LOOK_SECONDS"),
-    "fold_seconds": (caring, "FOLD_SECONDS"),
+    "work_seconds": (log_maintenance, "LOOK_SECONDS"),
+    "fold_seconds": (log_maintenance, "FOLD_SECONDS"),
     "fold_bytes": (folding, "LEAST_BYTES"),
     "fold_rows": (folding, "MOST_ROWS"),
     "fold_share": (folding, "SHARE"),
-    "care_seconds": (care, "LOOK_SECONDS"),
+    "care_seconds": (retention, "LOOK_SECONDS"),
 }
 """Constants of the product that a seed may make smaller."""
 
@@ -49,9 +52,9 @@ def staged() -> Iterator[None]:
     modules = [
         module
         for name, module in sys.modules.items()
-        if name.startswith("headrace.") and getattr(module, "reach", None) is points.reach
+        if name.startswith("headrace.") and getattr(module, "reach", None) is killpoints.reach
     ]
-    before = points.reach
+    before = killpoints.reach
     # By name in every module: they import the function, not the module.
     for module in modules:
         module.__dict__["reach"] = _reached

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from headrace.changelog.schema import TableName
-from headrace.control.run import PipelineRun
-from headrace.pipeline.letter import DeadLetter
+from headrace.deadletters.letter import DeadLetter
+from headrace.runtime.pipeline_run import PipelineRun
 from tests.simulation.database import Violation
 from tests.simulation.lives import Seat
 from tests.simulation.model import Letter, Replay, image

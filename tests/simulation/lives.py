@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace.changelog.schema import TableName
-from headrace.targets.feed import ChangeReader
+from headrace.targets.memory import ChangeReader
 from headrace.testing.source import MemoryPosition
 from tests.simulation.engine import Engine, RecorderLife
 from tests.simulation.plan import Flow

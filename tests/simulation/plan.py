@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 
 from headrace.changelog.schema import TableName
-from headrace.control.keeping import LogOptions
 from headrace.pipeline.definition import DeadLetters, Mode, OnError
 from headrace.pipeline.steps import Filter, Transform, drop, equals, rename
+from headrace.runtime.info import LogOptions
 from headrace.testing.source import Row
 from tests.simulation.database import TABLES
 

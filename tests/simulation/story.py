@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.errors import BadValue, SourceUnreachable, TargetError
-from headrace.storage.points import (
+from headrace.storage.killpoints import (
     EFFECT_DONE,
     INTENT_STORED,
     JOB_DONE,

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.capture.wire import Flushed, LagReport, StateReport
-from headrace.changelog.log import LogReader, LogWriter
-from headrace.control.recording import Recording
-from headrace.control.states import TableState
+from headrace.capture.messages import Flushed, LagReport, StateReport
+from headrace.changelog.reader import LogReader, LogWriter
 from headrace.errors import Fenced, LostLog, StorageError, TargetError
+from headrace.runtime.model import TableState
+from headrace.runtime.source_run import Recording
 from headrace.storage.files import Files
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 from headrace.testing.source import MemoryCopy, MemorySource
 from tests.simulation.hooks import played, staged
 from tests.simulation.lives import Life

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage.points import POINTS
+from headrace.storage.killpoints import POINTS
 from tests.simulation.__main__ import report
 from tests.simulation.failed_seeds import FAILED_SEEDS
 from tests.simulation.hooks import staged

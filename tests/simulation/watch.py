@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.changelog.entry import AnyEntry, Baseline, Compacted, Flush, Gap, Heartbeat, decode
+from headrace.changelog.entries import AnyEntry, Baseline, Compacted, Flush, Gap, Heartbeat, decode
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName
-from headrace.control.member import Member
 from headrace.errors import ChangesMissing, RowFailed, TooManyFailed
-from headrace.storage.simulated import SimulatedDisk
+from headrace.runtime.model import Member
+from headrace.storage.simulation import SimulatedDisk
 from headrace.testing.source import MemoryPosition
 from tests.simulation.database import Database, Violation
 from tests.simulation.engine import ROOT, Driven, Engine, Segments

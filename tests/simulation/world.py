@@ -18,8 +18,8 @@ from typing import Any
 from headrace.changelog.schema import TableName
 from headrace.errors import Fenced, HeadraceError, StorageError
 from headrace.pipeline.definition import Pipeline
-from headrace.storage.points import TABLE_SWITCHED, TARGET_WRITTEN
-from headrace.storage.simulated import PowerCut, SimulatedDisk
+from headrace.storage.killpoints import TABLE_SWITCHED, TARGET_WRITTEN
+from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.simulation.database import Database, Violation
 from tests.simulation.engine import ROOT, WALL, Driven, Engine, RecorderLife, Segments
 from tests.simulation.lives import Life, Lingering, Seat, Wish

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.storage.disk import Disk, RealDisk
-from headrace.storage.simulated import SimulatedDisk
+from headrace.storage.simulation import SimulatedDisk
 
 
 @pytest.fixture(params=["real", "simulated"])

@@ -11,7 +11,7 @@ import pytest
 from headrace.errors import AlreadyStored, StorageError, StorageFull
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from headrace.storage.simulated import PowerCut, SimulatedDisk
+from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.support.tiers import sweep
 
 ROOT = "/data"

@@ -10,8 +10,7 @@ import pytest
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.storage.objects import Objects
-from headrace.storage.simulated import SimulatedDisk
-from headrace.storage.simulated_bucket import SimulatedBucket
+from headrace.storage.simulation import SimulatedBucket, SimulatedDisk
 from tests.storage.files_contract import FilesContract
 from tests.support.tiers import sweep
 

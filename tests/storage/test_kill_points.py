@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from headrace.storage.points import POINTS, reach
+from headrace.storage.killpoints import POINTS, reach
 
 PROGRAM = """
 import sys
-from headrace.storage.points import reach
+from headrace.storage.killpoints import reach
 for name in sys.argv[1:]:
     reach(name)
     sys.stdout.write(name + " ")

@@ -8,10 +8,9 @@ from collections import deque
 import pytest
 
 from headrace.errors import AlreadyStored, StorageError, UnsafeStorage
-from headrace.storage.bucket import Refused, Unanswered
 from headrace.storage.disk import Buffer
-from headrace.storage.objects import AT_ONCE, RESTS, Objects
-from headrace.storage.simulated_bucket import SimulatedBucket
+from headrace.storage.objects import AT_ONCE, RESTS, Objects, Refused, Unanswered
+from headrace.storage.simulation import SimulatedBucket
 from tests.support.patience import patience
 
 

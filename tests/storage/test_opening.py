@@ -9,9 +9,9 @@ import pytest
 from headrace.errors import UnsafeStorage, WrongValue
 from headrace.storage import s3
 from headrace.storage.files import Files
-from headrace.storage.opening import opened, storage_of, use_storage
-from headrace.storage.places import bucket_of, elsewhere
-from headrace.storage.simulated_bucket import SimulatedBucket
+from headrace.storage.locations import bucket_of, elsewhere
+from headrace.storage.s3 import opened, storage_of, use_storage
+from headrace.storage.simulation import SimulatedBucket
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import AlreadyStored, StorageError
-from headrace.storage.private import create_output, make_private_folder, open_private
+from headrace.storage.permissions import create_output, make_private_folder, open_private
 
 
 @pytest.fixture(autouse=True)

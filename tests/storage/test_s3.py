@@ -14,8 +14,7 @@ from botocore import exceptions
 
 from headrace.errors import StorageError
 from headrace.storage import objects
-from headrace.storage.bucket import Refused, Unanswered
-from headrace.storage.objects import Objects
+from headrace.storage.objects import Objects, Refused, Unanswered
 from headrace.storage.s3 import S3Bucket, s3_bucket
 
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from headrace.storage.simulated import PowerCut, SimulatedDisk
+from headrace.storage.simulation import PowerCut, SimulatedDisk
 
 
 def after_cuts(history: list[tuple[str, ...]], path: str) -> set[bytes | None]:

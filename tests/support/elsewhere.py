@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.storage.disk import RealDisk
-from headrace.storage.opening import opened
+from headrace.storage.s3 import opened
 from tests.support.arrow_runner import ArrowRunner
 
 

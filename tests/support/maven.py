@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from headrace.embedded.fetch import cache_folder
+from headrace.embedded.binaries import cache_folder
 
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
 _FETCH_SECONDS = 200

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from headrace.capture.sqlite import watch
-from headrace.capture.sqlite.setup import LOG, READERS
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
-from headrace.changelog.log import LogReader
+from headrace.capture.sqlite.triggers import LOG, READERS
 from headrace.changelog.position import Position
-from headrace.control.engine import Engine
+from headrace.changelog.reader import LogReader
+from headrace.engine.engine import Engine
 from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import drop, equals

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from headrace.changelog.beyond import BeyondDate, BeyondTimestamp, Interval, OffsetTime
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
-from headrace.changelog.values import ValueType
+from headrace.changelog.values import BeyondDate, BeyondTimestamp, Interval, OffsetTime, ValueType
 from headrace.errors import (
     NoKey,
     NotUnique,
@@ -462,7 +461,7 @@ def test_bytes_of_a_table_are_told() -> None:
 
 
 def test_text_beyond_32_bits_begins_a_new_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.tables.buffers.MOST_TEXT", 3_000)
+    monkeypatch.setattr("headrace.tables.columns.MOST_TEXT", 3_000)
     writer = shown(table_schema(id="int64", t="text", v="variant"))
     for at in range(30):
         writer.put({"id": at, "t": "t" * 500, "v": "v" * 400})
@@ -491,7 +490,7 @@ def test_tables_are_imported_without_spark_and_the_engine() -> None:
     code = (
         "import sys, headrace.tables; "
         "bad = [m for m in sys.modules if m.split('.')[0] in ('pyspark', 'py4j', 'structlog')"
-        " or m.startswith(('headrace.control', 'headrace.pipeline', 'headrace.targets'))]; "
+        " or m.startswith(('headrace.runtime', 'headrace.pipeline', 'headrace.targets'))]; "
         "sys.exit(str(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,10 +19,9 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.errors import NotUnique
 from headrace.tables import Row, Table, TableChange, store
-from headrace.tables.codec import Hash64
+from headrace.tables.keys import Hash64
 from headrace.tables.version import Version
-from headrace.targets.feed import ChangeReader
-from headrace.targets.memory import IndexedMemory
+from headrace.targets.memory import ChangeReader, IndexedMemory
 from headrace.targets.target import Batch
 from tests.support.tiers import examples
 from tests.tables.build import DELETE, INSERT, UPDATE, Step, Values, baseline, changes, table_schema

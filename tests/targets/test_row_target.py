@@ -11,10 +11,9 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.errors import FunctionFailed, NoKey, TableError
 from headrace.tables import Row
-from headrace.targets.row_changes import row_of
+from headrace.targets.row_target import row_of
 from headrace.targets.target import Batch, Loading, Target
-from headrace.testing.contracts import TABLE, THINGS, State, TargetContract, batch
-from headrace.testing.target_contract import loaded
+from headrace.testing.contracts import TABLE, THINGS, State, TargetContract, batch, loaded
 from tests.tables.build import DELETE, INSERT, UPDATE, baseline, changes, table_schema
 
 Told = tuple[object, ...]

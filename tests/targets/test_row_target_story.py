@@ -10,8 +10,7 @@ from headrace.changelog.change import Op
 from headrace.changelog.position import Position
 from headrace.errors import FunctionFailed
 from headrace.targets.target import Batch
-from headrace.testing.contracts import TABLE, State, batch
-from headrace.testing.target_contract import loaded
+from headrace.testing.contracts import TABLE, State, batch, loaded
 from tests.targets.test_row_target import Names, opened
 
 

@@ -24,7 +24,7 @@ import pytest
 
 import headrace as hr
 from examples.auto_cdc.shop import opened, trade
-from headrace.capture.sqlite.setup import LOG
+from headrace.capture.sqlite.triggers import LOG
 from tests.support import maven
 from tests.support.patience import patience
 from tests.support.shop import await_that

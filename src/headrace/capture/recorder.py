@@ -17,19 +17,16 @@ synced entry. Nothing was acknowledged beyond that (invariant 1), so nothing is 
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from headrace.capture import beats, continuity
-from headrace.capture.caring import HOLD_SECONDS, Caring
-from headrace.capture.choosing import Choosing
-from headrace.capture.continuity import break_at, note_captured, same_space
-from headrace.capture.copies import Copies
-from headrace.capture.source import News, Recordable, Resets, Tells, Waits
-from headrace.capture.synced import Synced
-from headrace.capture.wire import (
+from headrace.capture.baselines import Copies
+from headrace.capture.log_maintenance import HOLD_SECONDS, Caring
+from headrace.capture.messages import (
     Acknowledge,
     Command,
     CopyDone,
@@ -46,9 +43,12 @@ from headrace.capture.wire import (
     Tend,
     Warned,
 )
+from headrace.capture.source import News, Recordable, Resets, Tells, Waits
+from headrace.capture.table_selection import Choosing
 from headrace.changelog.change import Changes
-from headrace.changelog.log import LIMIT_BYTES, LIMIT_ROWS, LogWriter
 from headrace.changelog.position import Position, SourcePosition
+from headrace.changelog.reader import LIMIT_BYTES, LIMIT_ROWS, LogWriter
+from headrace.changelog.schema import TableName, TableSchema, keeps_rows
 from headrace.errors import (
     HeadraceError,
     LostLog,
@@ -59,7 +59,120 @@ from headrace.errors import (
     StorageError,
     UnknownTable,
 )
-from headrace.storage import points
+from headrace.storage import killpoints
+
+# -------- beats
+# When a position that moved without a change enters the index (R34).
+
+HEARTBEAT_SECONDS = 10.0
+"""So often at most: idle days shall leave few entries."""
+
+HEARTBEAT_BYTES = 16 << 20
+"""Unless the source, whose commits are numbered by bytes, could let go of so much at once."""
+
+
+def due(end: int, moved: int, *, wanted: int, waited: float, counts_bytes: bool) -> bool:
+    """
+    Whether the log's end is to follow from commit `end` to `moved`, `waited` seconds after it did.
+
+    `wanted` is a commit that somebody waits for the log to come to; 0: nobody does.
+    """
+    if end < wanted <= moved or waited >= HEARTBEAT_SECONDS:
+        return True
+    return counts_bytes and moved - end > HEARTBEAT_BYTES
+
+
+# -------- continuity
+# Whether what a source has now goes on where a log ends: pure questions, asked at each opening.
+
+_CAPTURED = "captured/"
+"""What the note stands under, where no table's own can."""
+
+
+def same_space(source: Recordable, known: str | None) -> bool:
+    """Whether a source at another address is the one that the log was recorded from."""
+    now = source.lineage()
+    # A lineage may have branched since: then it begins as the source's own does.
+    return now is not None and known is not None and f"{known}/".startswith(f"{now}/")
+
+
+def owed(log: LogWriter, described: Mapping[TableName, TableSchema], *, begun: bool) -> list[News]:
+    """
+    Return which tables the log's rows are not right of any more.
+
+    Where history has `begun` anew, that is said of all of them already.
+    """
+    found = [News(name, owed="columns") for name, now in described.items() if _outgrown(log, now)]
+    if not begun:
+        lapsed = (name for name in described if _left_out(log, name))
+        found += [News(name, owed="left out", missing=True) for name in lapsed]
+    return found
+
+
+def _outgrown(log: LogWriter, schema: TableSchema) -> bool:
+    """Whether the rows that the log has of a table are not what it holds under this schema."""
+    known = log.schema(schema.table) if log.has_baseline(schema.table) else None
+    return known is not None and not keeps_rows(known, schema)
+
+
+def _left_out(log: LogWriter, table: TableName) -> bool:
+    """Whether the log knows a table that was not captured last time."""
+    noted = log.notes.get(_CAPTURED)
+    # None: a log from before this was noted.
+    return noted is not None and table not in json.loads(noted) and log.schema(table) is not None
+
+
+def note_captured(log: LogWriter, tables: Iterable[TableName]) -> None:
+    """Keep which tables are captured from now on; what changes in others the log does not have."""
+    log.note(json.dumps(sorted(tables)), _CAPTURED)
+
+
+def break_at(log: LogWriter, at: SourcePosition, resumes: bool) -> str | None:
+    """Return why history does not simply go on at `at`; None when it does (R1)."""
+    if log.lineage is None:
+        return "start"
+    if at.lineage != log.lineage:
+        return "lineage"
+    # A source that cannot resume may come to the same place without what lies between.
+    return None if resumes and str(at) == log.source_position else "gap"
+
+
+# -------- synced
+# What a recorder remembers of places that are durable, in both languages: log's and source's.
+
+MOST_REMEMBERED = 20_000
+
+
+class Synced:
+    """Places in order; what is acknowledged is always one of them."""
+
+    def __init__(self) -> None:
+        self._places: deque[tuple[Position, str]] = deque()
+
+    def add(self, end: Position, source: str) -> None:
+        """Note where the log ends now, and what the source calls that."""
+        self._places.append((end, source))
+        if len(self._places) > MOST_REMEMBERED:
+            # Coarser is safe: what is acknowledged is always at or before what was asked.
+            self._places = deque(list(self._places)[::2])
+
+    def upto(self, asked: Position) -> str:
+        """Return the newest place at or before `asked`, in the source's words; empty: none."""
+        text = ""
+        places = self._places
+        while places and places[0][0] <= asked:
+            text = places[0][1]
+            if len(places) == 1 or places[1][0] > asked:
+                break
+            places.popleft()
+        return text
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._places.clear()
+
+
+# -------- recorder
 
 READ_ROWS = 20_000
 """Asked for in one read: limits stay responsive, and the source's transactions short (R44)."""
@@ -221,14 +334,14 @@ class Recorder:
             if reason is not None:
                 self._copies.owed_end = 0
                 log.begin(at, reason, origin)
-                points.reach(points.LOG_BEGUN)
+                killpoints.reach(killpoints.LOG_BEGUN)
         except LostLog:
             # Perhaps to the last entry of a recorder before us, while the log was empty
             # and could not be claimed: opening it anew tells who is the later one (R31).
             self._log = None
             self._source.close()
             return
-        self._news = continuity.owed(log, described, begun=reason is not None)
+        self._news = owed(log, described, begun=reason is not None)
         self._hear(log)
         note_captured(log, described)
         # Also what a recorder before this one made durable and did not live to tell.
@@ -265,7 +378,7 @@ class Recorder:
             # Before what was read: whoever reads the log learns it first.
             self._hear(log)
             if changes is not None:
-                points.reach(points.CHANGES_READ)
+                killpoints.reach(killpoints.CHANGES_READ)
                 self._take(log, changes)
             if self._flush_due(log):
                 self._flush(log)
@@ -341,7 +454,7 @@ class Recorder:
         if self._first_pending is not None:
             due.append(self._flush_at(self._first_pending))
         if self._moved is not None:
-            due.append(self._last_heartbeat + beats.HEARTBEAT_SECONDS)
+            due.append(self._last_heartbeat + HEARTBEAT_SECONDS)
         due += [at for at in (self._copies.due, self._caring.due) if at is not None]
         return max(0.0, min(due) - now)
 
@@ -393,7 +506,7 @@ class Recorder:
         """Let the log's end follow a source in which nothing of ours changes (R34)."""
         if self._moved is None or self._first_pending is not None:
             return
-        if not self._markers and not beats.due(
+        if not self._markers and not due(
             log.end.commit,
             self._moved.commit,
             # A baseline counts once the log has passed its end: nobody waits for that.
@@ -426,7 +539,7 @@ class Recorder:
             )
         text = self._synced.upto(self._asked)
         if text and text != self._acknowledged:
-            points.reach(points.BEFORE_ACKNOWLEDGE)
+            killpoints.reach(killpoints.BEFORE_ACKNOWLEDGE)
             self._source.acknowledge(text)
             self._acknowledged = text
 
@@ -495,6 +608,6 @@ class Recorder:
 
 
 if __name__ == "__main__":
-    from headrace.capture.child import main
+    from headrace.capture.process import main
 
     sys.exit(main(sys.argv[1:]))

@@ -8,11 +8,55 @@ is the kind, and what it names is called as our classes are, with a spec and a r
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.capture.source import Recordable, SourceSpec
+from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import SourceRefused
+
+# -------- findings
+# What there is to know of a source before, or long after, it is captured.
+#
+# A problem keeps capture from starting, and every start tells of it. A finding is the rest:
+# settings with a consequence, and what was left at the source by an engine that is gone.
+
+_HOMES = {
+    "postgres": "headrace.capture.postgres.server.doctor",
+    "sqlite": "headrace.capture.sqlite.source",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a person should have read once."""
+
+    about: str
+    """A setting, a slot, a table."""
+
+    says: str
+    remedy: str = ""
+    """Empty where it is information only."""
+
+
+def findings(source: Recordable, tables: Sequence[str], reader: str) -> list[Finding]:
+    """
+    Return what is worth knowing of a source; `reader` is who this engine is to it.
+
+    A kind of source that has nothing to say has none. Raises what keeps it from being asked.
+    """
+    home = _HOMES.get(source.spec.kind)
+    if home is None:
+        return []
+    found: list[Finding] = importlib.import_module(home).findings(source, tables, reader)
+    return found
+
+
+# -------- registry
 
 KINDS = {
     "postgres": "headrace.capture.postgres.source:PostgresSource",
@@ -42,3 +86,41 @@ def _class_of(kind: str) -> Any:
     for entry in metadata.entry_points(group=GROUP, name=kind):
         return entry.load()
     return None
+
+
+# -------- sampling
+# A few rows of a table, read without capturing it.
+#
+# Nothing is set up at the source, and nothing stays there. The rows are in the very types that a
+# baseline gives, so that what is computed from them is what will be computed from a baseline.
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Rows of one table as they are now; which ones is for the database to choose."""
+
+    schema: TableSchema
+    rows: pa.RecordBatch
+    """In the shape of `schema.arrow`."""
+
+    exact: pa.Array | None = None
+    """Marks of values that their columns cannot hold, in the shape of a segment's `_exact`."""
+
+
+def sample(source: Recordable, table: TableName, most: int) -> Sample:
+    """
+    Return at most so many rows of a table, of those that a baseline would hold.
+
+    Raises what keeps the table from being described or read, and `SourceRefused` for a kind of
+    source that has no such way.
+    """
+    home = _HOMES.get(source.spec.kind)
+    if home is None:
+        raise SourceRefused(
+            "Rows of this kind of source cannot be looked at before it is captured",
+            remedy="Start an engine: rows that cannot be computed become dead letters.",
+            source=source.name,
+            kind=source.spec.kind,
+        )
+    found: Sample = importlib.import_module(home).sample(source, table, most)
+    return found

@@ -9,16 +9,21 @@ becomes one step in the place of many, so that it does not grow with every flush
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from headrace.changelog.entry import (
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.changelog.entries import (
     AnyEntry,
     Baseline,
     Compacted,
@@ -36,8 +41,83 @@ from headrace.changelog.entry import (
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.changelog.window import Window
-from headrace.errors import CorruptIndex
+from headrace.errors import BadMessage, CorruptIndex
+
+# -------- window
+# The window of a baseline: which changes behind its F its rows hold already (R11).
+#
+# A copy is taken under a snapshot, and between F and H lie commits that the snapshot saw and
+# commits that it did not. Where a target keeps one row a key, all of them are applied: what
+# is done twice comes to the same. Where it keeps every change, a commit that was seen must not
+# come again, and the snapshot itself says which those are.
+
+_SNAPSHOT = re.compile(r"([0-9]+):([0-9]+):((?:[0-9]+(?:,[0-9]+)*)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Which transactions had ended at one moment, by their 64-bit top-level ids."""
+
+    xmin: int
+    """All before it have ended."""
+
+    xmax: int
+    """None from it on has ended, or even begun."""
+
+    running: frozenset[int]
+    """Those between the two that had not ended."""
+
+    def sees(self, xid: int) -> bool:
+        """
+        Whether what this transaction wrote is visible, provided that it has committed.
+
+        For the id of a sub-transaction the answer means nothing: they are not listed (R6).
+        """
+        return xid < self.xmin or (xid < self.xmax and xid not in self.running)
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.xmax}:{','.join(map(str, sorted(self.running)))}"
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """Read `pg_current_snapshot()` as PostgreSQL prints it, or what `str()` wrote."""
+        if (match := _SNAPSHOT.fullmatch(text)) is None:
+            raise BadMessage("Text is not a snapshot", length=len(text))
+        running = frozenset(int(xid) for xid in match[3].split(",") if xid)
+        return cls(int(match[1]), int(match[2]), running)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """F, H and S of a baseline whose rows hold some of the commits in (F, H]."""
+
+    first: Position
+    last: Position
+    snapshot: Snapshot
+
+    @classmethod
+    def of(cls, baseline: Baseline) -> Window | None:
+        """Return a baseline's window; None where no commit can lie in it, or S is not known."""
+        first, last = baseline.window
+        if not baseline.snapshot or first.commit >= last.commit:
+            return None
+        return cls(first, last, Snapshot.parse(baseline.snapshot))
+
+    def overlaps(self, first: Position) -> bool:
+        """Whether changes from `first` on can lie in it."""
+        return self.first.epoch == first.epoch and first.commit <= self.last.commit
+
+    def held(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return which of these changes the baseline's rows hold; in the shape of a segment."""
+        commits = rows["_commit"].to_numpy()
+        xids = rows["_xid"].fill_null(self.snapshot.xmax).to_numpy()
+        seen = xids < self.snapshot.xmax
+        seen &= ~np.isin(xids, np.array(sorted(self.snapshot.running), np.int64))
+        within = (commits > self.first.commit) & (commits <= self.last.commit)
+        return np.asarray(within & (seen | (xids < self.snapshot.xmin)), np.bool_)
+
+
+# -------- history
 
 Step: TypeAlias = Flush | Gap | Heartbeat | Owed
 """An entry that moves the log's end."""
@@ -432,3 +512,91 @@ def as_columns(schema: TableSchema) -> tuple[SchemaColumn, ...]:
         )
         for column in schema.columns
     )
+
+
+# -------- columns
+# In which columns a table's changes are told.
+#
+# A schema holds from the first flush that has changes in it. Who keeps a table as it is now takes
+# the newest at once; who keeps, or passes on, what was takes each in its turn, or the values of a
+# column that was dropped later would be missing from the changes before.
+
+_LOOKED_AT = 64
+"""Flushes that a turn is looked for in: a batch has no more, and a backlog may have many."""
+
+
+class Turn(NamedTuple):
+    """Whose turn it is behind a place."""
+
+    schema: int
+    """The schema by its id."""
+
+    until: str | None = None
+    """The last place before changes come in a later one; None: none have come."""
+
+
+def newest(known: Known, since: int) -> Turn:
+    """Return the newest schema, which all changes can be told in, however old they are."""
+    # One from before, in which something was read late, does not count.
+    return Turn(max(since, known.current))
+
+
+def in_use(known: Known, since: int) -> Turn:
+    """Return the newest schema that files have, of changes or of a baseline that can be loaded."""
+    if known.current <= since:
+        return Turn(since)
+    loaded = known.baseline.files if known.baseline else ()
+    schemas = {file.schema for files in (*known.files, loaded) for file in files}
+    return Turn(max((since, *(min(known.current, known.rank(each)) for each in schemas))))
+
+
+def in_turn(history: History, known: Known, since: int, after: str) -> Turn:
+    """
+    Return the schema of the changes right behind `after`, where that of id `since` is known.
+
+    A flush with changes in several is told in the latest of them.
+    """
+    if known.current <= since:
+        return Turn(since)
+    schema, looked_at = since, 0
+    for piece in tail(known, after):
+        latest = min(known.current, max(known.rank(file.schema) for file in piece.files))
+        if looked_at == _LOOKED_AT or (looked_at and latest > schema):
+            return Turn(schema, history.lasts[history.step_of(piece.flush) - 1])
+        schema, looked_at = max(schema, latest), looked_at + 1
+    return Turn(schema if looked_at else _passed(known, since, after))
+
+
+def _passed(known: Known, since: int, after: str) -> int:
+    """
+    Return the latest columns that no change from before can follow: of baselines before `after`.
+
+    A schema that was only entered says nothing: it is when a copy begins, and changes of before
+    may be still to be read.
+    """
+    ranks = (
+        min(known.current, known.rank(file.schema))
+        for baseline in known.baselines.values()
+        if baseline.last <= after
+        for file in baseline.files
+    )
+    return max((since, *ranks))
+
+
+def any_later(known: Known, files: Iterable[File], since: int) -> bool:
+    """Whether one of these files has columns that came after the schema of id `since`."""
+    if known.current <= since:
+        return False
+    return any(min(known.current, known.rank(file.schema)) > since for file in files)
+
+
+def identify(known: Known, schema: TableSchema) -> tuple[int, TableSchema]:
+    """
+    Return the id of a schema in this log, and the schema as the log has it.
+
+    One that the log does not have is newer than all that it has.
+    """
+    for number in sorted(known.schemas, reverse=True):
+        if known.schemas[number] == schema and number <= known.current:
+            return number, known.schemas[number]
+    return known.current, schema

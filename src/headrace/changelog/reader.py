@@ -7,25 +7,90 @@ was opened. Everything it answers comes from memory.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from threading import Condition, Lock
 
 import pyarrow as pa
 
-from headrace.changelog.columns import Turn, any_later, identify, in_turn, in_use, newest
-from headrace.changelog.entry import Baseline, File, Flush, Gap, Owed
-from headrace.changelog.history import Counts, History, begins
-from headrace.changelog.holding import Holds
+from headrace.changelog.entries import Baseline, File, Flush, Gap, Owed
+from headrace.changelog.history import (
+    Counts,
+    History,
+    Turn,
+    Window,
+    any_later,
+    begins,
+    identify,
+    in_turn,
+    in_use,
+    newest,
+)
 from headrace.changelog.index import Index
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import read_segment, verify
-from headrace.changelog.window import Window
+from headrace.changelog.writer import LIMIT_BYTES, LIMIT_ROWS, BaselineWriter, LogWriter
 from headrace.errors import CorruptSegment, PositionExpired, UnknownTable
 from headrace.storage.files import Files
+
+__all__ = [
+    "LIMIT_BYTES",
+    "LIMIT_ROWS",
+    "BaselineWriter",
+    "Counts",
+    "LogBatch",
+    "LogReader",
+    "LogWriter",
+    "segment_path",
+]
+
+
+# -------- holding
+# Who reads a part of the log in this process, and has it kept meanwhile (R27).
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Everything after a position, and these baselines."""
+
+    whose: str
+    position: Position
+    baselines: frozenset[int]
+
+
+class Holds:
+    """Those of one log. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: list[Hold] = []
+
+    @contextmanager
+    def hold(
+        self, whose: str, position: Position, baselines: Collection[int] = ()
+    ) -> Iterator[None]:
+        """Have it kept until this is left; what was pruned before is not brought back."""
+        held = Hold(whose, position, frozenset(baselines))
+        with self._lock:
+            self._held.append(held)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.remove(held)
+
+    def all(self) -> list[Hold]:
+        """Return what is held now."""
+        with self._lock:
+            return list(self._held)
+
+
+# -------- reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,3 +561,23 @@ class LogReader:
 def segment_path(files: Files, source: str, file: File) -> str:
     """Return a segment's whole path under the data directory `files`."""
     return files.path(f"log/{source}/segments/{file.name}")
+
+
+# -------- overtaken
+# Whether a later writer has taken a log, as its index says now, not as it was last read.
+
+
+def overtaken(files: Files, source: str, after: int, term: int) -> bool:
+    """
+    Return whether an entry beyond `after` is of a higher term than `term`.
+
+    A writer claims the next number as soon as it opens a log, so this is known before its first
+    change. Costs two requests where nothing is beyond; `files` is the data directory.
+    """
+    index = Index(files.within(f"log/{source}/index"))
+    index.last = after
+    try:
+        return any(entry.term > term for entry in index.refresh())
+    except PositionExpired:
+        # Far behind: what came since is only in a state by now.
+        return Index(files.within(f"log/{source}/index")).history().term > term

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from headrace.changelog.change import Op
-from headrace.changelog.entry import FORMAT, File
+from headrace.changelog.entries import FORMAT, File
 from headrace.changelog.schema import TableSchema
 from headrace.errors import CorruptSegment, UnknownFormat
 from headrace.storage.disk import Buffer

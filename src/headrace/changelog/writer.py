@@ -18,9 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.changelog.baseline import BaselineWriter
-from headrace.changelog.change import Changes
-from headrace.changelog.entry import (
+from headrace.changelog.change import Changes, Op, Pending
+from headrace.changelog.entries import (
     AnyEntry,
     Baseline,
     File,
@@ -31,13 +30,10 @@ from headrace.changelog.entry import (
     Owed,
     Schema,
 )
-from headrace.changelog.evolution import inheriting
 from headrace.changelog.history import History, as_columns
 from headrace.changelog.index import Index
-from headrace.changelog.opening import check_taker, sweep
-from headrace.changelog.pending import Pending
 from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position, SourcePosition
-from headrace.changelog.schema import TableSchema
+from headrace.changelog.schema import TableSchema, inheriting
 from headrace.changelog.segment import describe, segment_bytes
 from headrace.errors import (
     AlreadyStored,
@@ -46,10 +42,158 @@ from headrace.errors import (
     ChangeLogError,
     HeadraceError,
     LostLog,
+    OtherSource,
+    PositionExpired,
     StorageError,
 )
 from headrace.storage.files import Files
-from headrace.storage.points import SEGMENT_WRITTEN, reach
+from headrace.storage.killpoints import SEGMENT_WRITTEN, reach
+
+# -------- baseline
+# A baseline on its way into the log.
+#
+# Its rows go to disk part by part, and nobody sees one before the last: the entry that names
+# all parts is what makes a baseline (H4). Until then it can be discarded, or forgotten in a
+# crash, without a trace but files that the next writer sweeps.
+
+PART_BYTES = 32 << 20
+"""About the size of a part: enough for Spark to share out, small in memory."""
+
+
+class BaselineWriter:
+    """Takes the rows of one table, in the shape of `schema.arrow`, in any order."""
+
+    def __init__(
+        self,
+        log: LogWriter,
+        schema: TableSchema,
+        schema_id: int,
+        number: int,
+        stem: str,
+        since: int,
+    ) -> None:
+        self.number = number
+        self.stem = stem
+        """How the names of its segments begin."""
+
+        self.schema_id = schema_id
+        self._log = log
+        self._schema = schema
+        self._since = since
+        self._waiting: list[pa.Table] = []
+        self._size = 0
+        self._files: list[File] = []
+        self.rows = 0
+
+    def write(self, batch: pa.RecordBatch | pa.Table, exact: pa.Array | None = None) -> int:
+        """
+        Add rows and return how many there are so far.
+
+        `exact` holds the marks of values that their columns could not hold (R23f), in
+        the shape of a segment's `_exact`.
+        """
+        rows = as_baseline(self._schema, batch, exact)
+        self._waiting.append(rows)
+        # Of the rows alone: what every segment has besides is next to nothing in the file.
+        self._size += batch.nbytes
+        self.rows += rows.num_rows
+        if self._size >= PART_BYTES:
+            self._store()
+        return self.rows
+
+    def adopt(self, files: Sequence[File]) -> None:
+        """Take segments that somebody else wrote: synced, and under names of this baseline."""
+        if strangers := [file.name for file in files if not file.name.startswith(f"{self.stem}-")]:
+            raise ChangeLogError("Not a segment of this baseline", file=strangers[0])
+        self._files += files
+        self.rows += sum(file.rows for file in files)
+
+    def finish(self, first: int, last: int, snapshot: str = "") -> Baseline:
+        """
+        Make it a baseline, durably.
+
+        `first` is the source's last commit before the first row was read, `last` the last one
+        when the last row was (R43). `snapshot` tells which commits in between the rows hold.
+        `PositionExpired` where changes after `first` were pruned: nobody could use it (R19).
+        """
+        needed = Position(self._log.epoch, first, MAX_ORDINAL)
+        if str(needed) < self._log.history.floor:
+            raise PositionExpired(
+                "Changes since a baseline was begun were pruned",
+                table=self._schema.table,
+                asked=needed,
+                kept_after=self._log.history.floor,
+            )
+        if self._waiting:
+            self._store()
+        return self._log.finish(
+            self._schema, self.number, (first, last), self.rows, self._files, self._since, snapshot
+        )
+
+    def discard(self) -> None:
+        """Give it up, and remove what was written."""
+        self._log.drop(self._files)
+        self._waiting, self._files, self._size = [], [], 0
+
+    def _store(self) -> None:
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._size = [], 0
+        if rows.num_rows:
+            stem = f"{self.stem}-{len(self._files) + 1}-1"
+            self._files.append(self._log.store(stem, self._schema, self.schema_id, rows))
+
+
+def as_baseline(
+    schema: TableSchema, rows: pa.RecordBatch | pa.Table, exact: pa.Array | None = None
+) -> pa.Table:
+    """Return `rows` in the shape of a segment: each an `after` image, without a position (R20)."""
+    count = rows.num_rows
+    children = [rows.column(name) for name in schema.names]
+    if isinstance(rows, pa.Table):
+        children = [child.combine_chunks() for child in children]
+    columns = {
+        "_op": pa.repeat(pa.scalar(int(Op.INSERT), pa.int8()), count),
+        "_exact": exact,
+        "after": pa.StructArray.from_arrays(children, fields=list(schema.arrow)),
+    }
+    arrays = []
+    for field in schema.segment:
+        column = columns.get(field.name)
+        arrays.append(pa.nulls(count, field.type) if column is None else column)
+    return pa.Table.from_arrays(arrays, schema=schema.segment)
+
+
+# -------- opening
+# What a writer looks at before it takes a log, and what it sweeps once the log is its own.
+
+
+def check_taker(history: History, origin: str, term: int, folder: str) -> None:
+    """Raise `OtherSource` or `LostLog` where a log is not to be taken by this writer."""
+    if kind(history.first_origin) not in ("", kind(origin)):
+        raise OtherSource(
+            "Log was recorded from another source",
+            folder=folder,
+            recorded=kind(history.first_origin),
+            given=kind(origin),
+        )
+    if history.term > term:
+        raise LostLog(
+            "A later writer has taken this log", folder=folder, term=term, later=history.term
+        )
+
+
+def sweep(segments: Files, history: History) -> None:
+    """Remove segments that no entry ever named; those that were dropped of late have a lease."""
+    leased = {name for _, names in history.retired for name in names}
+    segments.remove_many(sorted(set(segments.list("")) - history.names() - leased))
+
+
+def kind(origin: str) -> str:
+    """Return the kind of source in an origin: what stands before the colon."""
+    return origin.partition(":")[0]
+
+
+# -------- writer
 
 LIMIT_ROWS = 100_000
 LIMIT_BYTES = 32 << 20

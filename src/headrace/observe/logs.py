@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.errors import StorageError, StorageFull
 
 if TYPE_CHECKING:
-    # Imports rich and asyncio, 150 ms: paid by the first line that is really written.
     from structlog.typing import FilteringBoundLogger
+
 
 FILE = "headrace.log"
 PREVIOUS = "headrace.log.1"

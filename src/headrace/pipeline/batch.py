@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 import pyarrow as pa
 
 from headrace.capture.source import SourceTraits
-from headrace.changelog.entry import File
+from headrace.changelog.entries import File
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.pipeline.definition import Pipeline
@@ -22,6 +22,7 @@ from headrace.pipeline.result import Failure, Place, Result
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
 
 Behind: TypeAlias = Callable[[Sequence[Failure]], frozenset[Place]]
 """Tells which changes must be set aside with these: they, and what follows them by key (R30)."""

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from headrace.capture.patterns import is_pattern
+from headrace.capture.table_selection import is_pattern
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadTransform, HeadraceError
-from headrace.pipeline.scope import check_steps
+from headrace.pipeline.check_steps import check_steps, check_unsent
 from headrace.pipeline.steps import Filter, Transform
-from headrace.pipeline.unsent import check_unsent
 
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
     from headrace.targets.target import Target
+
 
 Mode: TypeAlias = Literal["baseline_then_changes", "baseline", "changes"]
 MODES: tuple[Mode, ...] = ("baseline_then_changes", "baseline", "changes")

@@ -31,6 +31,7 @@ from headrace.targets.target import BaselineId, Batch, Loading, SchemaAnswer, Ta
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+
 OURS = ("_op", "_position", "_commit", "_ordinal", "_time")
 """What a frame tells of each row, behind the row's own columns."""
 
@@ -116,8 +117,8 @@ class ForeachBatch:
         from py4j.protocol import Py4JError
         from pyspark.errors import AnalysisException, PySparkException, PythonException
 
-        from headrace.pipeline.failures import bad_function, of_job
-        from headrace.pipeline.quiet import quietly
+        from headrace.spark_session.errors import bad_function, of_job
+        from headrace.spark_session.jvm import quietly
 
         try:
             with quietly():

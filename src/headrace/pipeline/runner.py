@@ -12,36 +12,232 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
+from pyspark.sql import functions as F
 
-from headrace.capture.parts import Order
+from headrace.capture.baselines import Order
+from headrace.capture.baselines import copy_parts as copied
 from headrace.capture.source import SourceTraits
-from headrace.changelog.entry import File
+from headrace.changelog.change import Op
+from headrace.changelog.entries import File
 from headrace.changelog.schema import TableSchema
 from headrace.errors import FunctionFailed, HeadraceError, JobFailed, RowFailed, SparkGone
 from headrace.pipeline.batch import BatchFacts, Behind, Loaded, Part, Runner
-from headrace.pipeline.copying import copy_parts
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.explain import Explanation
-from headrace.pipeline.failures import running
-from headrace.pipeline.frames import as_inserts, as_one
-from headrace.pipeline.isolate import Isolation
-from headrace.pipeline.jobs import Job, Piece
-from headrace.pipeline.plan import Plan
-from headrace.pipeline.plans import Plans, name_of
-from headrace.pipeline.result import Failure, Place, Result, aligned, arranged, shaped
-from headrace.pipeline.scan import Shape
-from headrace.pipeline.scratch import Scratch
-from headrace.pipeline.session import Spark, SparkInfo
-from headrace.pipeline.workspace import Workspace
+from headrace.pipeline.failed_rows import Isolation, Scratch, Workspace
+from headrace.pipeline.job import Job, Piece
+from headrace.pipeline.plan.plan import Plan, Plans, name_of
+from headrace.pipeline.plan.projection import Shape
+from headrace.pipeline.plan.types import spark_type
+from headrace.pipeline.result import POSITIONS, Failure, Place, Result, aligned, arranged, shaped
+from headrace.pipeline.sql import quoted
+from headrace.spark_session.errors import running
+from headrace.spark_session.session import Spark, SparkInfo
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["BatchFacts", "Explanation", "Part", "Runner", "SparkRunner"]
+__all__ = [
+    "BatchFacts",
+    "Explanation",
+    "Part",
+    "Runner",
+    "SparkRunner",
+]
+
+
+# -------- copying
+# A baseline copied by Spark's tasks.
+#
+# Each task reads a part of the table on a connection of its own and writes segments itself;
+# what comes back to the driver is a receipt for each (S4). Rows pass neither through the JVM
+# nor through the driver. Executors need Headrace installed, as they do on one machine.
+
+_RECEIPT = "receipt string"
+_FILES = msgspec.json.Decoder(File)
+
+
+def copy_parts(spark: Spark, order: Order, numbers: range) -> list[File]:
+    """
+    Copy these parts of a baseline and return what was written.
+
+    There are as many tasks as run at the same time, each with some parts one after the other:
+    between two tasks a core waits for as long as a tenth of a part takes.
+    """
+    order = replace(order, at_once=_at_once(spark, len(numbers)))
+    frame = spark.bulk.range(numbers.start, numbers.stop, 1, order.at_once)
+    receipts = spark.collect(frame.mapInArrow(partial(_copy, order), _RECEIPT))
+    return [_FILES.decode(text) for text in receipts.column("receipt").to_pylist()]
+
+
+def _at_once(spark: Spark, count: int) -> int:
+    """Return how many of so many tasks may run at the same time: rather too many than too few."""
+    # Spark Connect has none, and a cluster may get more executors at any time.
+    context = getattr(spark.session, "sparkContext", None)
+    if context is None or not context.master.startswith("local["):
+        return count
+    return min(count, int(context.defaultParallelism))
+
+
+def _copy(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run in a task: numbers of parts come, receipts go."""
+    for batch in batches:
+        for file in copied(order, batch.column(0).to_pylist()):
+            receipt = msgspec.json.encode(file).decode()
+            yield pa.RecordBatch.from_pydict(
+                {"receipt": [receipt]}, schema=pa.schema([("receipt", pa.string())])
+            )
+
+
+# -------- explain
+# What Spark did for a pipeline's last batch, for people.
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The last batch of a pipeline: what went in and came out, what it took, and its plan."""
+
+    pipeline: str
+    plan: str
+    """Spark's physical plan, formatted; names and literals of the pipeline, no rows."""
+
+    jobs: int
+    """Spark jobs of this pipeline, among the last 200 that Spark remembers."""
+
+    tasks: int
+    last_job_ms: float
+    """How long the last batch took, from its first job to its rows."""
+
+    rows_in: int
+    rows_out: int | None
+    """None where a function took the frame: what it did with it is not known."""
+
+    bytes_in: int
+
+    def __str__(self) -> str:
+        out = "" if self.rows_out is None else f" → {self.rows_out:,} out"
+        return "\n".join(
+            [
+                f"Pipeline {self.pipeline}",
+                f"  last batch   {self.rows_in:,} rows in{out}, {_sized(self.bytes_in)} read,"
+                f" {self.last_job_ms:,.0f} ms",
+                f"  remembered   {self.jobs:,} jobs, {self.tasks:,} tasks",
+                "",
+                self.plan.strip() or "No batch has been computed yet.",
+            ]
+        )
+
+
+def _sized(count: int) -> str:
+    size = float(count)
+    for unit in ("bytes", "KB", "MB"):
+        if size < 1000:
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size /= 1000
+    return f"{size:,.1f} GB"
+
+
+# -------- frames
+# A batch as one DataFrame, for a target that takes frames.
+#
+# The row's columns under their names, then `_op`, `_position`, `_commit`, `_ordinal`, `_time`. By
+# place: a column of the row may have one of these names, too, unless whoever takes it refuses that.
+# Rows are in no order; `_position` and then `_op` give it: the delete of an old key stands at
+# the position of its row, and "delete" sorts before "insert" and "update".
+
+
+def as_one(parts: Sequence[tuple[Piece, DataFrame]], output: TableSchema, epoch: int) -> DataFrame:
+    """Return the frames of a batch's pieces as one, in the shape of `output`."""
+    made = [_changes(piece, frame, output, epoch) for piece, frame in parts]
+    return reduce(lambda frame, other: frame.union(other), made)
+
+
+def as_inserts(parts: Sequence[tuple[Piece, DataFrame]], output: TableSchema) -> DataFrame:
+    """Return the frames of a baseline's piece as one: inserts without positions."""
+    made = []
+    for piece, frame in parts:
+        start = 1
+        if piece.shape is not Shape.BASELINE:
+            # Copied with numbers for positions, which say nothing outside.
+            frame = frame.where(F.col(quoted(frame.columns[0])) == int(Op.INSERT))
+            start = len(POSITIONS)
+        columns = dict(_row(piece, frame, output, start))
+        made.append(
+            frame.select(
+                *(value.alias(name) for name, value in columns.items()),
+                F.lit("insert").alias("_op"),
+                F.lit(None).cast("string").alias("_position"),
+                F.lit(None).cast("bigint").alias("_commit"),
+                F.lit(None).cast("int").alias("_ordinal"),
+                F.lit(None).cast("timestamp").alias("_time"),
+            )
+        )
+    return reduce(lambda frame, other: frame.union(other), made)
+
+
+def _changes(piece: Piece, frame: DataFrame, output: TableSchema, epoch: int) -> DataFrame:
+    op, commit, ordinal, time = (F.col(quoted(name)) for name in frame.columns[:4])
+    gone = op == int(Op.DELETE)
+    word = F.when(op == int(Op.INSERT), "insert").when(op == int(Op.UPDATE), "update")
+    word = word.when(gone, "delete").otherwise("truncate")
+    where = {
+        "_position": _position(epoch, commit, ordinal),
+        "_commit": commit,
+        "_ordinal": ordinal,
+        "_time": time,
+    }
+    columns = dict(_row(piece, frame, output, len(POSITIONS)))
+    row = {
+        # A delete holds its key alone: a row that left the filter still has all its values.
+        name: value if name in output.key else F.when(~gone, value)
+        for name, value in columns.items()
+    }
+    told = _struct(row, {"_op": word, **where})
+    if piece.shape is not Shape.MOVES:
+        return frame.select(F.inline(F.array(told)))
+    at = len(POSITIONS) + len(piece.plan.output.columns)
+    moved, *old = (F.col(quoted(name)) for name in frame.columns[at : at + 1 + len(output.key)])
+    key = dict(zip(output.key, old, strict=True))
+    left = {
+        column.name: key.get(column.name, F.lit(None)).cast(spark_type(column.type.arrow))
+        for column in output.columns
+    }
+    before = _struct(left, {"_op": F.lit("delete"), **where})
+    # One pass over the files, however many keys changed.
+    return frame.select(F.inline(F.when(moved, F.array(before, told)).otherwise(F.array(told))))
+
+
+def _row(
+    piece: Piece, frame: DataFrame, output: TableSchema, start: int
+) -> Iterator[tuple[str, Column]]:
+    """Yield the columns of `output`; null those that an older version does not have."""
+    places = {name: at for at, name in enumerate(piece.plan.output.names, start)}
+    for column in output.columns:
+        at = places.get(column.name)
+        value = F.lit(None) if at is None else F.col(quoted(frame.columns[at]))
+        yield column.name, value.cast(spark_type(column.type.arrow))
+
+
+def _struct(*columns: dict[str, Column]) -> Column:
+    return F.struct(*(value.alias(name) for each in columns for name, value in each.items()))
+
+
+def _position(epoch: int, commit: Column, ordinal: Column) -> Column:
+    """Return the text of a position, as `str(Position(…))` gives it."""
+    return F.concat(
+        F.lit(f"{epoch:04x}-"),
+        F.lpad(F.lower(F.hex(commit)), 16, "0"),
+        F.lit("-"),
+        F.lpad(F.lower(F.hex(ordinal.cast("bigint"))), 8, "0"),
+    )
+
+
+# -------- runner
 
 BASELINE_ROWS = 1_000_000
 """About this many rows of a baseline go through one job: it bounds what the driver holds."""

@@ -12,24 +12,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.config.checking import Values
-from headrace.config.keys import Key
-from headrace.config.kinds import (
+from headrace.config.plugins import Part
+from headrace.config.schema import (
     Anything,
     Boolean,
     Choice,
     Duration,
     Entries,
     Integer,
+    Key,
     ListOf,
     Text,
+    Values,
 )
-from headrace.config.parts import Part
 from headrace.errors import BadPart
 from headrace.pipeline import steps
 
 if TYPE_CHECKING:
     from headrace.targets.target import Target
+
 
 MODES = ("baseline_then_changes", "baseline", "changes")
 ON_SCHEMA_CHANGE = ("continue", "rebaseline", "stop")
@@ -79,7 +80,7 @@ def _foreach_batch(name: str, values: Values) -> Target:
 
 
 def _table(name: str, values: Values) -> Target:
-    from headrace.pipeline.lake.target import table
+    from headrace.lake.target import table
 
     return table(
         values.get("name"),

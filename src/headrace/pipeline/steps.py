@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+
 Expression: TypeAlias = "str | Column"
 """Spark SQL over the columns at that point, as text or as a column."""
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.errors import AlreadyStored, StorageError, StorageFull
 from headrace.storage.disk import Buffer, Disk
-from headrace.storage.points import reach
+from headrace.storage.killpoints import reach
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEMPORARY = ".tmp"

@@ -1,7 +1,7 @@
 """Rows of one table at one position, with indexes; Arrow inside; no I/O, no Spark."""
 
-from headrace.tables.change import RowChanges, TableChange
-from headrace.tables.row import Row
+from headrace.tables.changes import RowChanges, TableChange
+from headrace.tables.columns import Row
 from headrace.tables.table import Table
 
 __all__ = ["Row", "RowChanges", "Table", "TableChange"]

@@ -39,10 +39,9 @@ from headrace.errors import (
     UnknownIndex,
     UnknownTable,
 )
-from headrace.tables.change import RowChanges
-from headrace.tables.codec import Codec, Hash64
-from headrace.tables.difference import difference, present
-from headrace.tables.row import Row
+from headrace.tables.changes import RowChanges, difference, present
+from headrace.tables.columns import Row
+from headrace.tables.keys import Codec, Hash64
 from headrace.tables.store import Layout, Store
 from headrace.tables.version import Version
 

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from headrace.changelog.position import Position
-from headrace.tables.buffers import BITS, CHUNK
-from headrace.tables.chunk import Chunk
-from headrace.tables.codec import MASK, SPREAD, Codec, Hashes, whole
-from headrace.tables.index import Entries, hash_of
-from headrace.tables.row import Row
-from headrace.tables.space import Numbers, Space
+from headrace.tables.columns import BITS, CHUNK, Chunk, Row
+from headrace.tables.hash_index import Entries, Numbers, Space, hash_of
+from headrace.tables.keys import MASK, SPREAD, Codec, Hashes, whole
 
 _WITHIN = CHUNK - 1
 

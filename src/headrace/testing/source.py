@@ -31,6 +31,8 @@ from headrace.changelog.schema import Column, TableName, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadPosition, HeadraceError, SourceUnreachable, TableRefused
 
+# -------- source
+
 Row = Mapping[str, object]
 Key = tuple[object, ...]
 Call = Literal["open", "read", "baseline", "acknowledge"]
@@ -488,3 +490,18 @@ def _by_table(changes: Sequence[tuple[TableSchema, Change]]) -> list[TableChange
             groups.append(last)
         last[1].append(change)
     return [TableChanges(schema, as_segment(schema, group)) for schema, group in groups]
+
+
+# -------- things
+# The table that all contract suites are about: `things`.
+
+TABLE = "things"
+THINGS = TableSchema(
+    TABLE,
+    (Column("id", ValueType("int64"), 1), Column("name", ValueType("text"), 2)),
+    key=("id",),
+)
+Step = tuple[str, int, str | None]
+"""`insert`, `update` or `delete`, a key, and the name to give."""
+
+State = dict[int, str | None]

@@ -7,10 +7,10 @@ from dataclasses import replace
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
 from headrace.errors import TargetError
-from headrace.pipeline.lake.target import TableTarget
+from headrace.lake.target import TableTarget
 from headrace.targets.target import Batch
-from headrace.testing.target_contract import Change, batch, loaded
-from headrace.testing.things import TABLE, THINGS
+from headrace.testing.contracts import Change, batch, loaded
+from headrace.testing.source import TABLE, THINGS
 from tests.pipeline.lake.delta_stories import One, refused
 from tests.pipeline.lake.stories import Place, story
 

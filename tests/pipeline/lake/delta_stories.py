@@ -13,11 +13,11 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableName, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import HeadraceError, TableTaken, TargetError
-from headrace.pipeline.lake.memory import LakeHome
-from headrace.pipeline.lake.target import TableTarget, table
+from headrace.lake.memory import LakeHome
+from headrace.lake.target import TableTarget, table
 from headrace.targets.target import Target
-from headrace.testing.target_contract import TargetContract, batch, changes, loaded
-from headrace.testing.things import TABLE, THINGS, State
+from headrace.testing.contracts import TargetContract, batch, changes, loaded
+from headrace.testing.source import TABLE, THINGS, State
 from tests.pipeline.lake.lending import home
 from tests.pipeline.lake.stories import STORIES, Place, story
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import headrace as hr
 from headrace.errors import HeadraceError
-from headrace.pipeline import jvm
-from headrace.pipeline.failures import running
+from headrace.spark_session import jvm
+from headrace.spark_session.errors import running
 from tests.pipeline.lake.engine_stories import LONG, Bank, check_versions, read, seen
 from tests.pipeline.lake.kinds import KINDS
 

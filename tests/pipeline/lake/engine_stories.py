@@ -11,9 +11,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 import headrace as hr
-from headrace.pipeline.lake import table
-from headrace.pipeline.lake.shape import VALID
-from headrace.pipeline.session import Spark
+from headrace.lake import table
+from headrace.lake.rows import VALID
+from headrace.spark_session.session import Spark
 from tests.pipeline.lake.kinds import Kind
 from tests.pipeline.lake.stories import Place, story
 from tests.support.patience import patience

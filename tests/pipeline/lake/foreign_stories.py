@@ -13,11 +13,11 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadTable, HeadraceError, TableTaken
-from headrace.pipeline.lake.target import TableTarget, table
+from headrace.lake.target import TableTarget, table
 from headrace.pipeline.result import result_schema
 from headrace.targets.target import Batch
-from headrace.testing.target_contract import batch, loaded
-from headrace.testing.things import TABLE, THINGS
+from headrace.testing.contracts import batch, loaded
+from headrace.testing.source import TABLE, THINGS
 from tests.pipeline.lake.delta_stories import WIDER, One, refused
 from tests.pipeline.lake.lending import home
 from tests.pipeline.lake.stories import Place, story, story_of

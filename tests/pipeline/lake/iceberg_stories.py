@@ -14,12 +14,12 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadTable, Fenced, HeadraceError, TableTaken, TargetError
-from headrace.pipeline.lake.iceberg import IcebergTable
-from headrace.pipeline.lake.note import Note
-from headrace.pipeline.lake.target import TableTarget, table
+from headrace.lake.history import Note
+from headrace.lake.iceberg import IcebergTable
+from headrace.lake.target import TableTarget, table
 from headrace.targets.target import Batch
-from headrace.testing.target_contract import batch, loaded
-from headrace.testing.things import TABLE, THINGS
+from headrace.testing.contracts import batch, loaded
+from headrace.testing.source import TABLE, THINGS
 from tests.pipeline.lake.delta_stories import RETYPED, One, refused
 from tests.pipeline.lake.foreign_stories import found_out
 from tests.pipeline.lake.kinds import Iceberg
@@ -285,7 +285,7 @@ def columns_may_have_any_name_and_small_numbers(place: Place) -> None:
 
 
 def _changed(schema: TableSchema, names: tuple[str, ...]) -> pa.Table:
-    from headrace.testing.target_contract import changes
+    from headrace.testing.contracts import changes
 
     told = changes([(Op.UPDATE, 3, 1, "new"), (Op.INSERT, 3, 2, "new")])
     kept = told.select(told.column_names[:4])

@@ -12,16 +12,13 @@ import pyarrow as pa
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
-from headrace.pipeline.lake.commits import Found
-from headrace.pipeline.lake.looking import Commit, looked_at
-from headrace.pipeline.lake.memory import LakeHome, Memory
-from headrace.pipeline.lake.naming import Where
-from headrace.pipeline.lake.note import Note
-from headrace.pipeline.lake.shape import Mode, shaped
-from headrace.pipeline.lake.table import LakeTable
+from headrace.lake.history import Commit, Found, Note, Where, looked_at
+from headrace.lake.memory import LakeHome, Memory
+from headrace.lake.rows import Mode, shaped
+from headrace.lake.table import LakeTable
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from headrace.testing.things import THINGS, State
+from headrace.testing.source import THINGS, State
 
 KEEPING = frozenset({"OPTIMIZE", "ADD COLUMNS"})
 
@@ -217,7 +214,7 @@ def staged_commit(table: LakeTable, rows: Any, *about: Any) -> Any:
     """Return the commit of a load, as `switching` does, without its frames of Spark."""
     from pyspark.sql.types import StructField
 
-    from headrace.pipeline.shapes import spark_type
+    from headrace.pipeline.plan.types import spark_type
 
     def commit(kept: KeptInMemory, note: Note) -> bool:
         if table.ours and table.shape.mode != "merge":

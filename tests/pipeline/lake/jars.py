@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import BadTable
-from headrace.pipeline.lake.formats import FORMATS, needs
+from headrace.lake.formats import FORMATS, needs
 
 
 def need_format(name: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.pipeline.lake.branches import PREFIX, PROPERTY, in_folder, own_catalog
-from headrace.pipeline.lake.formats import DELTA, ICEBERG, Format, needs
-from headrace.pipeline.lake.note import Note, read
+from headrace.lake.formats import DELTA, ICEBERG, Format, needs
+from headrace.lake.history import Note, read
+from headrace.lake.iceberg import PREFIX, PROPERTY, in_folder, own_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
 
 
 class Kind(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from headrace.pipeline.lake.memory import LakeHome
-from headrace.pipeline.session import Spark
+from headrace.lake.memory import LakeHome
+from headrace.spark_session.session import Spark
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 

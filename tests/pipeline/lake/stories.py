@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tests.support.patience import patience
 
 if TYPE_CHECKING:
-    from headrace.pipeline.session import Spark
+    from headrace.spark_session.session import Spark
     from tests.pipeline.lake.kinds import Kind
 
 ROOT = Path(__file__).parents[3]
@@ -89,7 +89,7 @@ def told_of(format: str, folder: Path, names: Sequence[str] = ()) -> dict[str, s
 
 
 def main(format: str, folder: Path, names: list[str]) -> None:
-    from headrace.pipeline.session import start_session
+    from headrace.spark_session.session import start_session
     from tests.pipeline.lake.kinds import KINDS
 
     kind, stories = KINDS[format], stories_of(format)

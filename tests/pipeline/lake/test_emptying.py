@@ -17,14 +17,22 @@ from hypothesis import strategies as st
 
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
-from headrace.pipeline.lake.emptying import Emptying, emptyings, ended, since_emptied
-from headrace.pipeline.lake.net import versions
-from headrace.pipeline.lake.parts import Receipt, _changes_part
-from headrace.pipeline.lake.rows import begins, change_rows, history_rows, told_rows
-from headrace.pipeline.lake.shape import shaped
+from headrace.lake.parts import Receipt, _changes_part
+from headrace.lake.rows import (
+    Emptying,
+    begins,
+    change_rows,
+    emptyings,
+    ended,
+    history_rows,
+    shaped,
+    since_emptied,
+    told_rows,
+    versions,
+)
+from headrace.pipeline.failed_rows import Workspace
 from headrace.pipeline.result import result_schema
-from headrace.pipeline.workspace import Workspace
-from headrace.testing.things import THINGS
+from headrace.testing.source import THINGS
 
 NOW = datetime(2024, 1, 1, tzinfo=UTC)
 HISTORY, APPEND = shaped("history", THINGS, None), shaped("append", THINGS, None)

@@ -9,16 +9,15 @@ import headrace as hr
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.config.hocon import parse
-from headrace.control.configured import configured
+from headrace.engine.from_config import configured
 from headrace.errors import BadTable, HeadraceError, NoKey, SparkFailed, TableError
-from headrace.pipeline.lake import formats
-from headrace.pipeline.lake.formats import DELTA, PARQUET, check_session, merged, needs
-from headrace.pipeline.lake.naming import Where, check_name, places
-from headrace.pipeline.lake.note import Note, read, written
-from headrace.pipeline.lake.shape import answer, shaped
-from headrace.pipeline.lake.statements import merge_history, merge_rows
-from headrace.pipeline.lake.target import TableTarget
-from headrace.testing.things import TABLE, THINGS
+from headrace.lake import formats
+from headrace.lake.formats import DELTA, PARQUET, check_session, merged, needs
+from headrace.lake.history import Note, Where, check_name, places, read, written
+from headrace.lake.rows import answer, shaped
+from headrace.lake.sql import merge_history, merge_rows
+from headrace.lake.target import TableTarget
+from headrace.testing.source import TABLE, THINGS
 
 
 def with_columns(*names: str, key: tuple[str, ...] = ("id",)) -> TableSchema:

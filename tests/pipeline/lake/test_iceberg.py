@@ -7,9 +7,12 @@ import headrace as hr
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadTable, SparkFailed
-from headrace.pipeline.lake.branches import (
+from headrace.lake.formats import ICEBERG, check_session, needs
+from headrace.lake.history import CUT_OFF, Found, Note, Where, written
+from headrace.lake.iceberg import (
     PREFIX,
     Head,
+    IcebergTable,
     Snapshot,
     ancestry,
     create_branch,
@@ -22,14 +25,8 @@ from headrace.pipeline.lake.branches import (
     own_catalog,
     rewrite,
 )
-from headrace.pipeline.lake.commits import Found
-from headrace.pipeline.lake.formats import ICEBERG, check_session, needs
-from headrace.pipeline.lake.iceberg import IcebergTable
-from headrace.pipeline.lake.looking import CUT_OFF
-from headrace.pipeline.lake.naming import Where
-from headrace.pipeline.lake.note import Note, written
-from headrace.pipeline.lake.statements import replace_from
-from headrace.testing.things import TABLE
+from headrace.lake.sql import replace_from
+from headrace.testing.source import TABLE
 
 
 def note(number: int) -> Note:

@@ -10,18 +10,18 @@ import pytest
 
 from headrace.changelog.position import Position
 from headrace.errors import TableTaken
-from headrace.pipeline.lake import switching
-from headrace.pipeline.lake.parts import Staged
-from headrace.pipeline.lake.shape import Mode
-from headrace.testing.target_contract import batch, loaded
-from headrace.testing.things import TABLE
+from headrace.lake import staged_load
+from headrace.lake.parts import Staged
+from headrace.lake.rows import Mode
+from headrace.testing.contracts import batch, loaded
+from headrace.testing.source import TABLE
 from tests.pipeline.lake.in_memory import Writer, staged_commit
 from tests.pipeline.lake.test_taking import ROWS, write
 
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switching, "staged_commit", staged_commit)
+    monkeypatch.setattr(staged_load, "staged_commit", staged_commit)
 
 
 @pytest.mark.meets("R24")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.storage.points import BASELINE_LOADED, JOB_DONE, TABLE_SWITCHED, TARGET_WRITTEN
+from headrace.storage.killpoints import BASELINE_LOADED, JOB_DONE, TABLE_SWITCHED, TARGET_WRITTEN
 from tests.pipeline.lake.engine_stories import Bank
 from tests.pipeline.lake.jars import need_format
 from tests.support.patience import patience

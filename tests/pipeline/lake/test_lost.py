@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.control.store import Store
 from headrace.errors import Fenced
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.store import Store
 from headrace.testing.target import ScriptedLoading, ScriptedTarget, TargetDisk
 from tests.control.stepping import Stepping
 from tests.support.shop import PATIENCE, Shop, await_seen

@@ -10,9 +10,7 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import NullKey
-from headrace.pipeline.lake.net import bounds, fresh, net, versions
-from headrace.pipeline.lake.rows import history_rows
-from headrace.pipeline.lake.shape import shaped
+from headrace.lake.rows import bounds, fresh, history_rows, net, shaped, versions
 from headrace.pipeline.result import result_schema
 
 SCHEMA = TableSchema(

@@ -14,15 +14,15 @@ from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName
 from headrace.errors import BadTable, SparkGone, StorageError, TableTaken
-from headrace.pipeline.lake.memory import LakeHome
-from headrace.pipeline.lake.parquet import ParquetTable
-from headrace.pipeline.lake.target import TableTarget, table
-from headrace.pipeline.session import Spark
+from headrace.lake.memory import LakeHome
+from headrace.lake.parquet import ParquetTable
+from headrace.lake.target import TableTarget, table
+from headrace.spark_session.session import Spark
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.target import Loading, Target
-from headrace.testing.target_contract import TargetContract, batch, loaded
-from headrace.testing.things import TABLE, THINGS, State
+from headrace.testing.contracts import TargetContract, batch, loaded
+from headrace.testing.source import TABLE, THINGS, State
 
 
 def no_spark() -> Spark:

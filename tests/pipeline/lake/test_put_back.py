@@ -9,10 +9,10 @@ import pytest
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
 from headrace.errors import TableTaken, TargetError
-from headrace.pipeline.lake import switching
-from headrace.pipeline.lake.table import LakeTable
-from headrace.testing.target_contract import batch, loaded
-from headrace.testing.things import TABLE
+from headrace.lake import staged_load
+from headrace.lake.table import LakeTable
+from headrace.testing.contracts import batch, loaded
+from headrace.testing.source import TABLE
 from tests.pipeline.lake.in_memory import Writer, staged_commit
 
 ROWS = loaded({1: "one"})
@@ -20,7 +20,7 @@ ROWS = loaded({1: "one"})
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switching, "staged_commit", staged_commit)
+    monkeypatch.setattr(staged_load, "staged_commit", staged_commit)
 
 
 def write(kept: LakeTable, commit: int, id: int | None) -> Position:

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.pipeline.lake.note import FORMAT, Note
-from headrace.storage import points
+from headrace.lake.history import FORMAT, Note
+from headrace.storage import killpoints
 from tests.pipeline.lake.jars import need_delta
 from tests.pipeline.lake.rounds.check import broken, different, unsure, wrong
 from tests.pipeline.lake.rounds.plan import ALL, Blow, Life, Plan, When, Who, planned
@@ -22,16 +22,16 @@ SHORT = Plan(
     0,
     (
         Life(
-            armed=Blow(Who.WORKER, points.PART_WRITTEN),
+            armed=Blow(Who.WORKER, killpoints.PART_WRITTEN),
             blow=Blow(Who.RECORDER, When.ANY),
-            end=Blow(Who.ENGINE, points.TABLE_COMMITTED),
+            end=Blow(Who.ENGINE, killpoints.TABLE_COMMITTED),
             nth=1,
             waits=True,
             staged=True,
         ),
         Life(
-            armed=Blow(Who.RECORDER, points.BEFORE_ACKNOWLEDGE),
-            blow=Blow(Who.JVM, points.TABLE_COMMITTED),
+            armed=Blow(Who.RECORDER, killpoints.BEFORE_ACKNOWLEDGE),
+            blow=Blow(Who.JVM, killpoints.TABLE_COMMITTED),
             end=Blow(Who.ENGINE, When.COMMIT),
             nth=1,
             waits=False,

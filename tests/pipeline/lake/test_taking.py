@@ -15,17 +15,16 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
 from headrace.errors import BadTable, Fenced, TableTaken, TargetError
-from headrace.pipeline.lake import switching, table
-from headrace.pipeline.lake.looking import CUT_OFF, Commit, looked_at, settled
-from headrace.pipeline.lake.memory import Memory
-from headrace.pipeline.lake.note import Note, read, written
-from headrace.pipeline.lake.parts import Staged
-from headrace.pipeline.lake.shape import Mode, shaped
-from headrace.pipeline.workspace import Workspace
+from headrace.lake import staged_load, table
+from headrace.lake.history import CUT_OFF, Commit, Note, looked_at, read, settled, written
+from headrace.lake.memory import Memory
+from headrace.lake.parts import Staged
+from headrace.lake.rows import Mode, shaped
+from headrace.pipeline.failed_rows import Workspace
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from headrace.testing.target_contract import batch, loaded
-from headrace.testing.things import TABLE, THINGS
+from headrace.testing.contracts import batch, loaded
+from headrace.testing.source import TABLE, THINGS
 from tests.pipeline.lake.in_memory import KEEPING, KeptInMemory, Lake, Writer, staged_commit
 
 ROWS = loaded({1: "one", 2: "two"})
@@ -36,7 +35,7 @@ WIDER = replace(
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switching, "staged_commit", staged_commit)
+    monkeypatch.setattr(staged_load, "staged_commit", staged_commit)
 
 
 def write(kept: table.LakeTable, commit: int, id: int, name: str = "new") -> Position:

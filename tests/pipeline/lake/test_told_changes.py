@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.changelog.change import Op
-from headrace.control.run import IDLE, PipelineRun
+from headrace.lake.target import TableTarget, table
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.lake.target import TableTarget, table
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from tests.control.stepping import Stepping
 from tests.control.test_seen_changes import Window
 from tests.pipeline.lake.test_parquet import lent

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from headrace.pipeline.lake.formats import DELTA, needs
-from headrace.pipeline.reading.readers import HAS_LIMITS
+from headrace.lake.formats import DELTA, needs
+from headrace.spark_source.source import HAS_LIMITS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,11 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.changelog.change import Change, Changes, TableChanges, as_segment
-from headrace.changelog.log import LogWriter
+from headrace.changelog.reader import LogWriter
 from headrace.changelog.schema import TableSchema
-from headrace.pipeline.reading.readers import HeadraceReader, HeadraceStreamReader
-from headrace.pipeline.reading.source import HeadraceSource
-from headrace.storage.opening import opened
+from headrace.spark_source.source import HeadraceReader, HeadraceSource, HeadraceStreamReader
+from headrace.storage.s3 import opened
 from tests.changelog.log_making import ORDERS, ORIGIN_TEXT, At, begun, row_table
 
 Row = dict[str, Any]

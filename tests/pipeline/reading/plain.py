@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from headrace.pipeline.java import find_java
+from headrace.spark_session.java import find_java
 from tests.spark_session import jvm_options
 
 ROOT = Path(__file__).parents[3]

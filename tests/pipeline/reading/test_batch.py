@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import pyspark_headrace
 from headrace.changelog.change import Change, Op, as_segment
 from headrace.changelog.compaction import Compaction
-from headrace.changelog.log import LogReader
-from headrace.changelog.plain import images
 from headrace.changelog.position import Position
-from headrace.changelog.pruning import prune
 from headrace.changelog.ranges import Piece, changes, span
+from headrace.changelog.reader import LogReader
+from headrace.changelog.retention import prune
+from headrace.changelog.values_json import images
 from headrace.errors import (
     BadDataDirectory,
     BadSchema,
@@ -34,9 +34,9 @@ from headrace.errors import (
     UnknownValue,
     WrongValue,
 )
-from headrace.pipeline.reading.planning import LEAST_BYTES, grouped
-from headrace.pipeline.reading.readers import Partition
-from headrace.pipeline.reading.rows import places
+from headrace.spark_source.columns import places
+from headrace.spark_source.plan import LEAST_BYTES, grouped
+from headrace.spark_source.source import Partition
 from tests.changelog.log_making import ORDERS, SOURCE, delete, insert, table, truncate, update
 from tests.pipeline.reading.made_log import MadeLog, ids, short
 from tests.pipeline.reading.plain import ROOT

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.changelog.readers import leases
+from headrace.changelog.retention import leases
 from headrace.errors import ReaderTaken, code_in
-from headrace.pipeline.reading.claiming import Claim
+from headrace.spark_source.leases import Claim
 from tests.changelog.log_making import SOURCE, insert
 from tests.pipeline.reading.made_log import MadeLog, ids
 from tests.support.shop import PATIENCE
@@ -83,7 +83,7 @@ def test_a_query_whose_process_was_killed_has_its_name_again_at_once(log: MadeLo
         [
             sys.executable,
             "-c",
-            "import os; from headrace.pipeline.reading.claiming import Claim;"
+            "import os; from headrace.spark_source.leases import Claim;"
             f"claim = Claim({str(log.data)!r}, {SOURCE!r}, 'me', 0.0); os.kill(os.getpid(), 9)",
         ],
         check=False,
@@ -111,5 +111,5 @@ def test_where_there_are_no_locks_nobody_is_refused(
     def no_locks(handle: int, how: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("headrace.pipeline.reading.claiming.fcntl.flock", no_locks)
+    monkeypatch.setattr("headrace.spark_source.leases.fcntl.flock", no_locks)
     assert len(log.stream(reader="me").all()) == len(log.stream(reader="me").all()) == 1

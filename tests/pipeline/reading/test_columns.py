@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.changelog.index import history_of, state_of
 from headrace.changelog.schema import Column, TableSchema
-from headrace.changelog.state import history_of, state_of
 from headrace.changelog.values import ValueType
 from headrace.errors import ColumnsChanged
-from headrace.pipeline.reading.columns import Fit, filled
+from headrace.spark_source.columns import Fit, filled
 from tests.changelog.log_making import ORDERS, insert
 from tests.pipeline.reading.made_log import MadeLog, gathered, ids, short
 

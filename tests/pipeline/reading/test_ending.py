@@ -8,9 +8,9 @@ import pytest
 
 from headrace.changelog.compaction import Compaction
 from headrace.changelog.position import Position
-from headrace.changelog.pruning import prune
+from headrace.changelog.retention import prune
 from headrace.errors import ChangesMissing, OtherSource, PositionExpired, Truncated
-from headrace.pipeline.reading import readers as readers_module
+from headrace.spark_source import source as readers_module
 from tests.changelog.log_making import SOURCE, insert, reading, table, truncate
 from tests.pipeline.reading.made_log import MadeLog, ids
 

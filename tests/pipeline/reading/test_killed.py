@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.pipeline.reading.readers import HAS_LIMITS
+from headrace.spark_source.source import HAS_LIMITS
 from tests.pipeline.lake.jars import need_delta
 from tests.pipeline.lake.rounds.versions import versions
 from tests.pipeline.reading.killed_child import APPLICATION, TABLE

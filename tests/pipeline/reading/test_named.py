@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.pruning import prune
-from headrace.changelog.readers import Lease, NamedReader, leases
-from headrace.control.care import Care
-from headrace.control.keeping import LogOptions
+from headrace.changelog.retention import Lease, NamedReader, leases, prune
 from headrace.errors import PositionExpired
+from headrace.runtime.info import LogOptions
+from headrace.runtime.retention import Care
 from headrace.storage.files import Files
 from tests.changelog.log_making import SOURCE, insert, reading
 from tests.pipeline.reading.made_log import MadeLog, ids

@@ -8,13 +8,7 @@ import pytest
 
 from headrace.changelog.position import Position
 from headrace.errors import MissingKey, UnknownKey, WrongValue
-from headrace.pipeline.reading.options import (
-    NAMES,
-    Options,
-    check_batch,
-    check_stream,
-    parse_options,
-)
+from headrace.spark_source.options import NAMES, Options, check_batch, check_stream, parse_options
 
 LEAST = {"log": "data", "table": "orders"}
 

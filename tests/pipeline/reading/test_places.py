@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import BadDataDirectory
-from headrace.pipeline.reading.options import Options
-from headrace.pipeline.reading.places import located
+from headrace.spark_source.options import Options, located
 from headrace.storage import s3
 from headrace.storage.objects import Objects
-from headrace.storage.simulated_bucket import SimulatedBucket
+from headrace.storage.simulation import SimulatedBucket
 from tests.changelog.log_making import SOURCE, begun
 
 

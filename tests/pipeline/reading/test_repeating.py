@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.changelog.pruning import prune
-from headrace.changelog.readers import leases
+from headrace.changelog.retention import leases, prune
 from headrace.errors import ChangesMissing, PositionExpired
-from headrace.pipeline.reading.readers import HeadraceStreamReader
+from headrace.spark_source.source import HeadraceStreamReader
 from tests.changelog.log_making import SOURCE, At, insert
 from tests.pipeline.reading.made_log import MadeLog, Row, gathered, ids, short
 

@@ -13,11 +13,11 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 import headrace as hr
-from headrace.changelog.beyond import Interval
 from headrace.changelog.change import Change, Op
+from headrace.changelog.values import Interval
 from headrace.errors import code_in
-from headrace.pipeline.reading.readers import HAS_LIMITS
-from headrace.pipeline.session import Spark
+from headrace.spark_session.session import Spark
+from headrace.spark_source.source import HAS_LIMITS
 from tests.changelog.log_making import insert, table, truncate
 from tests.pipeline.reading.made_log import MadeLog
 from tests.pipeline.reading.test_where import PREDICATES, ROWS, SCHEMA

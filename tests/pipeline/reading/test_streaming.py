@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.pruning import prune
-from headrace.changelog.readers import leases
+from headrace.changelog.retention import leases, prune
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import (
@@ -22,9 +21,9 @@ from headrace.errors import (
     PositionExpired,
     Truncated,
 )
-from headrace.pipeline.reading import readers as readers_module
-from headrace.pipeline.reading.keeping import Held, Keeper
-from headrace.pipeline.reading.offsets import NEWEST_BASELINE, Offset
+from headrace.spark_source import source as readers_module
+from headrace.spark_source.leases import Held, Keeper
+from headrace.spark_source.offsets import NEWEST_BASELINE, Offset
 from tests.changelog.log_making import (
     ORDERS,
     SOURCE,

@@ -14,10 +14,9 @@ import pytest
 from headrace.changelog.change import Change, Op, as_segment
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadExpression, BadValue, UnknownColumn, UnknownValue
-from headrace.pipeline.reading.matching import passing
-from headrace.pipeline.reading.predicates import parse_where
-from headrace.pipeline.reading.readers import Partition
-from headrace.pipeline.reading.slices import read_slice
+from headrace.spark_source.slices import read_slice
+from headrace.spark_source.source import Partition
+from headrace.spark_source.where import parse_where, passing
 from tests.changelog.log_making import (
     ORDERS,
     delete,

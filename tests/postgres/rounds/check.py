@@ -11,10 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from headrace.changelog.entry import Flush
+from headrace.changelog.entries import Flush
 from headrace.changelog.index import Index
-from headrace.changelog.log import LogReader
 from headrace.changelog.position import Position
+from headrace.changelog.reader import LogReader
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.postgres.rounds.workload import KEYS

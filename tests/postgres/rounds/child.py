@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.capture.parts import Order, copy_parts
+from headrace.capture.baselines import Order, copy_parts
 from headrace.capture.postgres.definition import postgres
-from headrace.changelog.entry import File
+from headrace.changelog.entries import File
 from headrace.changelog.schema import TableName
-from headrace.control.engine import Engine
-from headrace.control.states import TableState
+from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.model import TableState
 from headrace.targets.memory import memory
 from tests.rounds.child import main
 from tests.support.arrow_runner import ArrowRunner

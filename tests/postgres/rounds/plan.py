@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-from headrace.storage import points
+from headrace.storage import killpoints
 from tests.postgres.rounds.workload import KEYS
 
 
@@ -35,37 +35,37 @@ class Act(StrEnum):
 
 
 ENGINE_POINTS = (
-    points.BASELINE_LOADED,
-    points.JOB_DONE,
-    points.TARGET_WRITTEN,
-    points.TABLE_SWITCHED,
+    killpoints.BASELINE_LOADED,
+    killpoints.JOB_DONE,
+    killpoints.TARGET_WRITTEN,
+    killpoints.TABLE_SWITCHED,
 )
 """Points that the engine's own process passes; all others are the recorder's."""
 
-OF_BEGINNING = (points.SLOT_CREATED, points.LOG_BEGUN)
+OF_BEGINNING = (killpoints.SLOT_CREATED, killpoints.LOG_BEGUN)
 """Passed only where history begins."""
 
 OF_COPYING = (
-    points.SNAPSHOT_TAKEN,
-    points.COPY_PLANNED,
-    points.BASELINE_CHUNK,
-    points.BASELINE_COPIED,
-    points.BASELINE_FINISHED,
-    points.BASELINE_LOADED,
-    points.TABLE_SWITCHED,
+    killpoints.SNAPSHOT_TAKEN,
+    killpoints.COPY_PLANNED,
+    killpoints.BASELINE_CHUNK,
+    killpoints.BASELINE_COPIED,
+    killpoints.BASELINE_FINISHED,
+    killpoints.BASELINE_LOADED,
+    killpoints.TABLE_SWITCHED,
 )
 """Passed when a table is loaded, and again when it is loaded anew."""
 
 OF_STREAMING = (
-    points.SEGMENT_WRITTEN,
-    points.ENTRY_LINKED,
-    points.ENTRY_SYNCED,
-    points.CHANGES_READ,
-    points.BEFORE_ACKNOWLEDGE,
-    points.JOB_DONE,
-    points.TARGET_WRITTEN,
+    killpoints.SEGMENT_WRITTEN,
+    killpoints.ENTRY_LINKED,
+    killpoints.ENTRY_SYNCED,
+    killpoints.CHANGES_READ,
+    killpoints.BEFORE_ACKNOWLEDGE,
+    killpoints.JOB_DONE,
+    killpoints.TARGET_WRITTEN,
 )
-STRIKES = (points.PUBLICATION_ENSURED, *OF_BEGINNING, *OF_COPYING, *OF_STREAMING)
+STRIKES = (killpoints.PUBLICATION_ENSURED, *OF_BEGINNING, *OF_COPYING, *OF_STREAMING)
 """Every named point that a round can come by."""
 
 _ACTS = {
@@ -131,7 +131,7 @@ def planned(seed: int) -> Plan:
     dice = Random(f"postgres {seed}")
     first = STRIKES[seed % len(STRIKES)]
     # A snapshot of its own is taken for a copy once history has begun.
-    strikes: list[str | None] = [None] if first == points.SNAPSHOT_TAKEN else []
+    strikes: list[str | None] = [None] if first == killpoints.SNAPSHOT_TAKEN else []
     strikes.append(first)
     while len(strikes) < 4 and dice.random() < 0.6:
         strikes.append(dice.choice([None, *STRIKES]))
@@ -140,7 +140,7 @@ def planned(seed: int) -> Plan:
     begins = True
     for number, strike in enumerate(strikes):
         if strike in OF_BEGINNING and not begins:
-            strike = points.PUBLICATION_ENSURED
+            strike = killpoints.PUBLICATION_ENSURED
         last = number == len(strikes) - 1
         tables = tuple(KEYS) if number or not late else tuple(KEYS)[:-1]
         begins = not last and dice.random() < 0.15
@@ -149,7 +149,7 @@ def planned(seed: int) -> Plan:
                 armed=strike,
                 nth=1 if strike not in OF_STREAMING else dice.choice([1, 1, 2, 4]),
                 tables=tables,
-                shared=strike == points.COPY_PLANNED or dice.random() < 0.5,
+                shared=strike == killpoints.COPY_PLANNED or dice.random() < 0.5,
                 blows=tuple(_blow(dice, tables) for _ in range(dice.randint(1, 4))),
                 waits=dice.random() < 0.6,
                 end=dice.choice([Act.ENGINE, Act.ENGINE_STOPPED]),

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from headrace.embedded.postgres import PostgresServer
-from headrace.storage import points
+from headrace.storage import killpoints
 from tests.crash.engine_line import RoundFailed
 from tests.postgres.rounds.check import (
     Watch,
@@ -157,7 +157,7 @@ class Round:
         asked = 0.0
         while not line.struck and time.monotonic() < until and not line.ended:
             if time.monotonic() - asked > 2:
-                table = "events" if life.armed == points.COPY_PLANNED else life.tables[-1]
+                table = "events" if life.armed == killpoints.COPY_PLANNED else life.tables[-1]
                 line.tell(f"reload {table}")
                 asked = time.monotonic()
             time.sleep(0.01)

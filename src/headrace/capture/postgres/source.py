@@ -22,31 +22,38 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from headrace.capture.postgres import checks, finding, slots
-from headrace.capture.postgres.catalog import CatalogTable, look_up
 from headrace.capture.postgres.connection import connect, speaking
-from headrace.capture.postgres.copying import PostgresCopy
-from headrace.capture.postgres.holder import Holder, record_end
-from headrace.capture.postgres.late import LateCopy, altered
-from headrace.capture.postgres.opening import open_slot
+from headrace.capture.postgres.copy.plan import (
+    LateCopy,
+    PartReader,
+    PlannedCopy,
+    altered,
+    plan_copy,
+)
+from headrace.capture.postgres.copy.ranges import expected_rows
+from headrace.capture.postgres.copy.reader import PostgresCopy
+from headrace.capture.postgres.copy.snapshot import UNSURE_SECONDS, Holder, Snapshots, record_end
+from headrace.capture.postgres.decode.relations import Schemas
 from headrace.capture.postgres.options import Options, address, default_slot, options_of
-from headrace.capture.postgres.pieces import expected_rows
-from headrace.capture.postgres.place import Place
-from headrace.capture.postgres.planned import PartReader, PlannedCopy, plan_copy
-from headrace.capture.postgres.publishing import Publishing
-from headrace.capture.postgres.removing import refuse_unknown, remove, reset_slot
-from headrace.capture.postgres.room import Meter
-from headrace.capture.postgres.schemas import Schemas
-from headrace.capture.postgres.snapshots import UNSURE_SECONDS, Snapshots
-from headrace.capture.postgres.spill import Spill, scratch_folder
-from headrace.capture.postgres.standing import Standing
-from headrace.capture.postgres.stream import Stream
-from headrace.capture.postgres.toast import Toast
-from headrace.capture.postgres.transactions import Transactions
-from headrace.capture.postgres.trees import Trees
-from headrace.capture.postgres.unsent import described
-from headrace.capture.postgres.watch import Watch, altered_table
-from headrace.capture.postgres.witness import Witness
+from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.server import doctor, preflight, slot
+from headrace.capture.postgres.server.catalog import CatalogTable, look_up
+from headrace.capture.postgres.server.ddl_watch import Standing, Watch, altered_table
+from headrace.capture.postgres.server.facts import described
+from headrace.capture.postgres.server.partitions import Trees
+from headrace.capture.postgres.server.start_position import (
+    Publishing,
+    Witness,
+    open_slot,
+    refuse_unknown,
+    remove,
+    reset_slot,
+)
+from headrace.capture.postgres.server.wal_usage import Meter
+from headrace.capture.postgres.stream.spill import Spill, scratch_folder
+from headrace.capture.postgres.stream.stream import Stream
+from headrace.capture.postgres.stream.transactions import Transactions
+from headrace.capture.postgres.toast.unchanged_values import Toast
 from headrace.capture.source import (
     Lag,
     News,
@@ -134,7 +141,7 @@ class PostgresSource:
     def lineage(self) -> str | None:
         """Return the lineage of the server and database that answer now."""
         with speaking(self.options), connect(self.options, replication=True) as connection:
-            server = slots.identify(connection)
+            server = slot.identify(connection)
         return Place(server.system, server.database, 0, 0, 0).lineage
 
     def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
@@ -153,22 +160,22 @@ class PostgresSource:
         try:
             with speaking(self.options), connect(self.options) as connection:
                 names = list(dict.fromkeys(tables))
-                found = checks.check(connection, self.options, names)
-                return [*found, *finding.unpublished(connection, self.options, names)]
+                found = preflight.check(connection, self.options, names)
+                return [*found, *doctor.unpublished(connection, self.options, names)]
         except HeadraceError as problem:
             return [problem]
 
     def tables(self) -> Sequence[TableName]:
         """Return the application's tables; whether each can be captured is for `check`."""
         with speaking(self.options):
-            return finding.table_names(self.options, self._query)
+            return doctor.table_names(self.options, self._query)
 
     def add(self, table: TableName) -> TableSchema:
         """Publish one more table; its changes come in the stream that is open (H2)."""
         _, transactions = self._opened()
         assert self._query is not None
         with speaking(self.options):
-            found = finding.examined(self._query, self.options, table, self._tables)
+            found = doctor.examined(self._query, self.options, table, self._tables)
             schema = self._schema(found)
             self._publishing.widen(self._query, self._tables, found)
         self._tables[table], self._schemas[table] = found, schema
@@ -391,7 +398,7 @@ class PostgresSource:
                 # Before anything else goes over that connection: its snapshot ends with it (R14).
                 self._snapshots.keep(opening.created)
                 self._anew = False
-            self._altered_upto = record_end(slots.written(query)) if self._resumed else 0
+            self._altered_upto = record_end(slot.written(query)) if self._resumed else 0
             self._standing.look(query, self._tables)
             self._stream = Stream(
                 replication,

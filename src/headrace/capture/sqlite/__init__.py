@@ -5,9 +5,9 @@ Capture from SQLite by triggers that write into one log table beside the data.
 same log through `source.py`.
 """
 
-from headrace.capture.sqlite.capture import Capture, TornDown
-from headrace.capture.sqlite.records import Batch, Record
-from headrace.capture.sqlite.waking import Combined, External, FileWatch, Interval
+from headrace.capture.sqlite.library.capture import Capture, TornDown
+from headrace.capture.sqlite.library.records import Batch, Record
+from headrace.capture.sqlite.watch import Combined, External, FileWatch, Interval
 
 __all__ = [
     "Batch",

@@ -12,14 +12,25 @@ For the same reason nobody here opens the database file by other means.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from headrace.errors import CaptureError, HeadraceError, SourceRefused, SourceUnreachable
+from headrace.errors import (
+    BadPosition,
+    CaptureError,
+    HeadraceError,
+    SourceRefused,
+    SourceUnreachable,
+)
+
+# -------- database
 
 LOCK_SECONDS = 5.0
 """How long set-up waits for the application to let go of the database."""
@@ -178,3 +189,235 @@ def _translated(error: sqlite3.DatabaseError, path: str) -> HeadraceError:
             # Our queries are right for the schema they were made for: somebody changed it.
             return SourceUnreachable("Tables changed while they were read", path=path)
     return CaptureError("Database answered with an error", path=path, error=name)
+
+
+# -------- fetching
+# Fetching rows within limits, as SQLite hands them out.
+#
+# Text is decoded by SQLite's own binding as long as it is UTF-8; the first row that is not makes
+# the same query run once more with a decoder that takes anything.
+
+PART_ROWS = 64
+"""How many rows are fetched between two looks at the limits, at most."""
+
+LEAST_ROWS = 256
+"""Of a query that takes long to begin: it would begin again for every single row."""
+
+Row = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How much may be read in one go."""
+
+    most: int
+    bytes: int
+    until: float
+    """By the monotonic clock; a query whose first row comes later than that gets `LEAST_ROWS`."""
+
+
+def fetch(
+    database: sqlite3.Connection, sql: str, values: Sequence[object], limits: Reading
+) -> tuple[list[Row], bool]:
+    """Return rows up to one of the limits, at least one; with them, whether that was all."""
+    try:
+        return _fetch(database, sql, values, limits)
+    except sqlite3.OperationalError as error:
+        if not undecodable(error):
+            raise
+    database.text_factory = lenient
+    try:
+        return _fetch(database, sql, values, limits)
+    finally:
+        database.text_factory = str
+
+
+def _fetch(
+    database: sqlite3.Connection, sql: str, values: Sequence[object], limits: Reading
+) -> tuple[list[Row], bool]:
+    cursor = database.execute(sql, values)
+    rows: list[Row] = []
+    size = 0
+    step = 1
+    least = 0
+    try:
+        while True:
+            part = cursor.fetchmany(step)
+            rows += part
+            if len(part) < step:
+                return rows, len(rows) < limits.most
+            weight = _size(part, len(rows) // PART_ROWS)
+            size += weight
+            late = time.monotonic() >= limits.until
+            if late and len(rows) == 1:
+                least = LEAST_ROWS
+            if len(rows) >= limits.most or size >= limits.bytes or (late and len(rows) >= least):
+                return rows, False
+            # Rows may be of many megabytes: as many as may fit, if they are like the last ones.
+            fitting = (limits.bytes - size) * len(part) // max(1, weight)
+            step = max(1, min(4 * step, PART_ROWS - len(rows) % PART_ROWS, fitting))
+    finally:
+        cursor.close()
+
+
+def _size(rows: Sequence[Row], turn: int) -> int:
+    """
+    Estimate the bytes of `rows`: weighing is dear.
+
+    Few are weighed wholly, of many every sixteenth, other ones each turn.
+    """
+    every = 16 if len(rows) >= PART_ROWS else 1
+    size = sum(
+        len(value) if isinstance(value, str | bytes) else 8
+        for row in rows[turn % every :: every]
+        for value in row
+    )
+    return size * every
+
+
+# -------- names
+# What the things are called that capture makes in the user's database.
+#
+# A database may have several capture logs side by side, each with triggers, numbers and readers
+# of its own: one has the names that the engine uses, others are named after their log table.
+# All of them but such a log table begin with the same prefix, so that they are told apart from
+# the application's, and a log by the companion that has its name in it.
+
+PREFIX = "__headrace"
+"""How the names of everything begin that we make in the user's database."""
+
+EVENTS = (("insert", 0), ("update", 1), ("delete", 2))
+"""What triggers are for, and how a log row says it: the numbers of `changelog.change.Op`."""
+
+INSERT, UPDATE, DELETE = (number for _, number in EVENTS)
+
+_DEFAULT_LOG = f"{PREFIX}_log"
+_BARE = re.compile(r"__[a-z0-9_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of one capture log and of what belongs to it."""
+
+    log_table: str = _DEFAULT_LOG
+
+    @classmethod
+    def of(cls, log_table: str) -> Names:
+        """Return the names for a log table that a user chose."""
+        lower = log_table.lower()
+        if lower == _DEFAULT_LOG:
+            return cls()
+        if not log_table.strip() or "\0" in log_table or lower.startswith((PREFIX, "sqlite_")):
+            raise SourceRefused(
+                "Not a usable name for a capture log",
+                log_table=log_table,
+                remedy=f"Use a name that begins neither with {PREFIX} nor with sqlite_.",
+            )
+        return cls(log_table)
+
+    @property
+    def log(self) -> str:
+        """The log table, as SQL text."""
+        return _sql(self.log_table)
+
+    @property
+    def meta(self) -> str:
+        """Format and uuid."""
+        return _sql(self.companion("meta"))
+
+    @property
+    def tables(self) -> str:
+        """The plans: which columns were captured, by number."""
+        return _sql(self.companion("tables"))
+
+    @property
+    def readers(self) -> str:
+        """Who reads, and how far he is."""
+        return _sql(self.companion("readers"))
+
+    def companion(self, name: str) -> str:
+        """Return the name of a table beside the log."""
+        return f"{self._stem}_{name}"
+
+    def trigger(self, plan: int, event: str) -> str:
+        """Return the name of the trigger of a plan."""
+        return f"{self._stem}_{plan}_{event}"
+
+    def owns(self, trigger: str) -> bool:
+        """Whether a trigger writes into this log."""
+        return self.plan_of(trigger) is not None
+
+    def plan_of(self, trigger: str) -> int | None:
+        """Return the plan that a trigger was made for; None where it is not of this log."""
+        events = "|".join(event for event, _ in EVENTS)
+        pattern = rf"{re.escape(self._stem)}_(\d+)_({events})"
+        match = re.fullmatch(pattern, trigger, re.IGNORECASE)
+        return None if match is None else int(match[1])
+
+    @property
+    def _stem(self) -> str:
+        return PREFIX if self.log_table == _DEFAULT_LOG else f"{PREFIX}_{self.log_table}"
+
+
+OURS = Names()
+"""The names that the engine uses."""
+
+
+def is_ours(name: str, every: frozenset[str]) -> bool:
+    """Whether the table called `name` was made by us; `every` are all names, in lower case."""
+    lower = name.lower()
+    return lower.startswith(PREFIX) or f"{PREFIX}_{lower}_meta" in every
+
+
+def _sql(name: str) -> str:
+    # Bare where it can be: the text of triggers that were made long ago must stay the same.
+    return name if _BARE.fullmatch(name) else quoted(name)
+
+
+# -------- place
+# Where reading stands in the capture log.
+#
+# The log table has no AUTOINCREMENT, so a log that somebody empties begins again at 1. A
+# number alone would then point into another history without anybody noticing. So a place
+# also carries a witness, facts about the row it names, and reading on begins with a look
+# whether that row is still there and the same (R40). This finds a wiped log as well as a
+# database that was restored from a copy.
+
+_TEXT = re.compile(r"([0-9a-f]{32})/(0|[1-9][0-9]{0,18})/(-?[0-9]+\.[0-9]+\.[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row of the capture log: the last one read."""
+
+    capture: str
+    """The capture's uuid, made at set-up: what its numbers mean is known only within it."""
+
+    seq: int
+    witness: str = ""
+    """Time, table and kind of that row: `ts.tbl.op`."""
+
+    @property
+    def lineage(self) -> str:
+        """Numbers of two captures do not compare."""
+        return f"sqlite/{self.capture}"
+
+    @property
+    def commit(self) -> int:
+        """Each logged change is a commit: positions do not depend on who reads (R41)."""
+        return self.seq
+
+    def __str__(self) -> str:
+        return f"{self.capture}/{self.seq}/{self.witness}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Read back what `str()` wrote; anything else raises `BadPosition`."""
+        if (match := _TEXT.fullmatch(text)) is None:
+            raise BadPosition("Text is not a place in a SQLite capture", text=text)
+        return cls(match[1], int(match[2]), match[3] or "")
+
+
+def witness(ts: object, tbl: object, op: object) -> str:
+    """Return what is remembered of a row."""
+    return f"{ts}.{tbl}.{op}"

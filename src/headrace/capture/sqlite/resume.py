@@ -16,11 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.capture.sqlite import setup
-from headrace.capture.sqlite.database import reading, writing
-from headrace.capture.sqlite.names import OURS, Names
-from headrace.capture.sqlite.place import Place, witness
-from headrace.capture.sqlite.setup import LOG, READERS, REPLANNED, STARTED
+from headrace.capture.sqlite import triggers
+from headrace.capture.sqlite.database import OURS, Names, Place, reading, witness, writing
+from headrace.capture.sqlite.triggers import LOG, READERS, REPLANNED, STARTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +45,11 @@ def resume(
     with writing(database):
         if place is None:
             # The log was emptied or comes from a copy: its numbers mean nothing now.
-            capture = setup.renew(database)
+            capture = triggers.renew(database)
             place = end_of(database, capture)
         elif lapsed:
             # A table was left out for a while, and this reader skipped its changes.
-            setup.mark(database, STARTED)
+            triggers.mark(database, STARTED)
             place = end_of(database, capture)
         database.execute(
             f"insert or replace into {READERS} values (?, ?, ?, ?)",

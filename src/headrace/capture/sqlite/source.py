@@ -10,35 +10,198 @@ SQLite shows nobody half of one: that is a read group, and whole groups make a f
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import shlex
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headrace.capture.pacing import checked_rate
+import pyarrow as pa
+
+from headrace.capture.baselines import checked_rate
+from headrace.capture.registry import Finding, Sample
 from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, SourceTraits
-from headrace.capture.sqlite import prune, setup
-from headrace.capture.sqlite.baseline import SQLiteCopy
-from headrace.capture.sqlite.database import busy, connect, probe_writing, reading, speaking
-from headrace.capture.sqlite.fetching import Reading, Row, fetch
-from headrace.capture.sqlite.forgetting import forget
-from headrace.capture.sqlite.place import Place, witness
+from headrace.capture.sqlite import triggers
+from headrace.capture.sqlite.arrow_rows import batch_of, segment_of
+from headrace.capture.sqlite.copy import SQLiteCopy
+from headrace.capture.sqlite.database import (
+    OURS,
+    Place,
+    Reading,
+    Row,
+    busy,
+    connect,
+    fetch,
+    folded,
+    probe_writing,
+    quoted,
+    reading,
+    speaking,
+    witness,
+    writing,
+)
 from headrace.capture.sqlite.resume import Reader, compare, resume
-from headrace.capture.sqlite.rows import segment_of
-from headrace.capture.sqlite.setup import LOG, REPLANNED
-from headrace.capture.sqlite.tables import KINDS, SourceTable, inspect, table_names, table_schema
+from headrace.capture.sqlite.tables import (
+    KINDS,
+    SourceTable,
+    column_list,
+    inspect,
+    table_names,
+    table_schema,
+)
+from headrace.capture.sqlite.triggers import LOG, READERS, REPLANNED
 from headrace.capture.sqlite.watch import Watch
 from headrace.changelog.change import Changes, TableChanges
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.errors import (
-    BadName,
-    HeadraceError,
-    SourceRefused,
-    SourceUnreachable,
-    TableRefused,
-)
+from headrace.errors import BadName, HeadraceError, SourceRefused, SourceUnreachable, TableRefused
+
+# -------- findings
+# What a SQLite file has of us, and what waits in it.
+
+_TRIGGERS = "select name, tbl_name from sqlite_schema where type = 'trigger'"
+
+
+def findings(source: SQLiteSource, tables: Sequence[str], reader: str) -> list[Finding]:
+    """Return which tables are captured that nobody asked for, and how much waits to be read."""
+    database = connect(source.path)
+    try:
+        with speaking(source.path):
+            found = []
+            [(mode,)] = database.execute("pragma journal_mode").fetchall()
+            if mode != "wal":
+                found.append(
+                    Finding(
+                        "journal_mode",
+                        f"{mode}: whoever writes waits while we read, and we for him",
+                        "Run PRAGMA journal_mode = wal; it stays with the file.",
+                    )
+                )
+            if triggers.capture_id(database) is None:
+                return [*found, Finding("capture", "nothing of ours is in this file yet")]
+            captured = {table for name, table in database.execute(_TRIGGERS) if OURS.owns(name)}
+            taken = {folded(table) for table in tables}
+            for table in sorted(table for table in captured if folded(table) not in taken):
+                found.append(_untaken(database, source.path, table, reader))
+            [(count,)] = database.execute(f"select count(*) from {quoted(triggers.LOG)}").fetchall()
+            if count:
+                found.append(Finding(triggers.LOG, f"{count:,} changes are kept in it"))
+            return found
+    finally:
+        database.close()
+
+
+def _untaken(database: sqlite3.Connection, path: str, table: str, engine: str) -> Finding:
+    """Return what there is to do about a table that is captured, and not by this engine."""
+    says = "is captured, and no pipeline takes it: its changes pile up"
+    # By what works: a table stays captured as long as anybody reads it.
+    readers = _readers(database, table)
+    for reader in readers:
+        if reader.startswith(triggers.LIBRARY):
+            name = reader.removeprefix(triggers.LIBRARY).partition("/")[0]
+            says = f"is captured for the reader {name}, and no pipeline takes it"
+            return Finding(table, says, f"If {name} is gone: {_teardown(path, table, name)}")
+    if others := [reader for reader in readers if reader != engine]:
+        says = f"is captured for another engine, {others[0]}, and no pipeline takes it here"
+        return Finding(table, says)
+    if readers:
+        first = "Start the engine once, so that it lets go of the table; then: "
+        return Finding(table, says, f"{first}{_teardown(path, table)}")
+    return Finding(table, says, _teardown(path, table))
+
+
+def _readers(database: sqlite3.Connection, table: str) -> list[str]:
+    """Return who reads a table, engines after others."""
+    if not triggers.complete(database):
+        return []
+    rows = database.execute(f"select name, tables from {triggers.READERS} order by name").fetchall()
+    found = [
+        name
+        for name, text in rows
+        if any(
+            folded(each) == folded(table) and reads is not False
+            for each, reads in json.loads(text).items()
+        )
+    ]
+    return sorted(found, key=lambda name: (not name.startswith(triggers.LIBRARY), name))
+
+
+def _teardown(path: str, table: str, reader: str | None = None) -> str:
+    words = ["headrace", "sqlite", "teardown", "--db", path, "--table", table]
+    return shlex.join([*words, *([] if reader is None else ["--reader", reader])])
+
+
+# -------- forgetting
+# Beginning anew with a database that was captured before.
+#
+# Nobody else reads its capture: then triggers and log go, and the next capture has a name of its
+# own, so history begins anew (R1). What was written down of the tables' columns stays, because
+# a column's number must never come to mean another one. Somebody else does: then only this
+# reader's place goes; he alone finds a gap, as after tables that were left out for a while.
+
+
+def forget(database: sqlite3.Connection, reader: str) -> None:
+    """
+    Let the reader called `reader` begin anew when he opens the database next.
+
+    It is one transaction: after a death in the middle nothing has happened. Writes of the
+    application between this and the next opening are not captured, and are copied instead.
+    """
+    with writing(database):
+        if triggers.complete(database) and _others(database, reader):
+            _lapse(database, reader)
+        else:
+            triggers.drop_log(database)
+
+
+def _others(database: sqlite3.Connection, reader: str) -> bool:
+    found = database.execute(f"select 1 from {READERS} where name <> ?", (reader,)).fetchone()
+    return found is not None
+
+
+def _lapse(database: sqlite3.Connection, reader: str) -> None:
+    """Note that the reader left out all his tables."""
+    (before,) = database.execute(
+        f"select tables from {READERS} where name = ?", (reader,)
+    ).fetchone() or ("{}",)
+    left_out = json.dumps(dict.fromkeys(json.loads(before), False))
+    (end,) = database.execute(f"select coalesce(max(seq), 0) from {LOG}").fetchone()
+    database.execute(
+        f"insert or replace into {READERS} values (?, ?, ?, ?)",
+        (reader, triggers.capture_id(database), end, left_out),
+    )
+
+
+# -------- sampling
+# A few rows of a table in a SQLite file, which is only read.
+
+MOST_BYTES = 64 << 20
+"""About so much is read at most, where rows are many and large."""
+
+
+def sample(source: SQLiteSource, table: str, most: int) -> Sample:
+    """Return the first rows, in the order that SQLite has them."""
+    schema = source.describe([table])[table]
+    database = connect(source.path)
+    try:
+        with speaking(source.path):
+            # Not mode=ro: the last to close a file with a WAL takes the WAL away, and one who
+            # may not write would leave it lying there.
+            database.execute("pragma query_only = on")
+            query = f"select {column_list(schema.names)} from {quoted(table)} limit ?"
+            limits = Reading(most, MOST_BYTES, math.inf)
+            rows, _ = fetch(database, query, (most,), limits)
+    finally:
+        database.close()
+    if not rows:
+        return Sample(schema, pa.RecordBatch.from_pylist([], schema=schema.arrow))
+    return Sample(schema, *batch_of(schema, rows))
+
+
+# -------- source
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -116,7 +279,7 @@ class SQLiteSource:
         self._schema_version = -1
         self._busy_since: float | None = None
         self._was_open = False
-        self._pruning: prune.Pruning | None = None
+        self._pruning: triggers.Pruning | None = None
         self._awake = False
 
     @property
@@ -129,7 +292,7 @@ class SQLiteSource:
         database = connect(self.path)
         try:
             with speaking(self.path):
-                capture = setup.capture_id(database)
+                capture = triggers.capture_id(database)
         finally:
             database.close()
         return None if capture is None else f"sqlite/{capture}"
@@ -140,12 +303,12 @@ class SQLiteSource:
         try:
             with speaking(self.path), reading(database):
                 found = {name: inspect(database, name) for name in dict.fromkeys(tables)}
-                every = setup.plans(database)
+                every = triggers.plans(database)
         finally:
             database.close()
         self._tables = found
         return {
-            name: table_schema(table, setup.fields_for(every, table), self._overrides)
+            name: table_schema(table, triggers.fields_for(every, table), self._overrides)
             for name, table in found.items()
         }
 
@@ -177,7 +340,7 @@ class SQLiteSource:
                     except TableRefused as problem:
                         problems.append(problem)
                 problems += self._unknown_overrides(found, len(problems))
-                if setup.amiss(database, found):
+                if triggers.amiss(database, found):
                     probe_writing(database)
         except HeadraceError as problem:
             problems.append(problem)
@@ -210,7 +373,7 @@ class SQLiteSource:
         self._database = database
         wanted = Place.parse(str(after)) if after is not None else None
         with speaking(self.path):
-            capture = setup.install(database, list(self._tables.values()))
+            capture = triggers.install(database, list(self._tables.values()))
             self._schemas = self._read_schemas(database)
             reader = Reader(self._reader, tuple(self._tables), tuple(self._schemas))
             self._at = resume(database, capture, wanted, reader)
@@ -227,7 +390,7 @@ class SQLiteSource:
         self._busy_since = None
         self._watch = Watch(self.path, lambda: self._version(database, "data_version"))
         self._inode = 0
-        self._pruning = prune.Pruning(database, self._reader, capture)
+        self._pruning = triggers.Pruning(database, self._reader, capture)
         self._was_open = True
         return self._at
 
@@ -286,7 +449,7 @@ class SQLiteSource:
             with speaking(self.path):
                 (end,) = database.execute(f"select max(seq) from {LOG}").fetchone()
                 row = database.execute(
-                    f"select {setup.NOW} - ts from {LOG} where seq > ? order by seq limit 1",
+                    f"select {triggers.NOW} - ts from {LOG} where seq > ? order by seq limit 1",
                     (self._at.seq,),
                 ).fetchone()
         except SourceUnreachable:
@@ -309,7 +472,7 @@ class SQLiteSource:
         database = connect(self.path)
         try:
             with speaking(self.path):
-                setup.teardown(database, tables)
+                triggers.teardown(database, tables)
         finally:
             database.close()
 
@@ -340,7 +503,7 @@ class SQLiteSource:
     def _read_schemas(self, database: sqlite3.Connection) -> dict[int, TableSchema]:
         """Return the schema of each plan of our tables; of older ones as the plan has it."""
         schemas = {}
-        for number, plan in setup.plans(database).items():
+        for number, plan in triggers.plans(database).items():
             if (table := self._tables.get(plan.table)) is None:
                 continue
             if list(plan.fingerprint) == table.fingerprint:
@@ -406,18 +569,18 @@ class SQLiteSource:
         version = self._version(database, "schema_version")
         if version == self._schema_version:
             return
-        if not setup.complete(database):
+        if not triggers.complete(database):
             raise SourceUnreachable("Capture tables are gone", path=self.path)
-        every = setup.plans(database)
+        every = triggers.plans(database)
         for name, known in self._tables.items():
             table = inspect(database, name)
-            if table.fingerprint != known.fingerprint or setup.amiss(database, [table]):
+            if table.fingerprint != known.fingerprint or triggers.amiss(database, [table]):
                 raise TableRefused(
                     "Columns or capture triggers changed while the table was captured",
                     table=name,
                     remedy="Start again: the table is then copied anew.",
                 )
-            plan = setup.latest(every, name)
+            plan = triggers.latest(every, name)
             if plan is None or plan.id not in self._schemas:
                 # Triggers were away and are back: their rows and their mark have a new number.
                 raise SourceUnreachable("Capture was set up anew", path=self.path)

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import headrace as hr
-from headrace.control.states import PipelineState, TableState
-from headrace.pipeline import jvm
-from headrace.storage import points
+from headrace.runtime.model import PipelineState, TableState
+from headrace.spark_session import jvm
+from headrace.storage import killpoints
 from tests.pipeline.lake.rounds.plan import Who
 from tests.rounds.child import main
 from tests.support.patience import patience
@@ -29,7 +29,7 @@ SETTLE_SECONDS = patience(300)
 READY_SECONDS = patience(90)
 COMPACT_EVERY = 3
 LAKE = "lake"
-_die = points.die
+_die = killpoints.die
 
 
 class EngineProcess:
@@ -86,9 +86,9 @@ class EngineProcess:
 def arm(who: Who, token: str, point: str) -> None:
     """Arm a point of this process, in place of any other."""
     name, _, nth = point.partition(":")
-    points._left, points._token = int(nth), token
-    points.die = _kill_jvm if who == Who.JVM else _die
-    points._armed = name
+    killpoints._left, killpoints._token = int(nth), token
+    killpoints.die = _kill_jvm if who == Who.JVM else _die
+    killpoints._armed = name
 
 
 def _kill_jvm() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
-from headrace.storage import points
+from headrace.storage import killpoints
 
 
 class Who(StrEnum):
@@ -48,24 +48,24 @@ class Blow:
 
 
 OF_ENGINE = (
-    points.BASELINE_LOADED,
-    points.TABLE_SWITCHED,
-    points.JOB_DONE,
-    points.TARGET_WRITTEN,
-    points.TABLE_COMMITTED,
-    points.COLUMNS_ADDED,
-    points.TABLE_COMPACTED,
+    killpoints.BASELINE_LOADED,
+    killpoints.TABLE_SWITCHED,
+    killpoints.JOB_DONE,
+    killpoints.TARGET_WRITTEN,
+    killpoints.TABLE_COMMITTED,
+    killpoints.COLUMNS_ADDED,
+    killpoints.TABLE_COMPACTED,
 )
 """Points that the engine's own process passes, and where its JVM can be killed as well."""
 
 OF_RECORDER = (
-    points.SEGMENT_WRITTEN,
-    points.ENTRY_SYNCED,
-    points.CHANGES_READ,
-    points.BEFORE_ACKNOWLEDGE,
-    points.BASELINE_FINISHED,
+    killpoints.SEGMENT_WRITTEN,
+    killpoints.ENTRY_SYNCED,
+    killpoints.CHANGES_READ,
+    killpoints.BEFORE_ACKNOWLEDGE,
+    killpoints.BASELINE_FINISHED,
 )
-OF_LOADING = (points.BASELINE_LOADED, points.TABLE_SWITCHED, points.BASELINE_FINISHED)
+OF_LOADING = (killpoints.BASELINE_LOADED, killpoints.TABLE_SWITCHED, killpoints.BASELINE_FINISHED)
 """Passed when a table is loaded, and again when it is loaded anew."""
 
 ENDS = (
@@ -75,7 +75,7 @@ ENDS = (
 """How the life of an engine may end."""
 
 ARMED = (
-    Blow(Who.WORKER, points.PART_WRITTEN),
+    Blow(Who.WORKER, killpoints.PART_WRITTEN),
     *(Blow(Who.RECORDER, point) for point in OF_RECORDER),
 )
 """What a process must be told when it starts, and one of its kind alone."""

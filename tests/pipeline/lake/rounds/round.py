@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 from headrace.embedded.postgres import PostgresServer
-from headrace.storage import points
+from headrace.storage import killpoints
 from tests.crash.engine_line import RoundFailed
 from tests.pipeline.lake.rounds.check import different, unsure, wrong
 from tests.pipeline.lake.rounds.child import LAKE, SETTLE_SECONDS
@@ -137,7 +137,7 @@ class Round:
                 again = time.monotonic() + RELOAD_SECONDS
                 if blow.when in OF_LOADING:
                     line.tell(f"reload {self._dice.choice(TABLES)}")
-                elif blow.when == points.COLUMNS_ADDED:
+                elif blow.when == killpoints.COLUMNS_ADDED:
                     self._writers[0].alters.set()
             time.sleep(0.01)
         if token.exists():

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from headrace.pipeline.lake.note import APPLICATION, Note, read
+from headrace.lake.history import APPLICATION, Note, read
 from tests.crash.engine_line import RoundFailed
 from tests.rounds.source import Row
 

@@ -1,0 +1,127 @@
+"""The other end of the local socket: how commands reach a running engine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headrace.api import connect, server
+from headrace.errors import ControlError, NoEngine
+
+ANSWER_SECONDS = 60.0
+"""For an answer to a single question. An engine that says nothing for so long is stuck."""
+
+
+class Control:
+    """A running engine, as seen from outside; every call is a connection of its own."""
+
+    def __init__(self, data: Path, path: Path) -> None:
+        self._data = data
+        self._path = path
+
+    @classmethod
+    def connect(cls, data: str | os.PathLike[str]) -> Control:
+        """Find the engine of a data directory; `NoEngine` where none takes commands."""
+        folder = Path(data).expanduser().absolute()
+        if (found := server.announced(folder)) is None:
+            raise server.not_reached(folder)
+        control = cls(folder, found.socket)
+        # A file of an engine that was killed is still there: only its socket tells.
+        control._opened(ANSWER_SECONDS).close()
+        return control
+
+    def call(
+        self, verb: str, *, answer_seconds: float = ANSWER_SECONDS, **fields: Any
+    ) -> dict[str, Any]:
+        """Ask, and return the answer's fields; raises what the engine raised."""
+        connection = self._opened(answer_seconds)
+        try:
+            response = self._asked(connection, verb, connect.UNARY, connect.message(fields))
+            return self._answer(response)
+        except TimeoutError:
+            raise self._silent(answer_seconds) from None
+        except (OSError, http.client.HTTPException):
+            raise self._gone() from None
+        finally:
+            connection.close()
+
+    def stream(self, verb: str, **fields: Any) -> Iterator[dict[str, Any]]:
+        """
+        Ask, and yield one answer after the other, for as long as it takes.
+
+        Raises what the engine raised, and `NoEngine` where it went away in the midst of it.
+        """
+        connection = self._opened(None)
+        try:
+            data = connect.envelope(fields)
+            response = self._asked(connection, verb, connect.STREAMING, data)
+            if response.status != http.client.OK:
+                self._answer(response)
+            yield from connect.envelopes(response)
+        except (OSError, EOFError, http.client.HTTPException):
+            raise self._gone() from None
+        finally:
+            connection.close()
+
+    def _opened(self, timeout: float | None) -> _Connection:
+        connection = _Connection(self._path, timeout)
+        try:
+            connection.connect()
+        except OSError:
+            raise server.not_reached(self._data) from None
+        return connection
+
+    def _asked(
+        self, connection: _Connection, verb: str, kind: str, data: bytes
+    ) -> http.client.HTTPResponse:
+        headers = {"Content-Type": kind, "Connect-Protocol-Version": "1"}
+        connection.request("POST", f"{connect.SERVICE}{verb}", data, headers)
+        return connection.getresponse()
+
+    def _answer(self, response: http.client.HTTPResponse) -> dict[str, Any]:
+        body = response.read()
+        try:
+            fields = json.loads(body)
+        except ValueError:
+            fields = None
+        if not isinstance(fields, dict):
+            raise ControlError("The engine's answer cannot be understood", status=response.status)
+        if response.status != http.client.OK:
+            raise connect.error_from(fields)
+        return fields
+
+    def _gone(self) -> NoEngine:
+        return NoEngine(
+            "The engine went away in the midst of it",
+            remedy="See why in logs/headrace.log of its data directory; start it: headrace run.",
+            data=str(self._data),
+        )
+
+    def _silent(self, seconds: float) -> NoEngine:
+        return NoEngine(
+            f"The engine did not answer within {seconds:g} seconds",
+            remedy="See what it does in logs/headrace.log of its data directory.",
+            data=str(self._data),
+        )
+
+
+class _Connection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: Path, timeout: float | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.sock.settimeout(self.timeout)
+            self.sock.connect(str(self._path))
+        except OSError:
+            self.sock.close()
+            raise

@@ -1,0 +1,440 @@
+"""
+What a running engine can be asked and told, without any transport.
+
+A verb takes the fields of a request and returns those of an answer, or a stream of them; it
+raises our errors. Whoever carries the bytes, a local socket or a network service, mounts
+the same verbs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from headrace.api import table_reads
+from headrace.api.messages import Rates, pipeline_fields, source_fields
+from headrace.api.table_reads import columns_shown
+from headrace.errors import BadRequest, InvalidConfiguration, NotRunning, Outdated, UnknownPipeline
+
+if TYPE_CHECKING:
+    from headrace.engine.apply_config import Plan
+    from headrace.engine.engine import Engine
+    from headrace.engine.from_config import Configured
+    from headrace.runtime.info import PipelineInfo
+
+
+# -------- handlers
+
+_HUMP = re.compile(r"(?<=[a-z0-9])[A-Z]")
+
+
+class Stream(Protocol):
+    """Answers one after the other; `close`, from any thread, ends it."""
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
+    def close(self) -> None: ...
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fields of a request; one that a verb does not know is refused."""
+
+
+class Nothing(Request, frozen=True):
+    """A request without fields."""
+
+
+class OfPipelines(Request, frozen=True):
+    """Which pipelines: one, those of a source, or with neither all of them."""
+
+    pipeline: str | None = None
+    source: str | None = None
+
+
+class OfPipeline(Request, frozen=True):
+    """Which pipeline."""
+
+    pipeline: str
+
+
+class OfSource(Request, frozen=True):
+    """Which source."""
+
+    source: str
+
+
+class Reload(OfPipeline, frozen=True):
+    """Which tables to copy anew: one, or all of the pipeline; how long to wait for it."""
+
+    table: str | None = None
+    wait_seconds: float = 0.0
+
+
+class Query(OfPipeline, frozen=True):
+    """
+    Which rows: those with a key, of a lookup or of an index, `limit` of these at most; with none
+    of the three, how many there are.
+    """
+
+    table: str | None = None
+    key: list[Any] | None = None
+    lookup: list[Any] | None = None
+    index: str | None = None
+    values: list[Any] = msgspec.field(default_factory=list)
+    limit: int | None = None
+
+
+class AllRows(OfPipeline, frozen=True):
+    """The rows of a table, `limit` at most."""
+
+    table: str | None = None
+    limit: int | None = None
+
+
+class Watch(OfPipeline, frozen=True):
+    """The changes of a table from now on, with the rows there are before them on request."""
+
+    table: str | None = None
+    rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One thing to ask: the shape of its request, and what answers."""
+
+    request: type[Request]
+    call: Callable[[Any], Any]
+
+    def __call__(self, fields: Mapping[str, Any]) -> Any:
+        """Check the fields, and answer."""
+        named = {_HUMP.sub(lambda hump: f"_{hump[0].lower()}", k): v for k, v in fields.items()}
+        try:
+            asked = msgspec.convert(named, self.request)
+        except msgspec.ValidationError as error:
+            # It speaks of fields and types, never of values.
+            raise BadRequest(f"The request does not fit: {error}") from None
+        return self.call(asked)
+
+
+class ControlService:
+    """
+    The verbs of one engine. Safe to call from several threads.
+
+    `phase` is `starting`, `running` or `stopping`, `step` what was reached last; whoever runs the
+    engine keeps them. Further verbs may be put into `unary` and `streams`.
+    """
+
+    def __init__(self, engine: Engine, *, service: str = "", phase: str = "running") -> None:
+        self._engine = engine
+        self._service = service
+        self._since = time.time()
+        self._turn = threading.Lock()
+        self.phase = phase
+        self.step = ""
+        self.rates = Rates(lambda: ((info.name, info.changes) for info in self._pipelines()))
+        self.unary: dict[str, Verb] = {
+            "Status": Verb(Nothing, self._status),
+            "Query": Verb(Query, self._query),
+            "Pause": Verb(OfPipelines, self._pause),
+            "Resume": Verb(OfPipelines, self._resume),
+            "Reload": Verb(Reload, self._reload),
+            "Explain": Verb(OfPipeline, self._explain),
+            "Log": Verb(OfSource, self._log),
+        }
+        self.streams: dict[str, Verb] = {
+            "Rows": Verb(AllRows, self._rows),
+            "Watch": Verb(Watch, self._watch),
+        }
+
+    def _status(self, _asked: Nothing) -> dict[str, Any]:
+        engine = self._engine
+        # Asked before and after: an engine that becomes ready in between would be shown as ready
+        # with the rows of before.
+        ready = self.phase == "running" and engine.is_ready()
+        rates = self.rates.look()
+        sources = {info.name: info for info in engine.sources()}
+        pipelines = [
+            pipeline_fields(
+                info,
+                sources.get(info.source),
+                ready=engine.is_ready(pipeline=info.name),
+                rate=rates.get(info.name),
+            )
+            for info in self._pipelines()
+        ]
+        return {
+            "service": self._service,
+            "pid": os.getpid(),
+            "seconds": round(time.time() - self._since, 3),
+            "phase": self.phase,
+            "step": self.step,
+            "ready": ready and engine.is_ready(),
+            "sources": [source_fields(info) for info in sources.values()],
+            "pipelines": pipelines,
+        }
+
+    def _query(self, asked: Query) -> dict[str, Any]:
+        info = self._pipeline(asked.pipeline)
+        name, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
+        answer: dict[str, Any] = {
+            "table": name,
+            "position": table_reads.position_of(table),
+            **self._truth(info),
+        }
+        if asked.key is None and asked.lookup is None and asked.index is None:
+            return {**answer, "count": table.count()}
+        rows = table_reads.found(
+            table,
+            key=asked.key,
+            lookup=asked.lookup,
+            index=asked.index,
+            values=asked.values,
+            limit=asked.limit,
+        )
+        return {**answer, "columns": columns_shown(table.schema), "rows": rows}
+
+    def _rows(self, asked: AllRows) -> Stream:
+        info = self._pipeline(asked.pipeline)
+        if asked.limit is not None and asked.limit < 0:
+            raise BadRequest("A limit is not negative")
+        _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
+        return _Begun(self._truth(info), table_reads.RowStream(table, asked.limit))
+
+    def _watch(self, asked: Watch) -> Stream:
+        info = self._pipeline(asked.pipeline)
+        _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
+        return _Begun(self._truth(info), table_reads.ChangeStream(table, rows=asked.rows))
+
+    def _pause(self, asked: OfPipelines) -> dict[str, Any]:
+        self._running()
+        if not (chosen := self._chosen(asked)):
+            raise UnknownPipeline(
+                f"No pipeline takes from a source {asked.source}",
+                sources=sorted({info.source for info in self._pipelines()}),
+            )
+        # One after the other: two that cross would leave some paused and some not.
+        with self._turn:
+            self._engine.pause(asked.pipeline, source=asked.source)
+        return self._as_they_are(chosen)
+
+    def _resume(self, asked: OfPipelines) -> dict[str, Any]:
+        if self.phase == "starting":
+            self._running()
+        chosen = self._chosen(asked)
+        with self._turn:
+            failed = {each.name for each in self._engine.sources() if each.state == "failed"}
+            self._engine.resume(asked.pipeline, source=asked.source)
+        # A source too: what it does not record none of its pipelines gets.
+        concerned = {info.source for info in self._pipelines() if info.name in chosen}
+        concerned |= {each.name for each in self._engine.sources() if asked.pipeline is None}
+        concerned &= {asked.source} if asked.source is not None else concerned
+        return self._as_they_are(chosen) | {
+            "sources": [
+                {name: told[name] for name in ("name", "state", "reason", "error")}
+                for told in map(source_fields, self._engine.sources())
+                if told["name"] in concerned
+                and (told["name"] in failed or told["state"] == "failed")
+            ]
+        }
+
+    def _chosen(self, asked: OfPipelines) -> list[str]:
+        """Return the pipelines that are meant; raises where a name is none of ours."""
+        if asked.pipeline is not None:
+            self._pipeline(asked.pipeline)
+        sources = [info.name for info in self._engine.sources()]
+        if asked.source is not None and asked.source not in sources:
+            raise UnknownPipeline(f"There is no source {asked.source}", sources=sorted(sources))
+        return [
+            info.name
+            for info in self._pipelines()
+            if asked.pipeline in (None, info.name) and asked.source in (None, info.source)
+        ]
+
+    def _as_they_are(self, pipelines: list[str]) -> dict[str, Any]:
+        return {
+            "pipelines": [
+                {"name": info.name, **self._truth(info)}
+                for info in self._pipelines()
+                if info.name in pipelines
+            ]
+        }
+
+    def _reload(self, asked: Reload) -> dict[str, Any]:
+        info = self._pipeline(asked.pipeline)
+        tables = [table.table for table in info.tables]
+        if asked.table is not None:
+            if asked.table not in tables:
+                raise UnknownPipeline(
+                    f"Pipeline {info.name} has no table {asked.table}", tables=tables
+                )
+            tables = [asked.table]
+        if not tables:
+            raise UnknownPipeline(f"Pipeline {info.name} has no table yet", tables=[])
+        reload = partial(self._engine.reload, info.source, timeout=max(0.0, asked.wait_seconds))
+        # All are asked for before the first is waited for: they are copied side by side.
+        with ThreadPoolExecutor(max_workers=len(tables)) as pool:
+            done = list(pool.map(reload, tables))
+        return {
+            "tables": [
+                {"table": table, "done": each} for table, each in zip(tables, done, strict=True)
+            ],
+            **self._truth(self._engine.pipeline_info(info.name)),
+        }
+
+    def _explain(self, asked: OfPipeline) -> dict[str, Any]:
+        told = self._engine.explain(self._pipeline(asked.pipeline).name)
+        return {
+            "pipeline": asked.pipeline,
+            "plan": told.plan,
+            "jobs": told.jobs,
+            "tasks": told.tasks,
+            "last_job_ms": round(told.last_job_ms, 3),
+            "rows_in": told.rows_in,
+            "rows_out": told.rows_out,
+            "bytes_in": told.bytes_in,
+            "text": str(told),
+        }
+
+    def _log(self, asked: OfSource) -> dict[str, Any]:
+        info = self._engine.log_info(asked.source)
+        pins = [
+            {"kind": pin.kind, "whose": pin.whose, "position": str(pin.position)}
+            for pin in info.pins
+        ]
+        return {
+            "source": info.source,
+            "floor": str(info.floor),
+            "cap": info.cap,
+            "percent": None if info.percent is None else round(info.percent, 1),
+            "pins": pins,
+        }
+
+    def _truth(self, info: PipelineInfo) -> dict[str, Any]:
+        """Return whether what is read from a pipeline is up to date, and why not."""
+        source = next((each for each in self._engine.sources() if each.name == info.source), None)
+        ready = self._engine.is_ready(pipeline=info.name)
+        told = pipeline_fields(info, source, ready=ready, rate=None)
+        return {name: told[name] for name in ("state", "ready", "reason")}
+
+    def _pipelines(self) -> tuple[PipelineInfo, ...]:
+        # Until the start is done targets may not be open, and must not be asked.
+        return () if self.phase == "starting" else self._engine.pipelines()
+
+    def _running(self) -> tuple[PipelineInfo, ...]:
+        if not (found := self._pipelines()):
+            raise NotRunning(
+                "The engine has no pipeline at work yet"
+                if self.phase == "starting"
+                else "The engine has no pipeline",
+                remedy="See how far it is: headrace status.",
+            )
+        return found
+
+    def _pipeline(self, name: str) -> PipelineInfo:
+        found = self._running()
+        for info in found:
+            if info.name == name:
+                return info
+        raise UnknownPipeline(
+            f"There is no pipeline {name}", pipelines=sorted(info.name for info in found)
+        )
+
+
+class _Begun:
+    """A stream whose first message tells the state of its pipeline too."""
+
+    def __init__(self, first: Mapping[str, Any], stream: Stream) -> None:
+        self._first = first
+        self._stream = stream
+        self.close = stream.close
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        first = self._first
+        for each in self._stream:
+            yield {**first, **each}
+            first = {}
+
+
+# -------- applying
+# A changed configuration, applied to an engine at work.
+#
+# The engine's own process reads its files again: whoever asks sees what would happen, and what
+# then happens is that, or nothing. The two are tied together by the plan's fingerprint.
+
+
+class Apply(Request, frozen=True):
+    """Nothing: what would happen; the fingerprint of a plan that was shown: do it."""
+
+    plan: str | None = None
+
+
+class Applying:
+    """The verb `Apply` of one engine. Safe to call from several threads."""
+
+    def __init__(
+        self, engine: Engine, started: Configured, read: Callable[[], Configured], file: Path
+    ) -> None:
+        """`read` returns the configuration as its files are now, of which `file` is the first."""
+        self._engine = engine
+        self._started = self._applied = started
+        self._read = read
+        self._file = str(file)
+        self._turn = threading.Lock()
+
+    @property
+    def verb(self) -> Verb:
+        """What a service mounts as `Apply`."""
+        return Verb(Apply, self._apply)
+
+    def _apply(self, asked: Apply) -> dict[str, Any]:
+        # Here and not above: a client needs none of it.
+        from headrace.engine.apply_config import apply, planned
+
+        with self._turn:
+            after = self._read()
+            at_work = [each.name for each in self._engine.pipelines()]
+            plan = planned(self._applied, after, self._started, at_work)
+            if asked.plan is None:
+                after.check()
+                return self._told(plan, done=False)
+            if asked.plan != _fingerprint(plan):
+                raise Outdated("The configuration is another one than the one that was shown")
+            try:
+                apply(self._engine, plan, after)
+            except InvalidConfiguration:
+                raise  # and nothing has changed
+            except BaseException:
+                # What could not be opened is not at work, and asked for again by the next plan.
+                self._applied = after
+                raise
+            self._applied = after
+            return self._told(plan, done=True)
+
+    def _told(self, plan: Plan, *, done: bool) -> dict[str, Any]:
+        steps = [
+            {"kind": step.kind, "what": step.what, "keys": list(step.why), "brings": step.brings}
+            for step in plan.steps
+        ]
+        return {
+            "plan": _fingerprint(plan),
+            "config": self._file,
+            "steps": steps,
+            "now": bool(plan.add or plan.drop or plan.sources),
+            "done": done,
+        }
+
+
+def _fingerprint(plan: Plan) -> str:
+    # Of the values too, which may be secrets and are not told: a plan that asks for the same
+    # keys with others is another plan.
+    return hashlib.sha256(f"{plan.steps}{plan.values}".encode()).hexdigest()[:16]

@@ -1,0 +1,219 @@
+"""
+What an engine tells about itself, as plain values for JSON.
+
+Nothing here is greener than the engine: a pipeline is `streaming` only while its readiness, as
+observed now, says so; a lag is given only while it is known.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.api.connect import error_object
+
+if TYPE_CHECKING:
+    from headrace.errors import HeadraceError
+    from headrace.runtime.info import CopyInfo, PipelineInfo, SourceInfo, TableInfo
+
+
+# -------- messages
+
+_COMING = frozenset({"waiting", "loading", "catching_up"})
+"""States in which readers see nothing yet, or the rows of before."""
+
+_AT_WORK = frozenset({"streaming", "watching"})
+
+
+def source_fields(source: SourceInfo) -> dict[str, Any]:
+    """Return one source."""
+    return {
+        "name": source.name,
+        "kind": source.kind,
+        "state": source.state,
+        "reason": source.reason,
+        "captured": source.captured,
+        "flushes": source.flushes,
+        "log_bytes": source.bytes,
+        "end": str(source.end),
+        "acknowledged": None if source.acknowledged is None else str(source.acknowledged),
+        "lag_changes": source.lag_changes,
+        "lag_seconds": _rounded(source.lag_seconds),
+        "lag_bytes": source.lag_bytes,
+        "recorder_pid": source.recorder_pid,
+        "restarts": source.restarts,
+        "error": _error(source.error),
+        "copies": [copy_fields(copy) for copy in source.copies],
+        "room": None
+        if source.room is None
+        else {
+            "used": source.room.used,
+            "limit": source.room.limit,
+            "pinned_by": source.room.pinned_by,
+        },
+        "left_out": _errors(source.left_out),
+    }
+
+
+def pipeline_fields(
+    pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool, rate: float | None
+) -> dict[str, Any]:
+    """Return one pipeline; `ready` is what the engine says of it now."""
+    state, reason = _state(pipeline, source, ready=ready)
+    return {
+        "name": pipeline.name,
+        "source": pipeline.source,
+        "target": pipeline.target,
+        "state": state,
+        "ready": ready,
+        "reason": reason,
+        "rows": pipeline.rows,
+        "lag_seconds": _rounded(_lag(pipeline, source)),
+        "rate_per_s": _rounded(rate),
+        "position": str(pipeline.position),
+        "changes": pipeline.changes,
+        "batches": pipeline.batches,
+        "jobs": pipeline.jobs,
+        "dead_letters": pipeline.dead_letters,
+        "error": _error(pipeline.error),
+        "set_aside": _error(pipeline.set_aside),
+        "left_out": _errors(pipeline.left_out),
+        "hops": {
+            name: {"p50_ms": _rounded(hop.p50_ms), "p95_ms": _rounded(hop.p95_ms)}
+            for name, hop in pipeline.hops.items()
+        },
+        "tables": [_table(table) for table in pipeline.tables],
+    }
+
+
+def copy_fields(copy: CopyInfo) -> dict[str, Any]:
+    """Return how far the copy of a table is."""
+    return {
+        "table": copy.table,
+        "rows": copy.rows,
+        "expected": copy.expected,
+        "seconds": _rounded(copy.seconds),
+        "rows_per_s": _rounded(copy.rows_per_s),
+        "left_seconds": _rounded(copy.left_seconds),
+        "waits": copy.waits,
+    }
+
+
+def _table(table: TableInfo) -> dict[str, Any]:
+    return {
+        "table": table.table,
+        "state": table.state,
+        "position": str(table.position),
+        "baseline": table.baseline,
+        "rows": table.rows,
+        "copy": None if table.copy is None else copy_fields(table.copy),
+    }
+
+
+def _state(pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool) -> tuple[str, str]:
+    """Return the state in a word, and what keeps the pipeline from being ready."""
+    if pipeline.state in ("paused", "failed", "stopped"):
+        return pipeline.state, "" if pipeline.error is None else pipeline.error.message
+    if ready:
+        return "streaming" if pipeline.state == "live" else pipeline.state, ""
+    reason = _hindrance(pipeline, source)
+    return pipeline.state if pipeline.state in _COMING else "not_ready", reason
+
+
+def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
+    if source is None or source.state not in _AT_WORK:
+        state = "not recorded" if source is None else source.state
+        why = "" if source is None else source.reason or _told(source.error)
+        return f"source {pipeline.source} is {state}{f': {why}' if why else ''}"
+    if source.error is not None:
+        return f"source {pipeline.source}: {source.error.message}"
+    if pipeline.error is not None:
+        return f"tries again: {pipeline.error.message}"
+    if pipeline.state in _COMING:
+        return ""
+    return "Spark does not run"
+
+
+def _told(error: HeadraceError | None) -> str:
+    return "" if error is None else error.message
+
+
+def _lag(pipeline: PipelineInfo, source: SourceInfo | None) -> float | None:
+    """Return how old the oldest change is that readers miss; None while nobody knows."""
+    if source is None or source.state not in _AT_WORK or source.error is not None:
+        return None
+    if pipeline.lag_seconds is None or not pipeline.tables:
+        return None
+    if any(table.state in _COMING or table.state == "complete" for table in pipeline.tables):
+        return None
+    return max(pipeline.lag_seconds, source.lag_seconds or 0.0)
+
+
+def _error(error: HeadraceError | None) -> dict[str, Any] | None:
+    return None if error is None else error_object(error)
+
+
+def _errors(errors: Mapping[str, HeadraceError]) -> dict[str, Any]:
+    return {table: error_object(error) for table, error in errors.items()}
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return it without digits that no clock of ours can tell."""
+    return None if value is None else round(value, 3)
+
+
+# -------- rates
+# How many changes a second each pipeline takes, over the last few seconds.
+
+WINDOW_SECONDS = 5.0
+_EVERY_SECONDS = 1.0
+
+
+class Rates:
+    """Counts looked at once a second, on a thread of its own, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        counts: Callable[[], Iterable[tuple[str, int]]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._counts = counts
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._seen: dict[str, deque[tuple[float, int]]] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-rates", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._ended.set()
+        self._thread.join()
+
+    def look(self) -> dict[str, float | None]:
+        """Look now; return the growth a second of each count, None where none is known yet."""
+        now = self._clock()
+        with self._lock:
+            return {name: self._rate(name, count, now) for name, count in self._counts()}
+
+    def _rate(self, name: str, count: int, now: float) -> float | None:
+        seen = self._seen.setdefault(name, deque())
+        if seen and count < seen[-1][1]:
+            seen.clear()  # it was started anew
+        seen.append((now, count))
+        # One reading older than the window stays, so that there is a span to divide by.
+        while len(seen) > 2 and seen[1][0] <= now - WINDOW_SECONDS:
+            seen.popleft()
+        began, before = seen[0]
+        # Two looks in quick succession tell nothing.
+        return (count - before) / (now - began) if now - began >= _EVERY_SECONDS / 2 else None
+
+    def _run(self) -> None:
+        while not self._ended.wait(_EVERY_SECONDS):
+            self.look()

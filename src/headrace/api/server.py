@@ -1,0 +1,387 @@
+"""
+The local server: HTTP/1.1 over a unix socket, one thread a connection.
+
+`POST /headrace.v1.ControlService/<Verb>` with a message in JSON, as Connect has it; see `connect`.
+Who may open the socket may do everything, and that is its user alone: the socket is 0600, in
+a folder that nobody else may enter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import socketserver
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from headrace.api import connect
+from headrace.api.handlers import ControlService, Stream
+from headrace.errors import BadRequest, ControlError, HeadraceError, NoEngine, NotRunning
+from headrace.observe.logs import logger
+
+if TYPE_CHECKING:
+    from headrace.engine.engine import Engine
+
+
+# -------- place
+# Where an engine listens, and how others find it.
+#
+# The socket lies in a folder that only its user may enter, because a path in a data directory
+# can be longer than the 107 bytes that a socket's may have. `run/engine.json` in the data
+# directory names it. Only who holds the data directory writes that file, so whatever is in it
+# already is of an engine that is gone.
+
+FORMAT = 1
+
+LONGEST = 107
+"""Bytes of a socket's path: what the kernel has room for."""
+
+_FILE = Path("run", "engine.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """An engine as its file names it; it may be gone."""
+
+    pid: int
+    socket: Path
+
+
+def new_socket(environment: Mapping[str, str]) -> Path:
+    """Return a path for a new socket, in a folder that is ours alone; nothing is there yet."""
+    name = f"{os.getpid()}-{secrets.token_hex(4)}.sock"
+    for folder in _folders(environment):
+        path = folder / name
+        if len(os.fsencode(path)) <= LONGEST and _is_ours(folder):
+            return path
+    raise ControlError(
+        "No folder was found for the engine's socket",
+        remedy="Set XDG_RUNTIME_DIR or TMPDIR to a folder of yours with a short path.",
+    )
+
+
+def announce(data: Path, socket: Path) -> None:
+    """Name the socket in the data directory, in place of one that a killed engine left."""
+    if _holder(data) != os.getpid():
+        # Another engine's file must never be replaced.
+        raise NotRunning("The engine does not hold its data directory", data=str(data))
+    if (left := announced(data)) is not None and left.socket != socket:
+        _remove_left_behind(left.socket)
+    file = data / _FILE
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    written = file.with_name(f".{file.name}.{os.getpid()}")
+    told = {"format": FORMAT, "pid": os.getpid(), "socket": str(socket)}
+    written.touch(mode=0o600)
+    written.write_text(json.dumps(told) + "\n")
+    written.replace(file)
+
+
+def withdraw(data: Path, socket: Path) -> None:
+    """Take the announcement back, unless it is another's by now."""
+    if (found := announced(data)) is not None and found.socket == socket:
+        (data / _FILE).unlink(missing_ok=True)
+
+
+def announced(data: Path) -> Announced | None:
+    """Return what the data directory says about its engine; None where it says nothing."""
+    try:
+        told = json.loads((data / _FILE).read_text())
+        return Announced(int(told["pid"]), Path(str(told["socket"])))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def not_reached(data: Path) -> NoEngine:
+    """Return the error that says who could have been there, and what to type next."""
+    holder = _holder(data)
+    if holder is not None and _is_alive(holder):
+        return NoEngine(
+            f"Process {holder} holds {data} and takes no commands",
+            remedy="It starts, it stops, or it is a program with an engine of its own: try again"
+            " in a moment, or look at logs/headrace.log there.",
+            data=str(data),
+        )
+    if not data.exists():
+        return NoEngine(
+            f"No engine runs here: there is no data directory {data}",
+            remedy="Start one: headrace run. Or name the folder of one that runs: --data FOLDER.",
+            data=str(data),
+        )
+    return NoEngine(f"No engine runs on {data}", data=str(data))
+
+
+def _folders(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the folders to try, made if need be."""
+    if runtime := environment.get("XDG_RUNTIME_DIR"):
+        yield from _made(Path(runtime) / "headrace")
+    private = f"headrace-{os.getuid()}"
+    for base in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
+        yield from _made(Path(base) / private)
+    # Somebody else has a folder of that name, or it is open to others.
+    with suppress(OSError):
+        yield Path(tempfile.mkdtemp(prefix=f"{private}-"))
+
+
+def _made(folder: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        yield folder
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether it is a folder, no link, that belongs to us and that nobody else may enter."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    private = stat.S_IMODE(found.st_mode) & 0o077 == 0
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and private
+
+
+def _remove_left_behind(socket: Path) -> None:
+    """Remove the socket of an engine that was killed; never anything else."""
+    with suppress(OSError):
+        found = socket.lstat()
+        if stat.S_ISSOCK(found.st_mode) and found.st_uid == os.getuid():
+            socket.unlink()
+
+
+def _holder(data: Path) -> int | None:
+    """Return the process that signed the lock; it may be gone."""
+    try:
+        return int(json.loads((data / "lock").read_text())["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+# -------- server
+
+_log = logger(__name__)
+
+_IDLE_SECONDS = 60.0
+"""For a client to send its request; who says nothing is let go."""
+
+
+class Serving:
+    """A server at work, until `close`."""
+
+    def __init__(self, service: ControlService, data: Path) -> None:
+        self.service = service
+        self._data = data
+        self.socket = new_socket(os.environ)
+        self._server = _Server(str(self.socket), service)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
+        )
+        try:
+            self.socket.chmod(0o600)
+            announce(data, self.socket)
+        except BaseException:
+            self._server.server_close()
+            self.socket.unlink(missing_ok=True)
+            raise
+        self._thread.start()
+        service.rates.start()
+
+    def __enter__(self) -> Serving:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def withdraw(self) -> None:
+        """Let no new client find us; those that are here go on."""
+        withdraw(self._data, self.socket)
+
+    def close(self) -> None:
+        """End every stream, and leave nothing behind. May be called twice."""
+        if not self._thread.is_alive():
+            return
+        self.withdraw()
+        self.service.rates.stop()
+        self._server.shutdown()
+        self._server.server_close()
+        self._server.end_streams()
+        self._thread.join()
+        self.socket.unlink(missing_ok=True)
+
+
+def serve(engine: Engine, data: str | os.PathLike[str], *, service: str = "") -> Serving:
+    """Take commands for an engine that holds its data directory; close it when that stops."""
+    return Serving(ControlService(engine, service=service), Path(data).expanduser().absolute())
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, path: str, service: ControlService) -> None:
+        self.service = service
+        self._streams: set[Stream] = set()
+        self._lock = threading.Lock()
+        super().__init__(path, _Handler)
+
+    def streaming(self, stream: Stream, *, on: bool) -> None:
+        """Keep in mind which streams there are: nobody else can end them."""
+        with self._lock:
+            (self._streams.add if on else self._streams.discard)(stream)
+
+    def end_streams(self) -> None:
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked went away in the midst of it; nothing else comes here."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_SECONDS
+
+    def do_POST(self) -> None:
+        self.close_connection = True
+        try:
+            verb, body = self._asked()
+            kind = self.headers.get_content_type()
+            if verb in self._service.streams:
+                self._stream(verb, body, kind)
+                return
+            self._answer(*self._told(verb, body, kind))
+        except HeadraceError as error:
+            status, fields = connect.error_fields(error)
+            self._answer(status, connect.message(fields))
+        except (OSError, TimeoutError):
+            return  # whoever asked went away
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not look like silence
+            _log.failed("command failed", error, code="internal")
+            status, fields = connect.error_fields(_mistake(error))
+            self._answer(status, connect.message(fields))
+
+    def do_GET(self) -> None:
+        self.close_connection = True
+        self.send_error(405)
+
+    @property
+    def _service(self) -> ControlService:
+        return cast("_Server", self.server).service
+
+    def _asked(self) -> tuple[str, bytes]:
+        path = self.path
+        try:
+            length = int(self.headers.get("Content-Length", "0"))
+        except ValueError:
+            length = -1
+        if not 0 <= length <= connect.LARGEST_REQUEST:
+            raise BadRequest("A request needs a length, and not a large one")
+        # Before anything is refused: who is still sending would not hear it.
+        body = self.rfile.read(length)
+        if not path.startswith(connect.SERVICE):
+            raise BadRequest("There is no such service here")
+        return path.removeprefix(connect.SERVICE), body
+
+    def _answer(self, status: int, body: bytes) -> None:
+        with suppress(OSError):
+            self.send_response(status)
+            self.send_header("Content-Type", connect.UNARY)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(body)
+
+    def _told(self, verb: str, body: bytes, kind: str) -> tuple[int, bytes]:
+        if (call := self._service.unary.get(verb)) is None:
+            error = BadRequest(f"The engine knows no command {verb}", verb=verb)
+            status, fields = connect.error_fields(error, "unimplemented")
+            return status, connect.message(fields)
+        if kind != connect.UNARY:
+            raise BadRequest(f"{verb} takes {connect.UNARY}", content_type=kind)
+        return 200, connect.message(call(connect.parsed(body)))
+
+    def _stream(self, verb: str, body: bytes, kind: str) -> None:
+        """Answer one message after the other; an error is in the last one, as Connect has it."""
+        if kind != connect.STREAMING:
+            raise BadRequest(f"{verb} takes {connect.STREAMING}", content_type=kind)
+        self.connection.settimeout(None)
+        self.send_response(200)
+        self.send_header("Content-Type", connect.STREAMING)
+        self.send_header("Connection", "close")
+        self.end_headers()
+        error: HeadraceError | None = None
+        try:
+            stream = self._service.streams[verb](connect.opened(body))
+            self._send_all(stream)
+        except HeadraceError as raised:
+            error = raised
+        except OSError:
+            return
+        except Exception as raised:  # noqa: BLE001 - a mistake of ours must not look like an end
+            _log.failed("command failed", raised, code="internal")
+            error = _mistake(raised)
+        with suppress(OSError):
+            self.wfile.write(connect.last_envelope(error))
+
+    def _send_all(self, stream: Stream) -> None:
+        server = cast("_Server", self.server)
+        server.streaming(stream, on=True)
+        leaving = threading.Thread(target=self._until_gone, args=(stream,), daemon=True)
+        leaving.start()
+        try:
+            for fields in stream:
+                self.wfile.write(connect.envelope(fields))
+        finally:
+            stream.close()
+            server.streaming(stream, on=False)
+
+    def _until_gone(self, stream: Stream) -> None:
+        """End the stream when its reader has gone: it may be waiting for a change for days."""
+        with suppress(OSError):
+            while self.connection.recv(1024):
+                pass
+        stream.close()
+
+    def address_string(self) -> str:
+        return "local"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the terminal belongs to whoever runs the engine."""
+
+    def finish(self) -> None:
+        with suppress(OSError):
+            # Wakes the thread that waits for the reader to go.
+            self.connection.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            super().finish()
+
+
+def _mistake(error: BaseException) -> ControlError:
+    return ControlError(
+        f"Something went wrong that should not have ({type(error).__name__})",
+        remedy="Please report this, with the end of logs/headrace.log in the data directory.",
+    )

@@ -1,0 +1,348 @@
+"""Rows and changes of a pipeline's target, for those who ask from another process."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from uuid import UUID
+
+from headrace.changelog.values import exact_text, from_exact, text_bytes
+from headrace.errors import BadRequest, TableError, UnknownIndex, UnknownPipeline
+
+if TYPE_CHECKING:
+    from headrace.changelog.position import Position
+    from headrace.changelog.schema import Column, TableSchema
+    from headrace.tables import Row
+    from headrace.targets.memory import ChangeReader
+
+
+# -------- values
+# Row values as JSON, and back into what a table is asked for.
+#
+# | value | in JSON |
+# |---|---|
+# | null, booleans, text, finite floats | themselves |
+# | whole numbers | numbers up to 2^53 either way, text beyond, as protobuf's JSON has it |
+# | decimals | text with every digit |
+# | nan and infinities | `"NaN"`, `"Infinity"`, `"-Infinity"` |
+# | bytes | base64 |
+# | uuid, dates, times, intervals | text; ISO 8601 where that can say it |
+# | lists, structs | lists, objects |
+#
+# The kind of each column is sent beside the rows, so nothing of this is ambiguous. Only a
+# `variant` column holds values of several kinds: there, what is no number, text or null by
+# itself is `{"kind": "bytes", "value": …}` or `{"kind": "int", "value": …}`. Text that is not UTF-8
+# is `{"kind": "text_bytes", "value": base64}` everywhere.
+
+_EXACT = 2**53
+"""Up to here every reader of JSON takes a number as it is written."""
+
+_HEX = re.compile(r"[xX]'([0-9a-fA-F]*)'")
+_MIXED = "variant"
+
+
+def columns_shown(schema: TableSchema) -> list[dict[str, str]]:
+    """Return the names and kinds of a table's columns."""
+    return [{"name": column.name, "type": str(column.type)} for column in schema.columns]
+
+
+class Rows:
+    """Turns the rows of one table into JSON's values."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._mixed = {column.name for column in schema.columns if column.type.kind == _MIXED}
+
+    def shown(self, row: Mapping[str, object]) -> dict[str, Any]:
+        """Return a row."""
+        return {name: shown_value(row[name], mixed=name in self._mixed) for name in row}
+
+    def values(self, names: Sequence[str], values: Sequence[object]) -> list[Any]:
+        """Return the values of some columns: a key's."""
+        return [
+            shown_value(value, mixed=name in self._mixed)
+            for name, value in zip(names, values, strict=False)
+        ]
+
+
+def shown_value(value: object, *, mixed: bool = False) -> Any:
+    """Return a value as the table above has it."""
+    match value:
+        case None | bool():
+            return value
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return {"kind": "text_bytes", "value": _base64(text_bytes(value))}
+            return value
+        case int():
+            if -_EXACT <= value <= _EXACT:
+                return value
+            return {"kind": "int", "value": exact_text(value)} if mixed else exact_text(value)
+        case float():
+            if math.isfinite(value):
+                return value
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case bytes():
+            return {"kind": "bytes", "value": _base64(value)} if mixed else _base64(value)
+        case Decimal():
+            return exact_text(value)
+        case datetime() | date() | time():
+            return value.isoformat()
+        case list() | tuple():
+            return [shown_value(each, mixed=mixed) for each in value]
+        case Mapping():
+            return {str(name): shown_value(each, mixed=mixed) for name, each in value.items()}
+    return str(value)
+
+
+def readings(column: Column, given: object) -> Iterator[object]:
+    """
+    Yield what a value given in JSON, or typed by a person, can mean in a column.
+
+    That is one thing, but in a column that holds values of several kinds: `42` may be a
+    number or a text there, and both are looked for.
+    """
+    if given is None or not isinstance(given, str):
+        yield given
+        return
+    kind = column.type.kind
+    if kind in (_MIXED, "arrow"):
+        yield (number := from_exact(given))
+        if number != given:
+            yield given
+        return
+    try:
+        yield _READ.get(kind, str)(given)
+    except (ValueError, InvalidOperation, binascii.Error):
+        # The value itself is row data, and stays out of the message.
+        raise BadRequest(
+            f"The value for {column.name} is not of its type",
+            remedy="Give it as headrace query shows it; bytes as base64 or X'00FF'.",
+            column=column.name,
+            type=str(column.type),
+        ) from None
+
+
+def _bytes(text: str) -> bytes:
+    if match := _HEX.fullmatch(text):
+        return bytes.fromhex(match[1])
+    return base64.b64decode(text, validate=True)
+
+
+def _boolean(text: str) -> bool:
+    words = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+    if (found := words.get(text.lower())) is None:
+        raise ValueError
+    return found
+
+
+_READ: dict[str, Callable[[str], object]] = {
+    "int16": int,
+    "int32": int,
+    "int64": int,
+    "float32": float,
+    "float64": float,
+    "boolean": _boolean,
+    "decimal": Decimal,
+    "numeric": Decimal,
+    "bytes": _bytes,
+    "text_bytes": str.encode,
+    "uuid": UUID,
+    "date": date.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    "timestamptz": datetime.fromisoformat,
+    "time": time.fromisoformat,
+}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+# -------- reading
+
+_ROWS_A_MESSAGE = 500
+
+
+class ReadableTable(Protocol):
+    """A table that can be read from any thread, each call at one version of it."""
+
+    @property
+    def schema(self) -> TableSchema: ...
+    @property
+    def key(self) -> tuple[str, ...]: ...
+    @property
+    def position(self) -> Position: ...
+    def columns_of(self, index: str | None) -> tuple[str, ...]: ...
+    def get(self, *key: object) -> Row | None: ...
+    def lookup(self, *values: object) -> Row | None: ...
+    def lookup_all(self, index: str, *values: object) -> list[Row]: ...
+    def all(self) -> Iterator[Row]: ...
+    def count(self) -> int: ...
+    def changes(self, start: str = "now") -> ChangeReader: ...
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A target whose tables can be read here: those in memory."""
+
+    @property
+    def tables(self) -> tuple[str, ...]: ...
+    def table(self, name: str) -> ReadableTable: ...
+
+
+def table_of(pipeline: str, target: object, name: str | None) -> tuple[str, ReadableTable]:
+    """Return a table of a target; `name` may be left out where there is only one."""
+    if not isinstance(target, Readable):
+        raise BadRequest(
+            "The pipeline's target keeps no rows that can be read here",
+            remedy="Read them where the target keeps them; headrace status names its type.",
+            pipeline=pipeline,
+        )
+    tables = target.tables
+    if name is None:
+        if len(tables) != 1:
+            raise BadRequest(
+                "The pipeline has several tables" if tables else "The pipeline has no table yet",
+                remedy="Say which one: --table NAME.",
+                pipeline=pipeline,
+                tables=list(tables),
+            )
+        name = tables[0]
+    if name not in tables:
+        raise UnknownPipeline(
+            f"Pipeline {pipeline} has no table {name}",
+            remedy="Use one of its tables; they are listed in the message.",
+            tables=list(tables),
+        )
+    return name, target.table(name)
+
+
+def found(
+    table: ReadableTable,
+    *,
+    key: Sequence[object] | None,
+    lookup: Sequence[object] | None,
+    index: str | None,
+    values: Sequence[object],
+    limit: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return the rows asked for: by key, by the unique lookup, or by an index."""
+    rows: list[Row] = []
+    if key is not None:
+        rows = _first(table.get(*each) for each in _meanings(table, table.key, key))
+    elif lookup is not None:
+        columns = _columns_of(table, None)
+        rows = _first(table.lookup(*each) for each in _meanings(table, columns, lookup))
+    elif index is not None:
+        columns = _columns_of(table, index)
+        for each in _meanings(table, columns, values):
+            rows += table.lookup_all(index, *each)
+    shown = Rows(table.schema).shown
+    return [shown(row) for row in rows[:limit]]
+
+
+def _columns_of(table: ReadableTable, index: str | None) -> tuple[str, ...]:
+    """Return the columns of an index, or of the lookup: what is missing, as a file declares it."""
+    try:
+        return table.columns_of(index)
+    except UnknownIndex as error:
+        if index is None:
+            remedy = "Declare it at the pipeline's target: lookup_fields = [COLUMN]."
+        else:
+            declared = f"indexes.{index} {{ fields = [COLUMN] }}"
+            remedy = f"Declare it at the pipeline's target: {declared}."
+            if isinstance(known := error.facts.pop("indexes", None), list) and known:
+                remedy = f"Use one of {', '.join(known)}; or d{remedy[1:]}"
+        raise UnknownIndex(error.message, remedy=remedy, **error.facts) from None
+
+
+class RowStream:
+    """All rows of a table as they are at one moment, in messages of a few hundred."""
+
+    def __init__(self, table: ReadableTable, limit: int | None) -> None:
+        self._schema = table.schema
+        # Both before the first message: what is not ready is refused, not begun.
+        self._position = table.position
+        self._rows = itertools.islice(table.all(), limit)
+        self._closed = False
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield {"columns": columns_shown(self._schema), "position": str(self._position)}
+        shown = Rows(self._schema).shown
+        while not self._closed and (some := [*itertools.islice(self._rows, _ROWS_A_MESSAGE)]):
+            yield {"rows": [shown(row) for row in some]}
+
+    def close(self) -> None:
+        """Give no more."""
+        self._closed = True
+
+
+class ChangeStream:
+    """Every change of a table from here on; with `rows` the rows there are come first."""
+
+    def __init__(self, table: ReadableTable, *, rows: bool) -> None:
+        self._table = table
+        self._reader = table.changes("rows" if rows else "now")
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        # At once, so that whoever watches knows that nothing after this escapes him.
+        yield {"columns": columns_shown(self._table.schema)}
+        schema = self._table.schema
+        rows = Rows(schema)
+        for change in self._reader:
+            if self._table.schema is not schema:
+                schema = self._table.schema
+                rows = Rows(schema)
+                yield {"columns": columns_shown(schema)}
+            yield {
+                "op": change.op,
+                "key": rows.values(self._table.key, change.key),
+                "before": None if change.before is None else rows.shown(change.before),
+                "after": None if change.after is None else rows.shown(change.after),
+                "position": str(change.position),
+            }
+
+    def close(self) -> None:
+        """Give no more; whoever waits for the next one is told."""
+        self._reader.close()
+
+
+def _meanings(
+    table: ReadableTable, columns: Sequence[str], given: Sequence[object]
+) -> Iterator[tuple[object, ...]]:
+    if len(columns) != len(given):
+        raise BadRequest(
+            "Give one value for each column",
+            remedy="Pass the values in the order of the columns.",
+            columns=list(columns),
+            given=len(given),
+        )
+    schema = table.schema
+    return itertools.product(
+        *(
+            list(readings(schema.column(name), value))
+            for name, value in zip(columns, given, strict=True)
+        )
+    )
+
+
+def _first(rows: Iterator[Row | None]) -> list[Row]:
+    return [row] if (row := next((row for row in rows if row is not None), None)) else []
+
+
+def position_of(table: ReadableTable) -> str | None:
+    """Return the position of the rows that readers see; None before there are any."""
+    with suppress(TableError):
+        table.count()
+        return str(table.position)
+    return None

@@ -1,0 +1,526 @@
+"""
+The baselines that a recorder was asked for: which wait, which are copied, which are finished.
+
+One is copied here at a time, a chunk between two reads of changes (R43); those that the engine
+copies on Spark go on beside it. Either way a baseline counts once the log has passed its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import pyarrow as pa
+
+from headrace.capture.messages import (
+    BaselineProgress,
+    CopyDone,
+    CopyFailed,
+    CopyPlanned,
+    Failed,
+    Flushed,
+    Report,
+    Warned,
+)
+from headrace.capture.registry import build
+from headrace.capture.source import KeepsSnapshot, NotYet, Planned, Recordable, Shares, SourceSpec
+from headrace.changelog.entries import File
+from headrace.changelog.reader import BaselineWriter, LogWriter
+from headrace.changelog.schema import TableSchema
+from headrace.changelog.segment import describe, segment_bytes
+from headrace.changelog.writer import PART_BYTES, as_baseline
+from headrace.errors import PositionExpired, SourceRefused, StorageError
+from headrace.storage import killpoints
+from headrace.storage.s3 import opened
+
+# -------- copying
+# A baseline on its way from its source into the log.
+
+
+class Copying:
+    """A baseline on its way into the log."""
+
+    def __init__(self, table: str, source: Recordable, log: LogWriter) -> None:
+        self.table = table
+        self.rows = 0
+        self.copy = source.baseline(table)
+        self._batches: Iterator[pa.RecordBatch] = iter(self.copy)
+        self._writer: BaselineWriter = log.baseline(self.copy.schema)
+
+    def chunk(self) -> int | None:
+        """Copy the next chunk and return the rows so far; None when there is no more."""
+        for batch in self._batches:
+            self.rows = self._writer.write(batch, self.copy.exact)
+            return self.rows
+        return None
+
+    def finish(self) -> int:
+        """Make the baseline visible, and return its entry."""
+        copy = self.copy
+        return self._writer.finish(copy.first, copy.last, copy.snapshot).entry
+
+    def discard(self) -> None:
+        """Throw away what was copied."""
+        self.copy.close()
+        # Files that no entry names are swept at the next start anyway.
+        with contextlib.suppress(StorageError):
+            self._writer.discard()
+
+
+# -------- pacing
+# How fast a source's tables may be copied, where somebody set a limit.
+#
+# Whoever copies is told when the next rows may be read, and decides itself what to do until
+# then: a task of Spark's sleeps, the recorder goes on with changes.
+
+SLOWEST = 1
+"""Rows a second: below that a copy would never end."""
+
+PIECE_SECONDS = 0.25
+"""Rows for about so long are read at once: little of a burst, and few transactions."""
+
+_CREDIT_SECONDS = 0.1
+"""Time that reading itself took, and that need not be rested for again."""
+
+
+def checked_rate(rows_per_s: float | None) -> float | None:
+    """Return a limit as it was given; one that nobody can mean raises `SourceRefused`."""
+    if rows_per_s is not None and not rows_per_s >= SLOWEST:
+        raise SourceRefused(
+            "Too slow a copy",
+            copy_rows_per_s=rows_per_s,
+            remedy=f"Allow {SLOWEST} rows a second at least, or leave copy_rows_per_s out.",
+        )
+    return rows_per_s
+
+
+class Pacing:
+    """Says when the next rows may be read; all times are of one clock. None: no limit."""
+
+    def __init__(self, rows_per_s: float | None, now: float = 0.0) -> None:
+        self.rows_per_s = rows_per_s
+        self.not_before = now
+        """When the next rows may be read, if some were."""
+
+    def took(self, rows: int, now: float) -> None:
+        """Take it that so many rows were read by now."""
+        if self.rows_per_s is not None and rows:
+            self.not_before = max(self.not_before, now - _CREDIT_SECONDS) + rows / self.rows_per_s
+
+    def rest(self, now: float) -> float:
+        """Return for how many seconds nothing may be read."""
+        return max(0.0, self.not_before - now)
+
+
+def piece_rows(rows_per_s: float | None, most: int) -> int:
+    """Return how many rows to read at once, `most` where there is no limit."""
+    return most if rows_per_s is None else max(1, min(most, int(rows_per_s * PIECE_SECONDS)))
+
+
+# -------- sharing
+# Baselines that somebody else reads: the recorder plans them, and Spark's tasks copy the rows.
+#
+# The recorder holds the snapshot they are read under, and has the last word: the rows exist
+# once it has written the entry that names their segments. Whatever happens to it or to Spark
+# before leaves nothing but files that the next writer sweeps (H4, R20).
+
+
+class Shared:
+    """One baseline that is being copied elsewhere."""
+
+    def __init__(self, table: str, planned: Planned, log: LogWriter) -> None:
+        self.table = table
+        self.planned = planned
+        self.writer: BaselineWriter = log.baseline(planned.schema)
+        self.files: Sequence[File] | None = None
+        """The segments that hold its rows, once it is copied."""
+
+    @property
+    def stem(self) -> str:
+        """
+        How its segments' names begin: an answer that speaks of another copy is of no use.
+
+        Not the baseline's number, which a recorder that died before it was used gives again.
+        """
+        return self.writer.stem
+
+    def report(self) -> CopyPlanned:
+        """Return what those who copy need to know."""
+        return CopyPlanned(
+            table=self.table,
+            stem=self.stem,
+            schema=self.writer.schema_id,
+            parts=tuple(self.planned.parts),
+            expected=self.planned.expected,
+        )
+
+    def finish(self) -> int:
+        """Make what was copied the baseline, and return its entry."""
+        self.writer.adopt(self.files or ())
+        planned = self.planned
+        entry = self.writer.finish(planned.first, planned.last, planned.snapshot).entry
+        planned.close()
+        return entry
+
+
+class Sharing:
+    """The baselines that others copy now, by table."""
+
+    def __init__(self) -> None:
+        self._copies: dict[str, Shared] = {}
+
+    @property
+    def copies(self) -> Mapping[str, Shared]:
+        """Those under way."""
+        return self._copies
+
+    def begin(self, shared: Shared) -> None:
+        """Take one more; an earlier one of the same table is given up."""
+        self.drop(shared.table)
+        self._copies[shared.table] = shared
+
+    def take(self, table: str, stem: str) -> Shared | None:
+        """Return the copy that an answer speaks of, once; None where there is none any more."""
+        shared = self._copies.get(table)
+        if shared is None or shared.stem != stem:
+            return None
+        return self._copies.pop(table)
+
+    def copied(self, table: str, stem: str, files: Sequence[File]) -> None:
+        """Note what a copy that is still wanted consists of."""
+        shared = self._copies.get(table)
+        if shared is not None and shared.stem == stem:
+            shared.files = files
+
+    @property
+    def busy(self) -> bool:
+        """Whether rows are being copied elsewhere."""
+        return any(shared.files is None for shared in self._copies.values())
+
+    def done(self) -> list[Shared]:
+        """Return those that are copied."""
+        return [shared for shared in self._copies.values() if shared.files is not None]
+
+    def finish(self, shared: Shared) -> int:
+        """Make one that is copied the baseline, and return its entry."""
+        entry = shared.finish()
+        del self._copies[shared.table]
+        return entry
+
+    def lost(self) -> list[str]:
+        """Give up those whose snapshot is gone before they are copied, and return their tables."""
+        gone = [
+            table
+            for table, shared in self._copies.items()
+            if shared.files is None and not shared.planned.alive
+        ]
+        for table in gone:
+            self.drop(table)
+        return gone
+
+    def drop(self, table: str) -> None:
+        """Let go of a copy; its files are swept at the next start."""
+        if (shared := self._copies.pop(table, None)) is not None:
+            shared.planned.close()
+
+    def clear(self) -> list[str]:
+        """Let go of all, and return their tables."""
+        tables = list(self._copies)
+        for table in tables:
+            self.drop(table)
+        return tables
+
+
+# -------- copies
+
+TRY_AGAIN_SECONDS = 0.1
+"""After a baseline could not begin: what it waits for may take an instant, or hours."""
+
+
+class Copies:
+    """For the recorder's thread alone. `tell` takes what the engine should know."""
+
+    def __init__(
+        self, source: Recordable, tell: Callable[[Report], None], clock: Callable[[], float]
+    ) -> None:
+        self.owed_end = 0
+        """The commit that the log has to come to before what is copied counts."""
+
+        self._source = source
+        self._tell = tell
+        self._wanted: deque[str] = deque()
+        self._to_share: set[str] = set()
+        """Of the tables wanted, those that the engine will copy."""
+
+        self._copying: Copying | None = None
+        self._sharing = Sharing()
+        self._told_done = False
+        """Whether the engine has copied one that was not looked at since."""
+
+        self._waits = False
+        self._clock = clock
+        self._try_again = 0.0
+        """When those that could not begin are tried again."""
+
+        self._pacing = Pacing(source.traits.copy_rows_per_s)
+        self.held = False
+        """Whether none is begun now, because the log is full; those under way go on (R28)."""
+
+    @property
+    def pressing(self) -> bool:
+        """Whether there is something to do at once: a chunk to copy, or a copy to finish."""
+        return self._told_done or (self._at_work and not self._resting)
+
+    @property
+    def due(self) -> float | None:
+        """When the next chunk may be copied; None: that does not depend on the time."""
+        return self._not_before if self._at_work and not self._held_back else None
+
+    @property
+    def firsts(self) -> list[int]:
+        """F of those under way, and of those to come; 0 where one is not known yet."""
+        firsts = [shared.planned.first for shared in self._sharing.copies.values()]
+        if self._copying is not None:
+            firsts.append(self._copying.copy.first)
+        if self._source.traits.keeps_snapshot:
+            kept = cast(KeepsSnapshot, self._source).kept_first()
+            firsts += [] if kept is None else [kept]
+        return firsts
+
+    @property
+    def _not_before(self) -> float:
+        return max(self._pacing.not_before, self._try_again)
+
+    @property
+    def _at_work(self) -> bool:
+        begins = bool(self._wanted) and not self.held
+        return (begins or self._copying is not None) and not self._waits
+
+    @property
+    def _resting(self) -> bool:
+        return self._held_back or self._clock() < self._not_before
+
+    @property
+    def _held_back(self) -> bool:
+        """Whether those who copy on Spark have all that a limit allows."""
+        return self._pacing.rows_per_s is not None and self._sharing.busy
+
+    def want(self, table: str, *, shared: bool) -> None:
+        """Take a baseline of a table, unless that is under way."""
+        under_way = self._copying is not None and self._copying.table == table
+        if not under_way and table not in self._wanted and table not in self._sharing.copies:
+            self._wanted.append(table)
+            (self._to_share.add if shared else self._to_share.discard)(table)
+
+    def keep(self, tables: Container[str]) -> None:
+        """Forget what is wanted of other tables: they are not captured any more."""
+        self._wanted = deque(table for table in self._wanted if table in tables)
+
+    def copied(self, done: CopyDone) -> None:
+        """Take what the engine copied."""
+        self._sharing.copied(done.table, done.stem, done.files)
+        # Once: where the log has not come to its end yet, what comes next decides.
+        self._told_done = True
+
+    def failed(self, told: CopyFailed) -> None:
+        """Plan anew, or copy here, what the engine could not copy."""
+        if (failed := self._sharing.take(told.table, told.stem)) is not None:
+            failed.planned.close()
+            self.want(told.table, shared=told.shared)
+
+    def advance(self, log: LogWriter, flush: Callable[[], None]) -> None:
+        """Do the next piece of work, if there is any; `flush` writes what is pending."""
+        self._told_done = False
+        for table in self._sharing.lost():
+            self.want(table, shared=True)
+        for done in self._sharing.done():
+            if self._passed(log, flush, done.planned.last):
+                killpoints.reach(killpoints.BASELINE_COPIED)
+                self._finish(done.table, partial(self._sharing.finish, done), done.writer)
+        if self.held and self._copying is not None and not self._copying.copy.first:
+            # It waits for others, and nothing could be pruned until it begins.
+            self._stop_here()
+        if self._copying is None:
+            if not self._wanted or self.held or self._clock() < self._try_again:
+                return
+            table = self._wanted.popleft()
+            if self._share(log, table):
+                return
+            self._copying = Copying(table, self._source, log)
+        if self._resting:
+            return
+        copying = self._copying
+        before = copying.rows
+        if (rows := copying.chunk()) is not None:
+            self._waits = False
+            self._pacing.took(rows - before, self._clock())
+            killpoints.reach(killpoints.BASELINE_CHUNK)
+            copy = copying.copy
+            self._tell(
+                BaselineProgress(copying.table, rows, expected=copy.expected, waits=copy.waits)
+            )
+            if copy.waits and not rows and self._wanted:
+                # It may wait for hours: others have their turn.
+                self._stop_here()
+                self._wanted.rotate(-1)
+                self._try_again = self._clock() + TRY_AGAIN_SECONDS
+            return
+        self._waits = not self._passed(log, flush, copying.copy.last)
+        if self._waits:
+            return
+        killpoints.reach(killpoints.BASELINE_COPIED)
+        self._finish(copying.table, copying.finish, copying)
+        if self._copying is copying:
+            self._copying = None
+
+    def give_up(self, table: str) -> None:
+        """Begin anew with a table of which nothing copied so far is of use."""
+        if table in self._sharing.copies:
+            self._sharing.drop(table)
+            self.want(table, shared=True)
+        elif self._copying is not None and self._copying.table == table:
+            self._stop_here()
+
+    def stop(self) -> None:
+        """Let go of everything under way: it belongs to one connection, and is wanted again."""
+        self._stop_here()
+        # Their snapshots end with the source's connections.
+        for table in self._sharing.clear():
+            self.want(table, shared=True)
+
+    def _stop_here(self) -> None:
+        self._waits = False
+        if self._copying is not None:
+            self._wanted.appendleft(self._copying.table)
+            self._copying.discard()
+            self._copying = None
+
+    def _passed(self, log: LogWriter, flush: Callable[[], None], last: int) -> bool:
+        """
+        Whether the log has come to the end of a baseline that is copied.
+
+        Before, its rows may hold commits that a standby, once promoted, never had; once the log
+        has come so far, that is noticed (R2).
+        """
+        if log.end.commit < last:
+            flush()
+        passed = log.end.commit >= last
+        if not passed:
+            self.owed_end = max(self.owed_end, last)
+        return passed
+
+    def _share(self, log: LogWriter, table: str) -> bool:
+        """Let the engine copy a table, if it can and it is worth it."""
+        if table not in self._to_share or not self._source.traits.shares:
+            return False
+        self._to_share.discard(table)
+        try:
+            planned = cast(Shares, self._source).plan(table)
+        except NotYet as why:
+            # Others have their turn first, and changes in any case.
+            self.want(table, shared=True)
+            self._try_again = self._clock() + TRY_AGAIN_SECONDS
+            self._tell(BaselineProgress(table, 0, waits=str(why)))
+            return True
+        if planned is None:
+            return False
+        shared = Shared(table, planned, log)
+        self._sharing.begin(shared)
+        killpoints.reach(killpoints.COPY_PLANNED)
+        self._tell(shared.report())
+        return True
+
+    def _finish(
+        self, table: str, finish: Callable[[], int], copied: Copying | BaselineWriter
+    ) -> None:
+        try:
+            entry = finish()
+        except PositionExpired as error:
+            # Of no use to anybody: what it lacks was pruned meanwhile. It is copied again.
+            self._tell(Warned(Failed.of(error, stops=False)))
+            self.give_up(table)
+            return
+        killpoints.reach(killpoints.BASELINE_FINISHED)
+        self._tell(Flushed(entry))
+        self._tell(BaselineProgress(table, copied.rows, done=True))
+
+
+# -------- parts
+# Parts of a planned baseline, from the source into segments: in any process, one by one.
+#
+# A part's segments are written under names that no other attempt has, and synced. They
+# count once the recorder names them in the index; those of an attempt that failed, or was
+# made twice, are swept (R20, S4).
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to copy, and where to; goes to other processes as it is."""
+
+    source: str
+    kind: str
+    options: Mapping[str, object]
+    table: str
+    folder: str
+    """Where the log keeps its segments."""
+
+    stem: str
+    schema: int
+    """The number of the table's schema in the log."""
+
+    parts: Sequence[bytes]
+    at_once: int = 1
+    """How many parts are read at the same time, and share what a limit allows."""
+
+    def __repr__(self) -> str:
+        # The options hold the way into a database: they are printed nowhere.
+        return f"Order({self.source!r}, {self.table!r}, {self.stem!r}, {len(self.parts)} parts)"
+
+
+def copy_parts(order: Order, numbers: Iterable[int]) -> Iterator[File]:
+    """Copy parts one after the other, and say of each segment what the index has to know."""
+    source = build(SourceSpec(order.kind, order.source, order.options), "")
+    with closing(source):
+        for number in numbers:
+            yield from _copy_part(order, source, number)
+
+
+def _copy_part(order: Order, source: Recordable, number: int) -> Iterator[File]:
+    limit = source.traits.copy_rows_per_s
+    # From now on: of many small parts none may count time that another one took.
+    pacing = Pacing(None if limit is None else limit / order.at_once, time.monotonic())
+    files = opened(order.folder)
+    attempt = uuid.uuid4().hex[:12]
+    gathered = _gathered(cast(Shares, source), order.parts[number], pacing)
+    for count, (schema, rows) in enumerate(gathered):
+        data = segment_bytes(rows)
+        name = f"{order.stem}-{number + 1}-{attempt}-{count}.parquet"
+        files.create(name, data, settle=False)
+        yield describe(name, order.table, order.schema, schema, rows, data)
+
+
+def _gathered(
+    source: Shares, part: bytes, pacing: Pacing
+) -> Iterator[tuple[TableSchema, pa.Table]]:
+    """Yield a part's rows in the shape of segments, as many as make one."""
+    waiting: list[pa.Table] = []
+    size = 0
+    for schema, rows, exact in source.read_part(part):
+        if rows.num_rows:
+            waiting.append(as_baseline(schema, rows, exact))
+            # Of the rows alone: what every segment has besides is next to nothing in the file.
+            size += rows.nbytes
+        pacing.took(rows.num_rows, time.monotonic())
+        time.sleep(pacing.rest(time.monotonic()))
+        if size >= PART_BYTES:
+            yield schema, pa.concat_tables(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield schema, pa.concat_tables(waiting)

@@ -1,0 +1,1 @@
+"""Baselines of PostgreSQL's tables: snapshots, page ranges, binary COPY."""

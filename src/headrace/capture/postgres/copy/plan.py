@@ -1,0 +1,177 @@
+"""A baseline cut into ranges, each to be read by whoever gets it."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.capture.postgres.connection import connect
+from headrace.capture.postgres.copy.ranges import Range, ranges
+from headrace.capture.postgres.copy.reader import PostgresCopy, Reader, empty
+from headrace.capture.postgres.copy.snapshot import Holder
+from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.server.catalog import CatalogTable
+from headrace.capture.source import NotYet
+from headrace.changelog.schema import TableSchema
+from headrace.errors import SchemaChanged, SourceUnreachable
+
+# -------- late
+# A copy that may have to wait before it can begin.
+#
+# Transactions that wrote the table before it was published have to end first (R13), and commits
+# that the log has must have become visible (H2). Either may take hours, and changes are read by
+# the same thread: so what is not ready gives a batch without rows, and is asked again.
+
+PAUSE_SECONDS = 0.1
+"""Between two looks; changes are read no later than that."""
+
+
+class LateCopy:
+    """A baseline under way, or waiting: `begin` makes it, or raises `NotYet`."""
+
+    def __init__(self, schema: TableSchema, begin: Callable[[], PostgresCopy]) -> None:
+        self.schema = schema
+        self.first = self.last = 0
+        self.snapshot = ""
+        self.expected: int | None = None
+        self.waits = ""
+        self.exact: pa.Array | None = None
+        self._begin = begin
+        self._copy: PostgresCopy | None = None
+        self._batches = self._all()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._batches
+
+    def close(self) -> None:
+        """Let go of its snapshot, if it has one; more than once, too."""
+        self._batches.close()
+        if self._copy is not None:
+            self._copy.close()
+
+    def _all(self) -> Generator[pa.RecordBatch, None, None]:
+        try:
+            yield from self._whole()
+        except SchemaChanged as error:
+            # Opened anew, the source knows the table as it is.
+            raise altered(error) from error
+
+    def _whole(self) -> Generator[pa.RecordBatch, None, None]:
+        while self._copy is None:
+            try:
+                self._copy = self._begin()
+            except NotYet as why:
+                self.waits = str(why)
+                yield empty(self.schema)
+                time.sleep(PAUSE_SECONDS)
+        self.waits = ""
+        self.first, self.last = self._copy.first, self._copy.last
+        self.snapshot = self._copy.snapshot
+        self.expected = self._copy.expected
+        for batch in self._copy:
+            self.exact = self._copy.exact
+            yield batch
+
+
+def altered(error: SchemaChanged) -> SourceUnreachable:
+    """Return what a table that is not as it was described means: reading begins anew."""
+    return SourceUnreachable("A table was altered", table=error.facts.get("table"))
+
+
+# -------- planned
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range, with all that a process needs to read it but the way to connect."""
+
+    range: Range
+    schema: TableSchema
+    host: str
+    port: int
+
+    def packed(self) -> bytes:
+        """Return it as bytes, for a process of the same version."""
+        return pickle.dumps(self)
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Part:
+        """Read what `packed` wrote. Only of our own: it goes from recorder to engine to task."""
+        found: Part = pickle.loads(data)
+        return found
+
+
+class PartReader:
+    """Reads parts, one after the other, on one connection as long as one server has them."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._reader: Reader | None = None
+        self._address = ("", 0)
+
+    def read(self, part: bytes) -> Iterator[tuple[TableSchema, pa.RecordBatch, pa.Array | None]]:
+        """Give the rows of a part; `read_range` says when they count."""
+        found = Part.unpacked(part)
+        reader = self._reader
+        if reader is None or not reader.usable or self._address != (found.host, found.port):
+            self.close()
+            reader = Reader(connect(self._options, host=found.host, port=found.port))
+            self._reader, self._address = reader, (found.host, found.port)
+        for batch in reader.read(found.range, found.schema, self._options.copy_rows_per_s):
+            if batch is not None:
+                yield found.schema, *batch
+
+    def close(self) -> None:
+        """Let go of the server; twice does no harm."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+class PlannedCopy:
+    """A baseline in parts; the snapshot lives until it is closed."""
+
+    def __init__(
+        self, holder: Holder, schema: TableSchema, parts: Sequence[bytes], owns_holder: bool
+    ) -> None:
+        self.expected: int | None = None
+        self.schema = schema
+        self.first = holder.first
+        self.last = holder.last
+        self.snapshot = str(holder.snapshot)
+        self.parts = parts
+        self._holder = holder
+        self._owns_holder = owns_holder
+        self._closed = False
+        holder.readers += 1
+
+    @property
+    def alive(self) -> bool:
+        """Whether its snapshot can still be imported."""
+        return not self._closed and self._holder.alive
+
+    def close(self) -> None:
+        """Let its snapshot go; twice does no harm."""
+        if not self._closed:
+            self._closed = True
+            self._holder.readers -= 1
+            if self._owns_holder:
+                self._holder.close()
+
+
+def plan_copy(
+    holder: Holder, table: CatalogTable, schema: TableSchema, where: str, owns_holder: bool
+) -> PlannedCopy:
+    """Cut a table into ranges of about the same size."""
+    try:
+        found = ranges(holder, table, schema, where)
+    except BaseException:
+        if owns_holder:
+            holder.close()
+        raise
+    parts = [Part(each, schema, holder.host, holder.port).packed() for each in found]
+    return PlannedCopy(holder, schema, parts, owns_holder)

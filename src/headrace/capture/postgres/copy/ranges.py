@@ -1,0 +1,338 @@
+"""
+A table cut into ranges of pages, each read by itself.
+
+All ranges are read under one snapshot, but that protects rows and not tables: VACUUM FULL
+moves rows into other ranges, TRUNCATE and rewriting ALTERs leave nothing for an older
+snapshot to see, and columns are always those of the moment (R16). So a plan holds the file
+that the table had *in the snapshot*, and the columns that the log knows. Whoever has
+read a range compares them with what is there then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from headrace.capture.baselines import piece_rows
+from headrace.capture.postgres.connection import (
+    Asking,
+    asked,
+    described,
+    importing,
+    speaking,
+    talking,
+)
+from headrace.capture.postgres.copy.snapshot import Holder
+from headrace.capture.postgres.options import Options, quoted
+from headrace.capture.postgres.server.catalog import CatalogTable, Leaf, as_text, sends_binary
+from headrace.changelog.schema import TableSchema
+from headrace.errors import SchemaChanged, SourceUnreachable
+
+# -------- ranges
+
+RANGE_BYTES = 32 << 20
+"""Read in less than a second, so that nobody's ALTER TABLE waits for longer."""
+
+EVEN = 8
+"""A table has so many ranges of one size, or twice as many and so on: then readers end together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """A column of the select list."""
+
+    name: str
+    binary: bool
+    """Whether it comes in its type's binary format, else as text."""
+
+    @property
+    def expression(self) -> str:
+        """What stands in the select list."""
+        name = quoted(self.name)
+        return name if self.binary else as_text(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Some pages of one table that holds rows; complete in itself, to be sent anywhere."""
+
+    table: str
+    """As the log calls it."""
+
+    oid: int
+    namespace: str
+    leaf: str
+    """The table that holds the rows: a partition, or the table itself."""
+
+    start: int
+    """The first page."""
+
+    stop: int | None
+    """The page after the last; None: all that follow."""
+
+    filenode: int
+    fingerprint: str
+    """Of the leaf's columns: number, name, type and modifier of each."""
+
+    snapshot: str
+    """The id it was exported under."""
+
+    columns: tuple[Selected, ...]
+    """In the order of the log's schema."""
+
+    where: str = ""
+    """The publication's row filter (R18)."""
+
+    pages: int = 1
+    """How many it had when it was planned."""
+
+    rows_per_page: float | None = None
+    """As the last VACUUM or ANALYZE counted them; None where there was none yet."""
+
+    @property
+    def relation(self) -> str:
+        """The leaf's name in SQL."""
+        return quoted(self.namespace, self.leaf)
+
+    @property
+    def query(self) -> str:
+        """The SELECT of its rows."""
+        conditions = []
+        if self.start:
+            conditions.append(f"ctid >= '({self.start},0)'::pg_catalog.tid")
+        if self.stop is not None:
+            conditions.append(f"ctid < '({self.stop},0)'::pg_catalog.tid")
+        if self.where:
+            conditions.append(f"({self.where})")
+        columns = ", ".join(column.expression for column in self.columns)
+        where = f" where {' and '.join(conditions)}" if conditions else ""
+        return f"select {columns} from only {self.relation}{where}"
+
+
+def ranges(
+    holder: Holder, table: CatalogTable, schema: TableSchema, where: str = ""
+) -> list[Range]:
+    """Return the ranges of a table, waiting for the server; `planned` says how."""
+    with closing(holder.connect()) as connection:
+        found = planned(connection, holder.id, table, schema, where)
+        return [part for part in found if part is not None]
+
+
+def planned(
+    connection: psycopg.Connection[Any],
+    snapshot: str,
+    table: CatalogTable,
+    schema: TableSchema,
+    where: str = "",
+) -> Iterator[Range | None]:
+    """
+    Give the ranges of a table, leaf after leaf, and None while the server is waited for.
+
+    `schema` holds the columns to be read. Raises `SchemaChanged` where the table's columns
+    are not those of `table`, and `SourceUnreachable` where its partitions are not, or
+    where it was rewritten since the snapshot.
+    """
+    columns = _selected(table, schema)
+    with talking(table=table.name):
+        if table.kind == "p":
+            yield from _check_leaves(connection, snapshot, table)
+        for leaf in table.leaves:
+            yield from _leaf(connection, snapshot, table, leaf, columns, where)
+
+
+def shape_of(connection: psycopg.Connection[Any], relation: str) -> Asking[Shape]:
+    """Return what columns a table has at this moment, whatever the transaction's snapshot."""
+    result = yield from described(connection, f"select * from only {relation}")
+    return Shape.of(result)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A table's oid, and number, name, base type and modifier of each of its columns."""
+
+    oid: int
+    columns: tuple[tuple[int, str, int, int], ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """As `catalog.fingerprint` makes it."""
+        return hashlib.sha256(repr(list(self.columns)).encode()).hexdigest()[:32]
+
+    @classmethod
+    def of(cls, result: pq.abc.PGresult) -> Shape:
+        """Read it from the description of a `select *`."""
+        return cls(
+            result.ftable(0) if result.nfields else 0,
+            tuple(
+                (
+                    result.ftablecol(index),
+                    (result.fname(index) or b"").decode(),
+                    result.ftype(index),
+                    result.fmod(index),
+                )
+                for index in range(result.nfields)
+            ),
+        )
+
+
+def rewritten(table: str) -> SourceUnreachable:
+    """Return the error for a table whose file is not the planned one: it is copied anew."""
+    return SourceUnreachable(
+        "Table was rewritten during its copy",
+        table=table,
+        remedy="Nothing is to be done: the copy begins again. If this comes again and again,"
+        " look for VACUUM FULL, CLUSTER, TRUNCATE or ALTER TABLE in a schedule.",
+    )
+
+
+def _selected(table: CatalogTable, schema: TableSchema) -> tuple[Selected, ...]:
+    known = {column.name: column for column in table.columns}
+    if gone := sorted(set(schema.names) - set(known)):
+        raise SchemaChanged("Columns are not there any more", table=table.name, columns=gone)
+    return tuple(
+        Selected(name, sends_binary(known[name].type, known[name].modifier))
+        for name in schema.names
+    )
+
+
+def _check_leaves(
+    connection: psycopg.Connection[Any], snapshot: str, table: CatalogTable
+) -> Asking[None]:
+    """Compare the partitions known with those that the snapshot sees below the table."""
+    statement = f"""
+        with recursive tree(oid) as (
+            select {table.oid}::pg_catalog.oid
+            union all
+            select i.inhrelid from tree t join pg_catalog.pg_inherits i on i.inhparent = t.oid
+            where not i.inhdetachpending
+        )
+        select c.oid from tree t join pg_catalog.pg_class c on c.oid = t.oid where c.relkind <> 'p'
+        """
+    *_, found, _ = yield from asked(connection, f"{importing(snapshot)}; {statement}; commit")
+    if {int(oid or 0) for (oid,) in _rows(found)} != {leaf.oid for leaf in table.leaves}:
+        raise SourceUnreachable(
+            "Partitions were attached or detached during a copy",
+            table=table.name,
+            remedy="Nothing is to be done: the copy begins again.",
+        )
+
+
+def _leaf(
+    connection: psycopg.Connection[Any],
+    snapshot: str,
+    table: CatalogTable,
+    leaf: Leaf,
+    columns: tuple[Selected, ...],
+    where: str,
+) -> Iterator[Range | None]:
+    # The catalogue's table is read as of the snapshot, its function as of now.
+    statement = f"""
+        select relfilenode, pg_catalog.pg_relation_filenode(oid),
+               pg_catalog.pg_relation_size(oid), pg_catalog.pg_table_size(oid),
+               pg_catalog.current_setting('block_size'),
+               greatest(reltuples, 0)::pg_catalog.int8, relpages
+        from pg_catalog.pg_class where oid = {leaf.oid}
+        """
+    *_, found = yield from asked(connection, f"{importing(snapshot)}; {statement}")
+    rows = _rows(found)
+    if not rows or None in rows[0]:
+        raise rewritten(table.name)
+    then, now, size, whole, page, counted, of_pages = (int(value or 0) for value in rows[0])
+    if then != now:
+        raise rewritten(table.name)
+    relation = quoted(leaf.namespace, leaf.table)
+    shape = yield from shape_of(connection, relation)
+    yield from asked(connection, "commit")
+    if shape.oid != leaf.oid:
+        raise rewritten(table.name)
+    _check_columns(shape, table)
+    pages = -(-size // page)
+    # What a row keeps elsewhere (TOAST) is read with it, and makes pages heavy.
+    step = max(1, RANGE_BYTES * pages // max(whole, size, 1))
+    if step < pages and len(table.leaves) == 1:
+        count = -(-pages // (step * EVEN)) * EVEN
+        step = -(-pages // count)
+    starts = list(range(0, pages, step)) or [0]
+    stops: list[int | None] = [*starts[1:], None]
+    for start, stop in zip(starts, stops, strict=True):
+        yield Range(
+            table=table.name,
+            oid=leaf.oid,
+            namespace=leaf.namespace,
+            leaf=leaf.table,
+            start=start,
+            stop=stop,
+            filenode=now,
+            fingerprint=shape.fingerprint,
+            snapshot=snapshot,
+            columns=columns,
+            where=where,
+            pages=(pages if stop is None else stop) - start,
+            rows_per_page=counted / of_pages if counted and of_pages else None,
+        )
+
+
+def _check_columns(shape: Shape, table: CatalogTable) -> None:
+    """Compare a leaf's columns with the table's; a partition may have them in another order."""
+    known = {(column.number, column.name, column.type, column.modifier) for column in table.columns}
+    found = set(shape.columns)
+    if shape.oid != table.oid:
+        known = {(0, *facts) for _, *facts in known}  # type: ignore[misc]
+        found = {(0, *facts) for _, *facts in found}  # type: ignore[misc]
+    if known != found:
+        different = sorted({name for _, name, *_ in known ^ found})
+        raise SchemaChanged(
+            "Columns are not those the copy was planned with", table=table.name, columns=different
+        )
+
+
+def _rows(result: pq.abc.PGresult) -> Sequence[tuple[bytes | None, ...]]:
+    return [
+        tuple(result.get_value(row, column) for column in range(result.nfields))
+        for row in range(result.ntuples)
+    ]
+
+
+# -------- pieces
+# How many rows a table has, about, and ranges cut smaller where copies may not go fast.
+#
+# Both go by what the last VACUUM or ANALYZE counted. Where a range is read slowly on purpose it
+# is read piece by piece, each in a transaction of its own: the pauses are between them, so that
+# nobody's ALTER TABLE waits behind a lock of ours (R16).
+
+_MANY = 100.0
+"""Rows that a page may have where nobody counted them."""
+
+
+def expected_rows(
+    connection: psycopg.Connection[Any] | None, options: Options, table: CatalogTable
+) -> int | None:
+    """Return how many rows the leaves of a table have in all; None where not all were counted."""
+    if connection is None or options.asked_of(table.name).where:
+        return None  # nobody counted how many rows a filter lets through
+    with speaking(options):
+        found = connection.execute(
+            "select case when min(reltuples) >= 0 then sum(reltuples)::int8 end"
+            " from pg_catalog.pg_class where oid = any(%s::oid[])",
+            [[leaf.oid for leaf in table.leaves]],
+        ).fetchone()
+    return None if found is None else found[0]
+
+
+def pieces(range_: Range, rows_per_s: float | None) -> Iterator[Range]:
+    """Give a range as it is, or in pieces of a fraction of a second where there is a limit."""
+    if rows_per_s is None:
+        yield range_
+        return
+    rows = piece_rows(rows_per_s, most=1 << 31)
+    step = max(1, int(rows / max(range_.rows_per_page or _MANY, 1.0)))
+    starts = range(range_.start, range_.start + max(1, range_.pages), step)
+    for start in starts:
+        last = start == starts[-1]
+        yield replace(range_, start=start, stop=range_.stop if last else start + step)

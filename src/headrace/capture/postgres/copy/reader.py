@@ -1,0 +1,748 @@
+"""
+The rows of a COPY straight from the socket.
+
+libpq hands out one row at a time, and that costs more than everything else that is done
+with a row. So where nothing is encrypted the statement goes past libpq, from its first byte
+to the server's word that it is ready for another; in between libpq believes that it is idle,
+and afterwards it is right again.
+
+Where a message ends is said in its head, so each leads to the next only. But all rows of a
+copy begin alike, and places that look like a row's head can be found in all bytes at once.
+Those that are one follow each other without a gap, from a place that is known to be one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+import pyarrow as pa
+from numpy.typing import NDArray
+from psycopg import pq
+from psycopg.pq.abc import PGconn
+
+from headrace.capture.postgres.connection import (
+    PATIENCE_SECONDS,
+    as_bytes,
+    asked,
+    importing,
+    readable,
+    results,
+    talking,
+)
+from headrace.capture.postgres.copy.ranges import Range, pieces, planned, rewritten, shape_of
+from headrace.capture.postgres.copy.snapshot import Holder
+from headrace.capture.postgres.decode.binary import binary_column, fixed_column
+from headrace.capture.postgres.decode.text import text_column
+from headrace.capture.postgres.server.catalog import CatalogTable
+from headrace.capture.postgres.stream.wire import (
+    LONGEST,
+    Messages,
+    StreamEnded,
+    error_field,
+    is_plain,
+)
+from headrace.changelog.schema import TableSchema
+from headrace.errors import BadMessage, SchemaChanged, SourceUnreachable
+
+# -------- rows
+# Rows of a COPY in binary format, taken apart column by column.
+#
+# A row is the number of its fields, and for each its length and its bytes; -1 is a null. Many
+# rows lie in one buffer and are walked together: one step finds a field of all of them.
+# Nothing is believed. A length that leads out of its row is a `BadMessage`.
+
+SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
+TRAILER = b"\xff\xff"
+_LAYOUT = struct.Struct(">Ii")
+_CRITICAL = 0xFFFF_0000
+"""Flags that say that rows are not as we know them."""
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Where the values of one column are."""
+
+    start: Offsets
+    stop: Offsets
+    here: npt.NDArray[np.bool_] | None
+    """Which rows have a value; None: all."""
+
+    size: int | None
+    """The bytes that each value has, where all have the same; None: unknown."""
+
+
+def header_size(message: bytes | bytearray | memoryview) -> int:
+    """Return how long the header of a COPY is, which the first message begins with."""
+    start = len(SIGNATURE)
+    if bytes(message[:start]) != SIGNATURE or len(message) < start + _LAYOUT.size:
+        raise BadMessage("A copy of rows does not begin with its signature", length=len(message))
+    flags, extension = _LAYOUT.unpack_from(message, start)
+    start += _LAYOUT.size
+    if flags & _CRITICAL or not 0 <= extension <= len(message) - start:
+        raise BadMessage("The header of a copy is of an unknown kind", flags=flags)
+    return start + int(extension)
+
+
+def batch_of(
+    schema: TableSchema, binary: Sequence[bool], rows: Messages
+) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """
+    Return rows as Arrow, and the marks of values that their columns cannot hold (R23f).
+
+    `binary` says for each column whether its values are in the type's binary format, or are
+    texts as PostgreSQL prints them. Nothing returned refers to the rows' buffer.
+    """
+    marks: dict[int, dict[int, str]] = {}
+    arrays = []
+    raw = pa.py_buffer(rows.buffer)
+    fields = find_fields(rows, len(schema.columns))
+    for column, field, sent in zip(schema.columns, fields, binary, strict=True):
+        array = None
+        if sent and field.size is not None:
+            array = fixed_column(column.type, field.size, rows.buffer, field.start, field.here)
+        if array is None:
+            decode = binary_column if sent else text_column
+            array, misfits = decode(column.type, _gather(raw, field))
+            for index, text in misfits:
+                marks.setdefault(index, {})[column.field] = text
+        arrays.append(array)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
+    return batch, _exact(schema, len(rows.starts), marks) if marks else None
+
+
+def empty(schema: TableSchema) -> pa.RecordBatch:
+    """Return a batch without rows."""
+    return pa.RecordBatch.from_pylist([], schema=schema.arrow)
+
+
+def fields_of(rows: Messages, count: int) -> list[pa.Array]:
+    """Return the fields of rows that have `count` each: an array of bytes a column."""
+    raw = pa.py_buffer(rows.buffer)
+    return [_gather(raw, field) for field in find_fields(rows, count)]
+
+
+def find_fields(rows: Messages, count: int) -> list[Field]:
+    """
+    Find the fields of rows that have `count` each; all lie within their row.
+
+    Lengths only lead onwards. So a row whose last field ends where the row does has none that
+    ends elsewhere, and that is looked at once, when all are found and none is read.
+    """
+    starts, stops = rows.starts, rows.stops
+    if len(stops) and stops[-1] > np.iinfo(np.int32).max:
+        raise BadMessage("Rows are larger than a server can send", length=int(stops[-1]))
+    _require(starts + 2 <= stops, starts)
+    _require(_view(rows.buffer, ">i2")[starts] == count, starts)
+    lengths = _view(rows.buffer, ">i4")
+    place = starts + 2
+    found = []
+    for _ in range(count):
+        try:
+            length = lengths[place].astype(np.int32)
+        except IndexError:
+            # Only a row that is malformed leads out of the buffer.
+            _require(place + 4 <= stops, place)
+            raise
+        found.append(field := _field(place, length))
+        place = field.stop
+    _require(place == stops, place)
+    return found
+
+
+def _field(place: Offsets, length: npt.NDArray[np.int32]) -> Field:
+    """Return what the lengths at `place` tell of the bytes behind them."""
+    start = place + 4
+    least, most = (int(length.min()), int(length.max())) if len(length) else (0, 0)
+    if least == most >= 0:
+        return Field(start, start + most, None, most)
+    if least >= 0:
+        return Field(start, start + length, None, None)
+    _require(length >= -1, place)
+    here = length >= 0
+    present = length[here]
+    size = most if len(present) and int(present.min()) == most else None
+    return Field(start, start + np.maximum(length, 0), here, size)
+
+
+def _view(buffer: bytes | bytearray, kind: str) -> npt.NDArray[np.signedinteger]:
+    """Return the numbers that begin at each byte, aligned or not."""
+    size = max(len(buffer) - np.dtype(kind).itemsize + 1, 0)
+    return np.ndarray((size,), kind, buffer, strides=(1,))
+
+
+def _gather(raw: pa.Buffer, field: Field) -> pa.Array:
+    """
+    Return the bytes of a field's values as an array, null where there are none.
+
+    Values and the gaps between them, by turns, are an array over the buffer as it is; of
+    that every other one is taken. No value is touched by Python.
+    """
+    count = len(field.start)
+    offsets = np.empty(2 * count + 1, np.int32)
+    offsets[0:-1:2] = field.start
+    offsets[1::2] = field.stop
+    offsets[-1] = field.stop[-1] if count else 0
+    both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(offsets), raw])
+    values = np.arange(0, 2 * count, 2, dtype=np.int32)
+    here = field.here
+    return both.take(pa.array(values) if here is None else pa.array(values, mask=~here))
+
+
+def _require(sound: npt.NDArray[np.bool_], position: Offsets) -> None:
+    if not sound.all():
+        wrong = int(np.argmin(sound))
+        raise BadMessage("A copied row is malformed", offset=int(position[wrong]), row=wrong)
+
+
+def _exact(schema: TableSchema, count: int, marks: dict[int, dict[int, str]]) -> pa.Array:
+    kind = schema.segment.field("_exact").type
+    return pa.array(
+        [list(marks[row].items()) if row in marks else None for row in range(count)], kind
+    )
+
+
+# -------- copy socket
+
+GATHER_SECONDS = 0.0005
+"""A pause in which rows come together: to wake for each few of them costs both sides more."""
+
+FIRST_BYTES = 256 << 10
+"""How much a buffer takes at first, and what is looked through at once."""
+
+MOST_RUNS = 64
+"""Above so many gaps in one piece, what looked like heads was of no help."""
+
+_HEAD = 5
+_COPY_DATA = ord("d")
+_READY = ord("Z")
+_SAYS_NOTHING = b"HcCNSA"
+"""CopyOutResponse, CopyDone, CommandComplete, and what may come at any time."""
+
+_length = struct.Struct(">I").unpack_from
+_Places = NDArray[np.int64]
+
+
+class CopySocket:
+    """
+    Copies, one after the other, on a connection that is not encrypted and idle in between.
+
+    `rows` gives the rows of one as they come and None while there are none; `over` says whether
+    the server is done with it. Two buffers take turns: when the next rows are there, those
+    given before can still be read, and no longer.
+    """
+
+    def __init__(self, connection: PGconn, most_rows: int, most_bytes: int) -> None:
+        """About `most_rows` or `most_bytes` are given at a time."""
+        self.over = True
+        self._connection = connection
+        self._socket = socket.socket(fileno=os.dup(connection.socket))
+        self._socket.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._fields = 0
+        self._most_rows = most_rows
+        self._most_bytes = most_bytes
+        self._buffer = bytearray(FIRST_BYTES)
+        self._other = bytearray()
+        self._fill = 0
+        self._scanned = 0
+        """Where the first message begins that is not whole yet."""
+
+        self._heads: list[_Places] = []
+        self._count = 0
+        self._flows = self._begun = self._trailed = False
+
+    def close(self) -> None:
+        """Let go of the connection, which is not closed by this."""
+        self._socket.close()
+
+    def rows(self, statement: str, fields: int) -> Iterator[Messages | None]:
+        """
+        Run a COPY, whose rows have so many `fields`, to its end.
+
+        `StreamEnded` where the server ends it otherwise; the connection is of no use then.
+        """
+        # Takes in what may have come by the way, so that nothing of it is left in libpq.
+        self._connection.is_busy()
+        self._fields = fields
+        self._flows = self._begun = self._trailed = False
+        self._send(statement.encode() + b"\0")
+        self.over = False
+        until = monotonic() + PATIENCE_SECONDS
+        while not self.over:
+            more = self._receive()
+            if not more or self._fill - self._scanned >= FIRST_BYTES:
+                self._scan()
+            full = self._count >= self._most_rows or self._scanned >= self._most_bytes
+            if full or self._ready or (not more and monotonic() >= until):
+                yield self._hand_out()
+                self._turn()
+                until = monotonic() + PATIENCE_SECONDS
+            elif not more:
+                self._rest(until)
+        if not self._trailed:
+            raise BadMessage("A copy of rows ended without its trailer")
+        if self._fill:
+            # The beginning of something that libpq would have to know, a farewell say.
+            self.over = False
+            raise StreamEnded
+
+    def _send(self, content: bytes) -> None:
+        rest = memoryview(b"Q" + struct.pack(">I", len(content) + 4) + content)
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                poll.poll(PATIENCE_SECONDS * 1000)
+            except OSError:
+                raise StreamEnded from None
+
+    def _receive(self) -> int:
+        """Take what the socket has, or some of it; return how much."""
+        if self._fill == len(self._buffer):
+            self._move(bytearray(max(2 * self._fill, self._scanned + self._needed())), 0)
+        try:
+            with memoryview(self._buffer) as view:
+                count = self._socket.recv_into(view[self._fill :])
+        except BlockingIOError:
+            return 0
+        except OSError:
+            count = 0
+        if not count:
+            raise StreamEnded
+        self._fill += count
+        self._flows = True
+        return count
+
+    def _rest(self, until: float) -> None:
+        """Wait for more: a moment where it is on its way, else until it comes."""
+        if self._flows:
+            time.sleep(GATHER_SECONDS)
+            if self._poll.poll(0):
+                return
+        self._poll.poll(max(0.0, until - monotonic()) * 1000)
+
+    def _needed(self) -> int:
+        """Return how long the message is that is not whole yet, as far as it tells."""
+        if self._fill - self._scanned < _HEAD:
+            return _HEAD
+        length: int = _length(self._buffer, self._scanned + 1)[0]
+        if not 4 <= length <= LONGEST:
+            raise BadMessage("Length of a message is out of range", length=length)
+        return 1 + length
+
+    def _scan(self) -> None:
+        """Find the messages that are whole by now."""
+        # Piece by piece, so that what is made of one stays in the processor's cache.
+        for start in range(self._scanned, self._fill, FIRST_BYTES):
+            stop = min(start + FIRST_BYTES, self._fill)
+            if stop - self._scanned < self._needed():
+                continue  # a long one is not looked through again with every piece of it
+            found, self._scanned = heads_of(self._buffer, self._scanned, stop, self._fields)
+            if len(found):
+                self._heads.append(found)
+                self._count += len(found)
+
+    @property
+    def _ready(self) -> bool:
+        """Whether the server has said all."""
+        return bool(self._heads) and self._buffer[self._heads[-1][-1]] == _READY
+
+    def _hand_out(self) -> Messages | None:
+        """Return the rows among the messages found."""
+        full = self._buffer
+        heads = np.concatenate(self._heads) if self._heads else np.empty(0, np.int64)
+        self._heads, self._count = [], 0
+        if not len(heads):
+            return None
+        stops = np.append(heads[1:], self._scanned)
+        rows = np.frombuffer(full, np.uint8)[heads] == _COPY_DATA
+        for at in np.flatnonzero(~rows).tolist():
+            self._aside(full, int(heads[at]), int(stops[at]))
+        starts, stops = heads[rows] + _HEAD, stops[rows]
+        if len(starts) and not self._begun:
+            self._begun = True
+            starts[0] += header_size(full[int(starts[0]) : int(stops[0])])
+            # The header has a message of its own, or that of the first row.
+            if starts[0] == stops[0]:
+                starts, stops = starts[1:], stops[1:]
+        if len(starts):
+            if self._trailed:
+                raise BadMessage("A copy of rows goes on after its trailer")
+            if full[int(starts[-1]) : int(stops[-1])] == TRAILER:
+                self._trailed = True
+                starts, stops = starts[:-1], stops[:-1]
+        return Messages(full, starts, stops) if len(starts) else None
+
+    def _turn(self) -> None:
+        """Go on in the other buffer; after a row that was very long, in a small one again."""
+        size = len(self._buffer)
+        if size > 2 * self._most_bytes:
+            size = max(FIRST_BYTES, 2 * (self._fill - self._scanned))
+        spare = self._other if len(self._other) == size else bytearray(size)
+        self._move(spare, self._scanned)
+
+    def _move(self, to: bytearray, start: int) -> None:
+        """Go on in another buffer, with what has come from `start` on."""
+        rest = self._fill - start
+        with memoryview(self._buffer) as view:
+            to[:rest] = view[start : self._fill]
+        self._other, self._buffer = self._buffer, to
+        self._fill, self._scanned = rest, self._scanned - start
+
+    def _aside(self, buffer: bytearray, at: int, end: int) -> None:
+        """Take a message that is no row."""
+        kind = buffer[at]
+        if kind == ord("E"):
+            # What follows is only that the server is ready again.
+            self.over = True
+            raise StreamEnded(error_field(bytes(buffer[at + _HEAD : end]), b"C"))
+        if kind == _READY:
+            self.over = True
+        elif kind not in _SAYS_NOTHING:
+            raise BadMessage("Unknown kind of message", kind=kind, offset=at)
+
+
+def heads_of(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> tuple[_Places, int]:
+    """
+    Return where the whole messages between `start` and `fill` begin, and where the last ends.
+
+    `start` is where one begins, and rows of so many `fields` are what most of them are.
+    """
+    alike = _alike(buffer, start, fill, fields)
+    lengths: NDArray[np.uint32] = np.ndarray(
+        (max(len(buffer) - 3, 0),), ">u4", buffer, strides=(1,)
+    )
+    following = alike + 1 + lengths[alike + 1].astype(np.int64)
+    gaps = np.append(np.flatnonzero(following[:-1] != alike[1:]), len(alike) - 1)
+    if not len(alike) or len(gaps) > MOST_RUNS:
+        return _one_by_one(buffer, start, fill)
+    found: list[_Places] = []
+    at = start
+    while at + _HEAD <= fill:
+        index = int(np.searchsorted(alike, at))
+        if index < len(alike) and alike[index] == at:
+            last = int(gaps[np.searchsorted(gaps, index)])
+            run, end = alike[index : last + 1], int(following[last])
+            if end > fill:
+                # Only the last one of a run can reach so far: the others end before it.
+                run, end = run[:-1], int(run[-1])
+            if not len(run):
+                break
+            _require_lengths(run, end)
+            found.append(run)
+        else:
+            end = at + 1 + int(lengths[at + 1])
+            if end > fill:
+                break
+            found.append(np.array([at]))
+            _require_lengths(found[-1], end)
+        at = end
+    return (np.concatenate(found) if found else np.empty(0, np.int64)), at
+
+
+def _alike(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> _Places:
+    """Return the places that look like heads of rows; some may be bytes within one."""
+    each = np.frombuffer(buffer, np.uint8)[start:fill]
+    # The kind, four bytes of length, two of the number of fields.
+    looks = each[:-6] == _COPY_DATA
+    looks &= each[6:] == fields & 0xFF
+    looks &= each[5:-1] == fields >> 8
+    found: _Places = np.flatnonzero(looks)
+    # Rows are mostly shorter than 64 kB, and few other bytes have these two zeros there.
+    found = found[(each[found + 1] == 0) & (each[found + 2] == 0)]
+    return found + start
+
+
+def _one_by_one(buffer: bytes | bytearray, start: int, fill: int) -> tuple[_Places, int]:
+    """Find the messages by going from each to the next."""
+    heads: list[int] = []
+    at, last = start, fill - _HEAD
+    while at <= last:
+        following = at + 1 + _length(buffer, at + 1)[0]
+        if following > fill:
+            break
+        heads.append(at)
+        at = following
+    found = np.array(heads, np.int64)
+    _require_lengths(found, at)
+    return found, at
+
+
+def _require_lengths(heads: _Places, end: int) -> None:
+    if len(heads) and int(np.diff(heads, append=end).min()) < _HEAD:
+        raise BadMessage("Length of a message is out of range")
+
+
+# -------- copying
+# The rows of a table as a baseline: read by COPY in binary format, range after range.
+#
+# Every range has a transaction of its own, so that no lock on the table is held for long, and
+# is compared with its plan afterwards, in that transaction, where the lock keeps the
+# answer true (R16). A baseline whose table was rewritten is given up and taken anew.
+
+BATCH_ROWS = 20_000
+BATCH_BYTES = 16 << 20
+CANCEL_SECONDS = 2.0
+"""How long a server may take to stop a COPY; it notices the lost connection later anyway."""
+
+Batch: TypeAlias = tuple[pa.RecordBatch, pa.Array | None]
+"""Rows in the shape of `TableSchema.arrow`, and their marks in that of a segment's `_exact`."""
+
+
+def read_range(
+    connect: Callable[[], psycopg.Connection[Any]],
+    range: Range,
+    schema: TableSchema,
+    rows_per_s: float | None = None,
+) -> Iterator[Batch]:
+    """
+    Give the rows of a range, over a connection of its own to the snapshot's server.
+
+    With `rows_per_s` batches are small; between them whoever takes them may rest.
+
+    Its rows count only if it comes to its end: then the table was what the plan says.
+    `SourceUnreachable` means that it was not, or that the snapshot is gone;
+    `SchemaChanged` that its columns are others now.
+    """
+    with closing(Reader(connect())) as reader:
+        for batch in reader.read(range, schema, rows_per_s):
+            if batch is not None:
+                yield batch
+
+
+class Reader:
+    """Reads ranges, one after the other, on a connection that is its own from now on."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+        self._socket: CopySocket | None = None
+        if is_plain(connection.pgconn):
+            # A batch may become longer by what comes at once, and is not to be cut for that.
+            rows = max(1, BATCH_ROWS * 3 // 4)
+            self._socket = CopySocket(connection.pgconn, rows, BATCH_BYTES)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the connection waits for the next range."""
+        idle = self.connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+        return idle and (self._socket is None or self._socket.over)
+
+    def close(self) -> None:
+        """Call off what is under way: a server that is not sending notices nothing else."""
+        active = self.connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE
+        if self._socket is not None:
+            active = active or not self._socket.over
+            self._socket.close()
+        if active:
+            with contextlib.suppress(psycopg.Error):
+                self.connection.cancel_safe(timeout=CANCEL_SECONDS)
+        self.connection.close()
+
+    def read(
+        self, range: Range, schema: TableSchema, rows_per_s: float | None
+    ) -> Iterator[Batch | None]:
+        """Give the rows of a range and verify its plan; None while the server is waited for."""
+        for piece in pieces(range, rows_per_s):
+            yield from self._read(piece, schema)
+
+    def _read(self, range: Range, schema: TableSchema) -> Iterator[Batch | None]:
+        connection = self.connection
+        binary = [column.binary for column in range.columns]
+        held: Messages | None = None
+        with talking(table=range.table):
+            if statement := as_bytes(connection):
+                yield from asked(connection, statement.decode())
+            yield from asked(
+                connection,
+                f"{importing(range.snapshot)}; set local row_security = off;"
+                # One reader shall be one process of the server's, not several.
+                " set local max_parallel_workers_per_gather = 0",
+            )
+            for rows in self._copied(range):
+                if rows is None:
+                    yield None if held is None else batch_of(schema, binary, held)
+                    held = None
+                    continue
+                for part in _cut(rows):
+                    if held is not None:
+                        yield batch_of(schema, binary, held)
+                    held = part
+            yield from _verify(connection, range)
+            yield from asked(connection, "commit")
+        # The last rows, or all of a small table, are given when nothing is locked any more.
+        if held is not None:
+            yield batch_of(schema, binary, held)
+
+    def _copied(self, range: Range) -> Iterator[Messages | None]:
+        """Run the COPY of a range."""
+        statement = f"copy ({range.query}) to stdout (format binary)"
+        if self._socket is not None:
+            yield from self._socket.rows(statement, len(range.columns))
+        else:
+            yield from asked(self.connection, statement)
+            yield from _messages(self.connection)
+
+
+class PostgresCopy:
+    """
+    A baseline under way: all ranges of a table, one after the other, under one snapshot.
+
+    With `owns_holder` it lets the snapshot go at its end; otherwise others read under it
+    too. With `rows_per_s` batches are small, for whoever rests between them. A step waits a
+    tenth of a second at most, and then gives a batch without rows.
+    """
+
+    def __init__(
+        self,
+        holder: Holder,
+        table: CatalogTable,
+        schema: TableSchema,
+        *,
+        where: str = "",
+        owns_holder: bool = True,
+        expected: int | None = None,
+        rows_per_s: float | None = None,
+        passing: Callable[[pa.RecordBatch | None, pa.Array | None], None] | None = None,
+    ) -> None:
+        """`passing` is called with each batch and its marks, and once without, at the end."""
+        self.schema = schema
+        self.expected = expected
+        self.waits = ""
+        self.first = holder.first
+        self.last = holder.last
+        self.snapshot = str(holder.snapshot)
+        self.exact: pa.Array | None = None
+        self._holder = holder
+        self._table = table
+        self._where = where
+        self._owns_holder = owns_holder
+        self._rows_per_s = rows_per_s
+        self._passing = passing
+        holder.readers += 1
+        self._closed = False
+        self._batches = self._all()
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._batches
+
+    def close(self) -> None:
+        """End its transaction and let its snapshot go; at any time, and more than once."""
+        self._batches.close()
+        self._leave()
+
+    def _all(self) -> Generator[pa.RecordBatch, None, None]:
+        try:
+            with closing(Reader(self._holder.connect())) as reader:
+                plan = planned(
+                    reader.connection, self._holder.id, self._table, self.schema, self._where
+                )
+                for part in plan:
+                    for batch in [None] if part is None else self._read(reader, part):
+                        yield self._given(batch)
+                if self._passing is not None:
+                    self._passing(None, None)
+        finally:
+            # Whoever reads to the end, or to an error, need not close.
+            self._leave()
+
+    def _read(self, reader: Reader, part: Range) -> Iterator[Batch | None]:
+        return reader.read(part, self.schema, self._rows_per_s)
+
+    def _leave(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._holder.readers -= 1
+            if self._owns_holder:
+                self._holder.close()
+
+    def _given(self, batch: Batch | None) -> pa.RecordBatch:
+        if not self._holder.alive:
+            # Ranges that follow could not be read any more; the sooner this is known, the better.
+            raise SourceUnreachable("The snapshot is gone", table=self._table.name)
+        rows, self.exact = (empty(self.schema), None) if batch is None else batch
+        if self._passing is not None:
+            self._passing(rows, self.exact)
+        return rows
+
+
+def _messages(connection: psycopg.Connection[Any]) -> Iterator[Messages | None]:
+    """
+    Give the rows of a COPY under way, by way of libpq.
+
+    The server sends a row a message. The last message is no row and has nothing that tells
+    it from one before the end is known, so each time the latest is kept back.
+    """
+    pgconn = connection.pgconn
+    take = pgconn.get_copy_data
+    rows: list[bytes | memoryview] = []
+    size = 0
+    begun = False
+    until = monotonic() + PATIENCE_SECONDS
+    while True:
+        fresh: list[bytes | memoryview] = []
+        # Once a row: nothing else may be in here.
+        while (taken := take(1))[0] > 0:
+            fresh.append(taken[1])
+        if fresh:
+            if not begun:
+                begun = True
+                fresh[0] = memoryview(fresh[0])[header_size(fresh[0]) :]
+            rows += fresh if fresh[0] else fresh[1:]
+            size += sum(map(len, fresh))
+        if taken[0] < 0:
+            break
+        late = monotonic() >= until
+        if late or len(rows) > BATCH_ROWS or size > BATCH_BYTES:
+            yield Messages.joined(rows[:-1]) if len(rows) > 1 else None
+            rows = rows[-1:]
+            size = sum(map(len, rows))
+            until = monotonic() + PATIENCE_SECONDS
+        elif readable(pgconn, until - monotonic()):
+            pgconn.consume_input()
+    yield from results(connection)
+    if not rows or rows.pop() != TRAILER:
+        raise BadMessage("A copy of rows ended without its trailer")
+    if rows:
+        yield Messages.joined(rows)
+
+
+def _cut(rows: Messages) -> Iterator[Messages]:
+    """Give rows as batches: as many as one may have, and one at least."""
+    sizes = np.cumsum(rows.stops - rows.starts)
+    first, count = 0, len(sizes)
+    while first < count:
+        before = sizes[first - 1] if first else 0
+        fit = int(np.searchsorted(sizes, before + BATCH_BYTES, side="right"))
+        end = max(first + 1, min(fit, first + BATCH_ROWS))
+        yield rows.part(first, end)
+        first = end
+
+
+def _verify(connection: psycopg.Connection[Any], range: Range) -> Iterator[None]:
+    """Compare the table, locked by the COPY before, with the plan."""
+    shape = yield from shape_of(connection, range.relation)
+    if shape.oid != range.oid:
+        raise rewritten(range.table)
+    if shape.fingerprint != range.fingerprint:
+        raise SchemaChanged("Columns were altered during a copy", table=range.table)
+    [found] = yield from asked(connection, f"select pg_catalog.pg_relation_filenode({range.oid})")
+    if int(found.get_value(0, 0) or 0) != range.filenode:
+        raise rewritten(range.table)

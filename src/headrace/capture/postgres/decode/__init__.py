@@ -1,0 +1,1 @@
+"""From pgoutput's messages to columns of Arrow."""

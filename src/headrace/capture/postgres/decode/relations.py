@@ -1,0 +1,300 @@
+"""
+The relations that the server has described, and the changes that speak of them.
+
+A change names its table by a number, and what the columns are was said before, by a
+Relation message. One that says something new counts from its place on: the changes before
+it, in the same flush, perhaps in the same transaction, have other columns than those after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.capture.postgres.decode.pgoutput import (
+    RELATION,
+    TRUNCATE,
+    Layout,
+    Layouts,
+    Relation,
+    RelationColumn,
+    read_relation,
+    read_truncate,
+)
+from headrace.capture.postgres.decode.rows import (
+    Flags,
+    Ints,
+    Messages,
+    Stamps,
+    Version,
+    chunks,
+    segment,
+)
+from headrace.capture.postgres.server.catalog import CatalogColumn, CatalogTable, value_type
+from headrace.changelog.change import TableChanges
+from headrace.changelog.schema import Column, TableSchema
+from headrace.errors import SchemaChanged
+
+# -------- relations
+
+
+@dataclass(slots=True)
+class Relations:
+    """What is known of relations: in the session, or in one stream of it."""
+
+    versions: dict[int, Version] = field(default_factory=dict)
+    _received: dict[int, int] = field(default_factory=dict)
+
+    def differs(self, version: Version) -> bool:
+        """Return whether this version is another than the one known."""
+        return self.versions.get(version.relation.oid) != version
+
+    def learn(self, version: Version, number: int) -> None:
+        """Take a version; `number` says when its message was received."""
+        oid = version.relation.oid
+        if self.differs(version):
+            self.versions[oid] = version
+        self._received[oid] = number
+
+    def relearn(self, oid: int, decoder: Decoder) -> None:
+        """Take a relation that is known as the decoder has it now."""
+        if (known := self.versions.get(oid)) is not None:
+            # If it was altered since it was described, it will be described again.
+            with suppress(SchemaChanged):
+                self.versions[oid] = decoder.version(known.relation)
+
+    def merge(self, other: Relations) -> None:
+        """Take what another one knows, where its message was received later than ours."""
+        for oid, version in other.versions.items():
+            number = other._received[oid]
+            if number > self._received.get(oid, -1):
+                self.learn(version, number)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Changes of one relation while it stays as it is."""
+
+    version: Version
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+
+class Decoder:
+    """Makes changes of tables out of messages."""
+
+    def __init__(self, layouts: Layouts) -> None:
+        self._layouts = layouts
+        self._count = 0
+
+    def count(self) -> int:
+        """Return the number of a Relation message that has just been received."""
+        self._count += 1
+        return self._count
+
+    def version(self, relation: Relation) -> Version:
+        """Return what a relation is from here on."""
+        # The layout is asked for each time: the same names and types may be new columns.
+        return Version(relation, self._layouts.layout(relation))
+
+    def decode(
+        self,
+        run: Messages,
+        wanted: Flags,
+        stamps: Stamps,
+        known: Relations,
+        announced: Iterator[tuple[Relation, int]] | None = None,
+    ) -> list[TableChanges]:
+        """
+        Return the wanted changes by table, each in position order.
+
+        `known` learns what the Relation messages among them say; `announced` gives these
+        where they have been read before, in the same order.
+        """
+        groups: list[_Group] = []
+        begin = 0
+        for index in np.flatnonzero(run.kinds == RELATION).tolist():
+            if announced is not None:
+                relation, number = next(announced)
+            else:
+                relation, number = read_relation(run.one(index)), self.count()
+            version = self.version(relation)
+            if known.differs(version):
+                _span(groups, run, wanted, stamps, known, begin, index)
+                begin = index
+            known.learn(version, number)
+        _span(groups, run, wanted, stamps, known, begin, len(run.kinds))
+        return [
+            TableChanges(group.version.schema, pa.Table.from_batches(group.batches))
+            for group in groups
+        ]
+
+
+def _span(
+    groups: list[_Group],
+    run: Messages,
+    wanted: Flags,
+    stamps: Stamps,
+    known: Relations,
+    begin: int,
+    end: int,
+) -> None:
+    """Read changes between two places at which relations change."""
+    rows = np.flatnonzero(wanted[begin:end]) + begin
+    if not len(rows):
+        return
+    if (wrong := run.sizes()[rows] < run.lead + 4).any():
+        run.wrong("Message ends too early", wrong, run.stops[rows], rows)
+    rows, oids = _tables(run, rows)
+    # Mostly there is one table, and to find that out is cheaper than to sort.
+    alone = bool((oids == oids[0]).all())
+    for oid in oids[:1].tolist() if alone else np.unique(oids).tolist():
+        version = known.versions.get(oid)
+        if version is None:
+            run.wrong("Change of an unknown relation", oids == oid, run.starts[rows] + 1, rows)
+        if version.layout is None:
+            continue
+        mine = rows if alone else rows[oids == oid]
+        found = run.at(mine)
+        group = next((group for group in groups if group.version is version), None)
+        if group is None:
+            group = _Group(version)
+            groups.append(group)
+        for chunk in chunks(found):
+            group.batches.append(segment(version, found.at(chunk), stamps.at(mine[chunk])))
+
+
+def _tables(run: Messages, rows: Ints) -> tuple[Ints, Ints]:
+    """Return for each change its table's oid; a TRUNCATE stands once for each of its tables."""
+    oids = run.bytes.numbers(run.starts[rows] + run.lead, ">u4")
+    truncates = np.flatnonzero(run.kinds[rows] == TRUNCATE)
+    if not len(truncates):
+        return rows, oids
+    parts_rows, parts_oids = [np.delete(rows, truncates)], [np.delete(oids, truncates)]
+    for at in truncates.tolist():
+        named = read_truncate(run.one(int(rows[at])), streamed=run.lead > 1)
+        parts_rows.append(np.full(len(named), rows[at]))
+        parts_oids.append(np.array(named, np.int64))
+    all_rows, all_oids = np.concatenate(parts_rows), np.concatenate(parts_oids)
+    order = np.argsort(all_rows, kind="stable")
+    return all_rows[order], all_oids[order]
+
+
+# -------- schemas
+# The tables that are captured, as the stream's decoder asks for them.
+#
+# A Relation message tells names and types of columns, and the catalogue tells their lasting
+# numbers. The catalogue is that of now, though, and the message is that of when the change was
+# written: a table that was altered in between is met as it was, and again as it is (R23b). So
+# several versions are known of each: what the log has, and what the catalogue said since.
+
+
+class Schemas:
+    """Layouts of the tables that are captured, by their oids."""
+
+    def __init__(
+        self,
+        tables: Iterable[tuple[CatalogTable, TableSchema]],
+        recorded: Mapping[str, TableSchema] | None = None,
+    ) -> None:
+        self._tables: dict[int, CatalogTable] = {}
+        self._versions: dict[int, list[TableSchema]] = {}
+        """Of each table the versions that are known, the newest first."""
+
+        for table, schema in tables:
+            known = (recorded or {}).get(table.name)
+            self._versions[table.oid] = [] if known is None else [known]
+            self.adopt(table, schema)
+
+    def adopt(self, table: CatalogTable, schema: TableSchema) -> None:
+        """Take a table as it is now; what was known before is still understood."""
+        self._tables[table.oid] = table
+        versions = self._versions.setdefault(table.oid, [])
+        if not versions or versions[0] != schema:
+            versions.insert(0, schema)
+
+    def layout(self, relation: Relation) -> Layout | None:
+        """
+        Return how the relation's rows are kept; None where it is not one of ours.
+
+        Raises `SchemaChanged` where it cannot be told which columns these are.
+        """
+        table = self._tables.get(relation.oid)
+        if table is None:
+            return None
+        if (relation.namespace, relation.table) != (table.namespace, table.table):
+            raise SchemaChanged(
+                "Table was renamed",
+                table=table.name,
+                now=f"{relation.namespace}.{relation.table}",
+                remedy="Name the table by its new name, and start again.",
+            )
+        for schema in self._versions[relation.oid]:
+            if (places := _places(relation, schema, table.columns)) is not None:
+                return Layout(schema, places)
+        between = _between(relation, self._versions[relation.oid], table)
+        return Layout(between, tuple(range(len(between.columns))))
+
+
+def _places(
+    relation: Relation, schema: TableSchema, now: Sequence[CatalogColumn]
+) -> tuple[int, ...] | None:
+    """Return where the relation's columns are in a schema, if it is of that very shape."""
+    if {column.name for column in relation.columns} != set(schema.names):
+        return None
+    if _key(relation, schema) != schema.key or (relation.identity == "f") != schema.whole_before:
+        return None
+    types = {column.number: column for column in now}
+    if not all(_same(sent, schema.column(sent.name), types) for sent in relation.columns):
+        return None
+    return tuple(schema.names.index(sent.name) for sent in relation.columns)
+
+
+def _between(
+    relation: Relation, versions: Sequence[TableSchema], table: CatalogTable
+) -> TableSchema:
+    """
+    Return the schema of a relation that is neither of the versions known, but between two.
+
+    Each of its columns is one of theirs. Columns are sent in the order of their numbers: where
+    that does not fit, a name was given to another column meanwhile, and nobody can tell.
+    """
+    types = {column.number: column for column in table.columns}
+    columns: list[Column] = []
+    for sent in relation.columns:
+        found = [
+            column
+            for schema in versions
+            for column in schema.columns
+            if column.name == sent.name and _same(sent, column, types)
+        ]
+        if not found or (columns and found[0].field <= columns[-1].field):
+            raise SchemaChanged("Table was altered", table=table.name, column=sent.name)
+        columns.append(found[0])
+    names = {column.name for column in columns}
+    if (key := _key(relation, versions[0])) is None or not set(key) <= names:
+        raise SchemaChanged("Key of the table was changed", table=table.name)
+    return TableSchema(table.name, tuple(columns), key, whole_before=relation.identity == "f")
+
+
+def _key(relation: Relation, schema: TableSchema) -> tuple[str, ...] | None:
+    """Return the key that the relation has; None where it is another than the schema's."""
+    if relation.identity == "f":
+        # Every column is said to be of the key; which are, only the catalogue knows (R23).
+        return schema.key
+    sent = {column.name for column in relation.columns if column.key}
+    return schema.key if sent == set(schema.key) else None
+
+
+def _same(sent: RelationColumn, kept: Column, now: Mapping[int, CatalogColumn]) -> bool:
+    """Whether a column as it was sent may be this one."""
+    if (column := now.get(kept.field)) is not None:
+        same = (sent.type, sent.modifier) == (column.own_type, column.own_modifier)
+        declared = column.declared == kept.declared
+        if same or declared:
+            return same and declared
+    # Of a type that it had before nobody can be asked: its kind has to do.
+    return value_type(sent.type, sent.modifier) == kept.type

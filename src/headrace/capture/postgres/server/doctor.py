@@ -1,0 +1,191 @@
+"""
+The tables that a database has, and taking one of them in while others are read (H2).
+
+The catalogue is asked without locks, as the watch does. A new table is published in a
+transaction of its own that gives up quickly where it does not get its lock: the others'
+changes wait for nothing, and it is tried again with the next look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from headrace.capture.postgres.connection import as_bytes, connect, speaking
+from headrace.capture.postgres.copy.ranges import Selected
+from headrace.capture.postgres.copy.reader import TRAILER, batch_of, empty, header_size
+from headrace.capture.postgres.options import Options, TableOptions, options_of, quoted, written
+from headrace.capture.postgres.server import preflight, publication
+from headrace.capture.postgres.server import publication as published
+from headrace.capture.postgres.server import slot as slots
+from headrace.capture.postgres.server.catalog import CatalogTable, find, look_up, sends_binary
+from headrace.capture.postgres.server.facts import described
+from headrace.capture.postgres.server.publication import MARK
+from headrace.capture.postgres.stream.wire import Messages
+from headrace.capture.registry import Finding, Sample
+from headrace.changelog.schema import TableSchema
+from headrace.errors import BadMessage, PublicationRefused
+
+if TYPE_CHECKING:
+    from headrace.capture.postgres.source import PostgresSource
+
+
+# -------- finding
+
+_TABLES = """
+select n.nspname, c.relname
+from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p') and c.relpersistence = 'p' and not c.relispartition
+  and c.oid >= 16384
+  and n.nspname <> 'information_schema' and n.nspname not like 'pg\\_%'
+  and not exists (select from pg_catalog.pg_depend d
+                  where d.classid = 'pg_catalog.pg_class'::regclass and d.objid = c.oid
+                    and d.deptype = 'e')
+order by 1, 2
+"""
+# Not partitions: they come as part of the table above. Not tables of extensions: what these
+# keep for themselves nobody means by a pattern.
+
+
+def table_names(options: Options, connection: psycopg.Connection[Any] | None) -> list[str]:
+    """Return the tables that hold the application's rows, as a person would write them."""
+    if connection is None:
+        with connect(options) as made:
+            return table_names(options, made)
+    found = connection.execute(_TABLES.encode()).fetchall()
+    return [written(schema, table) for schema, table in found]
+
+
+def unpublished(
+    connection: psycopg.Connection[Any], options: Options, names: Sequence[str]
+) -> list[PublicationRefused]:
+    """Return which tables somebody else's publication lacks: it is not ours to alter."""
+    present = published.read(connection, options.publication)
+    if present is None or (options.create_publication and publication.is_ours(present, options)):
+        return []
+    found, _ = find(connection, names)
+    sent = published.published(connection, options.publication)
+    return [
+        PublicationRefused(
+            "Publication lacks the table",
+            publication=options.publication,
+            table=name,
+            remedy=f"Run ALTER PUBLICATION {quoted(options.publication)}"
+            f" ADD TABLE ONLY {quoted(table.namespace, table.table)};",
+        )
+        for name, table in found.items()
+        if table.oid not in sent
+    ]
+
+
+def examined(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    name: str,
+    captured: Mapping[str, CatalogTable],
+) -> CatalogTable:
+    """Return a table that can be captured beside those that are; raise what speaks against it."""
+    for problem in preflight.check(connection, options, [*captured, name]):
+        # What else is found, say that slots are few, speaks of a start, and this is none.
+        if name in (problem.facts.get("table"), problem.facts.get("other")):
+            raise problem
+    return look_up(connection, [name])[name]
+
+
+# -------- findings
+# What a server's settings bring, and what was left on it by an engine that is gone.
+
+_PUBLICATIONS = """
+select p.pubname from pg_catalog.pg_publication p
+where starts_with(pg_catalog.obj_description(p.oid, 'pg_publication'), %s)
+  and p.pubname <> %s
+  and not exists (select from pg_catalog.pg_replication_slots s
+                  where p.pubname in (s.slot_name::text, s.slot_name::text || '_pub'))
+order by 1
+"""
+
+
+def findings(source: PostgresSource, tables: Sequence[str], reader: str) -> list[Finding]:
+    """Return settings with a consequence, and slots and publications that nobody uses."""
+    options = options_of(source.name, source.spec.options, reader)
+    with connect(options) as connection, speaking(options):
+        report = preflight.examine(connection, options, tables)
+        noted = (
+            Finding(note.setting, f"{note.value or '(empty)'}: {note.message}", note.remedy)
+            for note in report.notes
+        )
+        return [*noted, *_left(connection, options)]
+
+
+def _left(connection: psycopg.Connection[Any], options: Options) -> Iterator[Finding]:
+    end = slots.written(connection)
+    for slot in slots.leftovers(connection):
+        if slot.name == options.slot:
+            continue
+        held = max(0, end - slot.restart) if slot.restart is not None else 0
+        yield Finding(
+            slot.name,
+            f"a slot of ours that nobody reads, in {slot.database_name}: the server keeps"
+            f" {held / 1e6:,.1f} MB of its log for it",
+            f"If no engine needs it: select pg_drop_replication_slot('{slot.name}');",
+        )
+    for (name,) in connection.execute(_PUBLICATIONS, (MARK, options.publication)).fetchall():
+        quoted = '"' + name.replace('"', '""') + '"'
+        yield Finding(
+            name,
+            "a publication of ours without a slot",
+            f"If no engine needs it: drop publication {quoted};",
+        )
+
+
+# -------- sampling
+# A few rows of a table on a PostgreSQL server, read in a transaction that may only read.
+
+
+def sample(source: PostgresSource, table: str, most: int) -> Sample:
+    """Return some of the rows that are published, with the columns that are, as a copy has them."""
+    options = source.options
+    asked = options.asked_of(table)
+    with speaking(options), connect(options) as connection:
+        connection.read_only = True
+        with connection.transaction():
+            found = look_up(connection, [table])[table]
+            schema = described(found, options)
+            columns = _selected(found, schema)
+            rows = _copied(connection, _query(found, columns, asked, most))
+    if not rows:
+        return Sample(schema, empty(schema))
+    binary = [column.binary for column in columns]
+    return Sample(schema, *batch_of(schema, binary, Messages.joined(rows)))
+
+
+def _selected(table: CatalogTable, schema: TableSchema) -> list[Selected]:
+    known = {column.name: column for column in table.columns}
+    return [
+        Selected(name, sends_binary(known[name].type, known[name].modifier))
+        for name in schema.names
+    ]
+
+
+def _query(table: CatalogTable, columns: list[Selected], asked: TableOptions, most: int) -> str:
+    # Tables that inherit are tables of their own; partitions are not.
+    only = "" if table.kind == "p" else "only "
+    where = f" where ({asked.where})" if asked.where else ""
+    listed = ", ".join(column.expression for column in columns)
+    return f"select {listed} from {only}{quoted(table.namespace, table.table)}{where} limit {most}"
+
+
+def _copied(connection: psycopg.Connection[Any], query: str) -> list[bytes | memoryview]:
+    """Return the rows of a COPY, a message each."""
+    if setting := as_bytes(connection):
+        connection.execute(setting)
+    statement = f"copy ({query}) to stdout (format binary)".encode()
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        first, *rest = (bytes(each) for each in copy)
+    # The header is a message of its own, or stands before the first row or the trailer.
+    messages: list[bytes | memoryview] = [first[header_size(first) :], *rest]
+    if messages.pop() != TRAILER:
+        raise BadMessage("A copy of rows ended without its trailer")
+    return [each for each in messages if each]

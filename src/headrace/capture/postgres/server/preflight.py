@@ -1,0 +1,706 @@
+"""
+Whether publishing a table could make the application's own statements fail (R23a).
+
+PostgreSQL refuses every UPDATE and DELETE of a published table that has no identity, or
+whose row filter or column list goes beyond it. It does so when the application writes,
+not when the table is published. So all of it is foreseen here, for the table and for
+each of its partitions, since the server looks at the one that is written to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import DiagnosticField, ExecStatus
+
+from headrace.capture.postgres.connection import speaking
+from headrace.capture.postgres.options import Options, TableOptions, listed, quoted
+from headrace.capture.postgres.server.catalog import CatalogTable, Leaf, find
+from headrace.capture.postgres.server.facts import (
+    Note,
+    Rights,
+    Server,
+    notes_on,
+    read_rights,
+    read_server,
+)
+from headrace.errors import (
+    HeadraceError,
+    NoIdentity,
+    NoRoom,
+    NotPermitted,
+    PublicationRefused,
+    ServerRefused,
+    SourceUnreachable,
+    TableRefused,
+)
+
+# -------- identity
+
+LISTS_SINCE = 150000
+"""Column lists and row filters."""
+
+GENERATED_SINCE = 180000
+"""Generated columns can be published, and those that are not count against an identity."""
+
+_MOST_STATEMENTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is published of a table, and by which server."""
+
+    options: TableOptions
+    publish: Sequence[str]
+    version: int
+    generated: bool = False
+    """Whether stored generated columns are published."""
+
+    @property
+    def changing(self) -> tuple[str, ...]:
+        """The published operations that need an identity."""
+        return tuple(each for each in ("update", "delete") if each in self.publish)
+
+
+def identity_problems(table: CatalogTable, asked: Asked) -> Iterator[HeadraceError]:
+    """Yield what is wrong with the identity of a table or of its partitions."""
+    if not asked.changing:
+        return
+    if not table.key:
+        lost = table.identity_columns is None
+        yield NoIdentity(
+            "Rows have no primary key to know them by"
+            if lost
+            else "Updates and deletes would fail once the table is published: it has no identity",
+            table=table.name,
+            remedy=_statements([table], _give_identity),
+        )
+        return
+    partitions = table.leaves if table.kind == "p" else ()
+    without = [leaf for leaf in partitions if leaf.identity_columns == ()]
+    if without:
+        yield NoIdentity(
+            "Updates and deletes would fail once the table is published:"
+            " partitions have no identity",
+            table=table.name,
+            partitions=len(without),
+            remedy=_statements(without, _give_identity),
+        )
+    # Under FULL of the root the server announces old rows as whole, also where a partition
+    # sends only its key: nulls would be taken for values.
+    if table.identity == "f":
+        partly = [leaf for leaf in partitions if leaf.identity != "f" and leaf not in without]
+        if partly:
+            yield NoIdentity(
+                "The table has REPLICA IDENTITY FULL, and partitions of it have not",
+                table=table.name,
+                partitions=len(partly),
+                remedy=_statements(partly, _give_full),
+            )
+    elif other := [leaf for leaf in partitions if leaf not in without and not _covers(table, leaf)]:
+        yield NoIdentity(
+            "Partitions have another identity than the table",
+            table=table.name,
+            partitions=len(other),
+            remedy=_statements(other, lambda leaf: _give_same(table, leaf)),
+        )
+
+
+def generated_problems(table: CatalogTable, asked: Asked) -> Iterator[HeadraceError]:
+    """Yield where a generated column that is not published belongs to an identity."""
+    unsent = {column.name for column in table.columns if column.generated}
+    if asked.generated:
+        unsent = {column.name for column in table.columns if column.virtual}
+    unsent -= set(asked.options.columns)
+    if not asked.changing or not unsent:
+        return
+    relations: list[CatalogTable | Leaf] = [table, *table.leaves]
+    full = [each for each in relations if each.identity_columns is None]
+    if full and asked.version >= GENERATED_SINCE:
+        yield NoIdentity(
+            "Updates and deletes would fail once the table is published:"
+            " REPLICA IDENTITY FULL takes in generated columns that are not published",
+            table=table.name,
+            columns=sorted(unsent),
+            remedy=_statements(_distinct(full), _give_key),
+        )
+    if keyed := unsent & set(table.key):
+        yield NoIdentity(
+            "The key has generated columns, which are not published",
+            table=table.name,
+            columns=sorted(keyed),
+            remedy="Give the table a REPLICA IDENTITY USING INDEX over columns that are stored"
+            " as the application wrote them.",
+        )
+
+
+def list_problems(table: CatalogTable, asked: Asked) -> Iterator[HeadraceError]:
+    """Yield what is wrong with the columns that were asked for."""
+    columns = asked.options.columns
+    if not columns:
+        if all(column.generated for column in table.columns):
+            yield TableRefused(
+                "The table has no columns to capture", table=table.name, remedy="Leave it out."
+            )
+        return
+    if asked.version < LISTS_SINCE:
+        yield ServerRefused(
+            "Columns can be chosen on PostgreSQL 15 and newer only",
+            table=table.name,
+            remedy="Leave the list of columns out, or upgrade the server.",
+        )
+    there = {column.name: column for column in table.columns}
+    if unknown := sorted(set(columns) - set(there)):
+        yield TableRefused(
+            "The table has no such columns",
+            table=table.name,
+            columns=unknown,
+            remedy=f"Choose from {listed(there)}.",
+        )
+    if twice := sorted({name for name in columns if columns.count(name) > 1}):
+        yield TableRefused(
+            "Columns are named twice",
+            table=table.name,
+            columns=twice,
+            remedy="Name each column once.",
+        )
+    unsendable = [
+        name
+        for name in columns
+        if name in there
+        and there[name].generated
+        and (there[name].virtual or asked.version < GENERATED_SINCE)
+    ]
+    if unsendable:
+        yield TableRefused(
+            "Generated columns cannot be published: stored ones from PostgreSQL 18 on,"
+            " virtual ones not at all",
+            table=table.name,
+            columns=unsendable,
+            remedy=f"Leave {listed(unsendable)} out of the table's columns.",
+        )
+    yield from _uncovered(table, asked)
+
+
+def identity_sets(table: CatalogTable) -> list[tuple[str, ...]]:
+    """Return the identities that a row filter must do with; FULL has every column."""
+    found = {each.identity_columns for each in (table, *table.leaves)}
+    return sorted(columns for columns in found if columns)
+
+
+def _uncovered(table: CatalogTable, asked: Asked) -> Iterator[HeadraceError]:
+    relations: list[CatalogTable | Leaf] = [table, *table.leaves]
+    full = [each for each in relations if each.identity_columns is None]
+    if asked.changing and full:
+        yield NoIdentity(
+            "Updates and deletes would fail once the table is published:"
+            " with REPLICA IDENTITY FULL no columns can be chosen",
+            table=table.name,
+            remedy="Leave the list of columns out, or run: "
+            + _statements(_distinct(full), _give_key),
+        )
+    # Without the key's columns no row is known, even where nothing but inserts is published.
+    needed = set(table.key)
+    if asked.changing:
+        needed |= {name for each in relations for name in each.identity_columns or ()}
+    if missing := sorted(needed - set(asked.options.columns)):
+        yield NoIdentity(
+            "The columns chosen leave out some of the identity",
+            table=table.name,
+            columns=missing,
+            remedy=f"Add {listed(missing)} to the table's columns.",
+        )
+
+
+def _covers(table: CatalogTable, leaf: Leaf) -> bool:
+    columns = leaf.identity_columns
+    return columns is None or set(table.key) <= set(columns)
+
+
+def _distinct(relations: Sequence[CatalogTable | Leaf]) -> list[CatalogTable | Leaf]:
+    """A table without partitions is its own leaf: once is enough."""
+    return list({relation.oid: relation for relation in relations}.values())
+
+
+def _statements(relations: Collection[CatalogTable | Leaf], repair: Callable[..., str]) -> str:
+    made = [repair(relation) for relation in list(relations)[:_MOST_STATEMENTS]]
+    more = len(relations) - len(made)
+    return " ".join(made) + (f" And so on for {more} more." if more else "")
+
+
+def _name(relation: CatalogTable | Leaf) -> str:
+    return quoted(relation.namespace, relation.table)
+
+
+def _give_identity(relation: CatalogTable | Leaf) -> str:
+    """Return what gives rows something to be known by."""
+    start = f"ALTER TABLE {_name(relation)}"
+    if relation.identity != "f" and relation.primary_key:
+        usable = any(index.primary and index.immediate for index in relation.indexes)
+        return f"{start} REPLICA IDENTITY {'DEFAULT' if usable else 'FULL'};"
+    for index in relation.indexes:
+        if index.immediate and index.strict:
+            return f"{start} REPLICA IDENTITY USING INDEX {quoted(index.name)};"
+    identity = {"n": ", REPLICA IDENTITY DEFAULT", "i": ", REPLICA IDENTITY DEFAULT"}
+    return f"{start} ADD PRIMARY KEY (…){identity.get(relation.identity, '')};"
+
+
+def _give_full(relation: CatalogTable | Leaf) -> str:
+    return f"ALTER TABLE {_name(relation)} REPLICA IDENTITY FULL;"
+
+
+def _give_key(relation: CatalogTable | Leaf) -> str:
+    """Return what replaces FULL."""
+    start = f"ALTER TABLE {_name(relation)}"
+    for index in relation.indexes:
+        if index.immediate and index.strict:
+            chosen = "DEFAULT" if index.primary else f"USING INDEX {quoted(index.name)}"
+            return f"{start} REPLICA IDENTITY {chosen};"
+    return f"{start} ADD PRIMARY KEY (…), REPLICA IDENTITY DEFAULT;"
+
+
+def _give_same(table: CatalogTable, leaf: Leaf) -> str:
+    for index in leaf.indexes:
+        if set(index.columns) == set(table.key) and index.immediate and index.strict:
+            chosen = "DEFAULT" if index.primary else f"USING INDEX {quoted(index.name)}"
+            return f"ALTER TABLE {_name(leaf)} REPLICA IDENTITY {chosen};"
+    return _give_full(leaf)
+
+
+# -------- filters
+# Whether a row filter is one, and looks at nothing but the identity.
+#
+# Only the server can read an expression of its own language, so it is asked to, without
+# running anything: a query with the filter in it is parsed and thrown away. Which columns
+# the filter uses is found out by offering it a row that has no others (R23a).
+#
+# What only CREATE PUBLICATION objects to, such as functions of the user's own, is left to
+# that statement. It fails by itself then, and nothing of the application's does.
+
+_LOCK_TIMEOUT = "2s"
+"""Parsing waits for whoever is altering the table, and the application queues behind us."""
+
+_LOCKED = "55P03"
+_NO_COLUMN = frozenset(["42703", "42P01"])
+"""Undefined column; undefined table, for a column that is named with schema and table."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Objection:
+    state: str
+    reason: str
+
+
+def filter_problems(
+    connection: psycopg.Connection[Any], table: CatalogTable, asked: Asked
+) -> Iterator[HeadraceError]:
+    """Yield what is wrong with a table's row filter."""
+    if not (where := asked.options.where):
+        return
+    if asked.version < LISTS_SINCE:
+        yield ServerRefused(
+            "Rows can be filtered on PostgreSQL 15 and newer only",
+            table=table.name,
+            remedy="Leave the row filter out, or upgrade the server.",
+        )
+        return
+    whole = sql.SQL("ONLY {}").format(sql.Identifier(table.namespace, table.table))
+    if table.kind == "p":
+        whole = sql.SQL("{}").format(sql.Identifier(table.namespace, table.table))
+    if objection := _objection(connection, whole, where):
+        yield _refused(table, objection)
+        return
+    if not asked.changing:
+        return
+    for columns in identity_sets(table):
+        narrow = sql.SQL("(SELECT {} FROM {}) AS {}").format(
+            sql.SQL(", ").join(map(sql.Identifier, columns)), whole, sql.Identifier(table.table)
+        )
+        if objection := _objection(connection, narrow, where):
+            yield (
+                NoIdentity(
+                    "Updates and deletes would fail once the table is published:"
+                    " its row filter looks at columns outside the identity",
+                    table=table.name,
+                    identity=listed(columns),
+                    remedy=f"Use only {listed(columns)} in the row filter, without the name of"
+                    " the schema, or give the table a REPLICA IDENTITY that has the others.",
+                )
+                if objection.state in _NO_COLUMN
+                else _refused(table, objection)
+            )
+            return
+
+
+def _refused(table: CatalogTable, objection: _Objection) -> HeadraceError:
+    if objection.state == _LOCKED:
+        return SourceUnreachable(
+            "The table is locked, so that its row filter could not be looked at",
+            table=table.name,
+            remedy="Try again when the statement that alters the table has ended.",
+        )
+    return TableRefused(
+        "The row filter is not a condition on rows of the table",
+        table=table.name,
+        state=objection.state,
+        reason=objection.reason,
+        remedy="Write it as after WHERE, over columns of this table alone.",
+    )
+
+
+def _objection(
+    connection: psycopg.Connection[Any], rows: sql.Composed, where: str
+) -> _Objection | None:
+    """Return what the server has against the filter over these rows."""
+    # A text can close the parenthesis it stands in and open another, or a CASE, but not
+    # both: what is right in both places is one expression.
+    for shape in ("SELECT 1 FROM {} WHERE ({}\n)", "SELECT CASE WHEN {1}\n THEN 1 END FROM {0}"):
+        query = sql.SQL(shape).format(rows, sql.SQL(where))
+        if objection := _parse(connection, query.as_bytes(connection)):
+            return objection
+    return None
+
+
+def _parse(connection: psycopg.Connection[Any], query: bytes) -> _Objection | None:
+    """Let the server parse one statement. It is neither planned nor run."""
+    with connection.transaction(force_rollback=True):
+        connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+        result = connection.pgconn.prepare(b"", query)
+        if result.status != ExecStatus.COMMAND_OK:
+            state = result.error_field(DiagnosticField.SQLSTATE) or b"08006"
+            reason = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
+            return _Objection(state.decode(), reason.decode(errors="replace"))
+        if connection.pgconn.describe_prepared(b"").nparams:
+            return _Objection("42P02", "it has parameters")
+    return None
+
+
+# -------- rights
+# Whether the user may do what capturing needs, and the statements that allow it.
+
+
+def role_problems(server: Server, options: Options) -> Iterator[HeadraceError]:
+    """Yield what the user may not do on the server or with the publication."""
+    user = quoted(server.user)
+    if not server.replicates:
+        managed = "rds.logical_replication" in server.settings
+        yield NotPermitted(
+            "The user may not replicate",
+            user=server.user,
+            remedy=f"GRANT rds_replication TO {user};"
+            if managed
+            else f"ALTER ROLE {user} REPLICATION;",
+        )
+    if not options.create_publication or server.standby:
+        if not options.create_publication and server.publication_owner is None:
+            yield PublicationRefused(
+                "The publication is not there, and is not to be created",
+                publication=options.publication,
+                remedy=f"CREATE PUBLICATION {quoted(options.publication)} FOR TABLE …"
+                " WITH (publish_via_partition_root = true); or let it be created.",
+            )
+        return
+    if server.publication_owner is None and not server.creates:
+        yield NotPermitted(
+            "The user may not create a publication",
+            user=server.user,
+            remedy=f"GRANT CREATE ON DATABASE {quoted(server.database)} TO {user};",
+        )
+    elif server.publication_owner is not None and not server.owns_publication:
+        yield NotPermitted(
+            "The user does not own the publication, and could not change it",
+            user=server.user,
+            publication=options.publication,
+            remedy=f"ALTER PUBLICATION {quoted(options.publication)} OWNER TO {user};",
+        )
+
+
+def right_problems(
+    table: CatalogTable, options: Options, server: Server, rights: dict[int, Rights]
+) -> Iterator[HeadraceError]:
+    """Yield what the user may not do with a table and its partitions."""
+    found = [rights[each.oid] for each in relations(table) if each.oid in rights]
+    user = quoted(server.user)
+    if schemas := sorted({each.namespace for each in found if not each.enters}):
+        yield NotPermitted(
+            "The user may not use the table's schema",
+            table=table.name,
+            user=server.user,
+            remedy=f"GRANT USAGE ON SCHEMA {', '.join(map(quoted, schemas))} TO {user};",
+        )
+    if unread := [each for each in found if not each.reads]:
+        # Partitions are copied one by one, and rights on the whole do not reach them then.
+        names = ", ".join(quoted(each.namespace, each.table) for each in unread)
+        yield NotPermitted(
+            "The user may not read the table",
+            table=table.name,
+            user=server.user,
+            remedy=f"GRANT SELECT ON {names} TO {user};",
+        )
+    if hidden := [each for each in found if each.hides]:
+        forced = [each for each in hidden if each.forced and each.owns]
+        yield NotPermitted(
+            "Row security would keep rows of the table from being copied",
+            table=table.name,
+            user=server.user,
+            remedy=" ".join(
+                f"ALTER TABLE {quoted(each.namespace, each.table)} NO FORCE ROW LEVEL SECURITY;"
+                for each in forced
+            )
+            if len(forced) == len(hidden)
+            else f"ALTER ROLE {user} BYPASSRLS;",
+        )
+    own = rights.get(table.oid)
+    adds = options.create_publication and table.oid not in server.published
+    if own is not None and adds and not own.owns:
+        yield NotPermitted(
+            "The user does not own the table, and could not add it to a publication",
+            table=table.name,
+            user=server.user,
+            owner=own.owner,
+            remedy=f"GRANT {quoted(own.owner)} TO {user}; or let the owner create the publication,"
+            " and set create_publication to false.",
+        )
+
+
+def relations(table: CatalogTable) -> list[CatalogTable | Leaf]:
+    """The table and its partitions, each once."""
+    return [table, *(leaf for leaf in table.leaves if leaf.oid != table.oid)]
+
+
+# -------- checks
+# Everything that keeps a server's tables from being captured exactly, found beforehand.
+#
+# Nothing is changed on the server and nothing raised: each finding is an error with its
+# remedy, the statement or the setting, and whether that needs a restart. What only
+# deserves a look is a note.
+
+OLDEST, NEWEST = 14, 18
+STANDBY_SINCE = 160000
+FAILOVER_SINCE = 170000
+_FIRST_USER_OID = 16384
+"""Below are the server's own tables, which cannot be published."""
+
+_KINDS = {
+    "v": "a view",
+    "m": "a materialised view",
+    "f": "a foreign table",
+    "S": "a sequence",
+    "c": "a composite type",
+    "i": "an index",
+    "I": "an index",
+    "t": "a TOAST table",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the checks found."""
+
+    problems: tuple[HeadraceError, ...]
+    """What must be mended first, all of it."""
+
+    notes: tuple[Note, ...] = ()
+    """What is worth knowing."""
+
+    server: Server | None = None
+    """None where the server could not be asked."""
+
+
+def check(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    tables: Sequence[CatalogTable | str],
+    *,
+    generated: bool = False,
+) -> list[HeadraceError]:
+    """Return everything that keeps these tables from being captured; see `examine`."""
+    return list(examine(connection, options, tables, generated=generated).problems)
+
+
+def examine(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    tables: Sequence[CatalogTable | str],
+    *,
+    generated: bool = False,
+) -> Report:
+    """
+    Look at the server, the rights on it and the tables.
+
+    A table may be given by its name; one that is not there is a finding like others.
+    `generated`: stored generated columns are published, as PostgreSQL 18 can.
+    A connection that breaks on the way is one more finding.
+    """
+    version = connection.info.server_version
+    if not OLDEST <= version // 10000 <= NEWEST:
+        return Report((_wrong_version(version),))
+    problems: list[HeadraceError] = []
+    server: Server | None = None
+    known: list[CatalogTable] = []
+    try:
+        with speaking(options):
+            server = read_server(connection, options.slot, options.publication)
+            problems += _setting_problems(server, options)
+            problems += role_problems(server, options)
+            problems += _room_problems(server, options)
+            found, missing = find(connection, [each for each in tables if isinstance(each, str)])
+            problems += missing
+            known = [each for each in tables if not isinstance(each, str)] + [*found.values()]
+            oids = sorted({each.oid for table in known for each in relations(table)})
+            rights = read_rights(connection, oids)
+            for table in known:
+                problems += _table_problems(connection, table, options, server, rights, generated)
+            problems += _overlaps(known)
+    except HeadraceError as error:
+        problems.append(error)
+    notes = notes_on(server, options, known) if server else ()
+    return Report(tuple(problems), tuple(notes), server)
+
+
+def _wrong_version(version: int) -> HeadraceError:
+    return ServerRefused(
+        f"PostgreSQL {OLDEST} to {NEWEST} can be captured, and this is another version",
+        version=version,
+        remedy=f"Upgrade the server to PostgreSQL {OLDEST} or newer."
+        if version // 10000 < OLDEST
+        else "Upgrade Headrace to a release that knows this PostgreSQL.",
+    )
+
+
+def _setting_problems(server: Server, options: Options) -> Iterator[HeadraceError]:
+    if (level := server.settings["wal_level"]) != "logical":
+        yield ServerRefused(
+            "The server does not write what logical replication needs",
+            wal_level=level,
+            remedy=_wal_level_remedy(server),
+        )
+    if server.standby and server.version < STANDBY_SINCE:
+        yield ServerRefused(
+            "The server is a standby, which can be captured from PostgreSQL 16 on",
+            version=server.version,
+            remedy="Point the source at the primary.",
+        )
+    elif server.standby and options.create_publication:
+        yield ServerRefused(
+            "The server is a standby, where no publication can be made or changed",
+            publication=options.publication,
+            remedy="Make the publication on the primary, and set create_publication to false:"
+            f" CREATE PUBLICATION {quoted(options.publication)} FOR TABLE …"
+            " WITH (publish_via_partition_root = true);",
+        )
+    if options.failover and server.version < FAILOVER_SINCE:
+        yield ServerRefused(
+            "Slots that survive a failover need PostgreSQL 17 or newer",
+            version=server.version,
+            remedy="Set failover to false, or upgrade the server.",
+        )
+
+
+def _wal_level_remedy(server: Server) -> str:
+    managed = {"rds.logical_replication": "1", "cloudsql.logical_decoding": "on"}
+    for setting, value in managed.items():
+        if setting in server.settings:
+            return f"Set {setting} to {value} in the instance's parameters, and restart it."
+    return "ALTER SYSTEM SET wal_level = 'logical'; then restart the server."
+
+
+def _room_problems(server: Server, options: Options) -> Iterator[HeadraceError]:
+    most = server.number("max_replication_slots") or 0
+    # A temporary slot goes with its connection, so only a lasting one is taken up again.
+    reusable = server.own_slot and options.slot_mode == "stateful"
+    if server.slots >= most and not reusable:
+        yield NoRoom(
+            "All replication slots are taken",
+            slots=server.slots,
+            unread=list(server.idle_slots),
+            remedy=f"ALTER SYSTEM SET max_replication_slots = {server.slots + 4}; then restart"
+            " the server; or drop a slot that nobody reads:"
+            " SELECT pg_drop_replication_slot('…');",
+        )
+    most = server.number("max_wal_senders") or 0
+    if server.senders - server.own_sender >= most:
+        yield NoRoom(
+            "All senders are taken",
+            senders=server.senders,
+            remedy=f"ALTER SYSTEM SET max_wal_senders = {server.senders + 4}; then restart the"
+            " server; or end a replication client that is not needed.",
+        )
+
+
+def _table_problems(
+    connection: psycopg.Connection[Any],
+    table: CatalogTable,
+    options: Options,
+    server: Server,
+    rights: dict[int, Rights],
+    generated: bool,
+) -> Iterator[HeadraceError]:
+    refused = list(_kind_problems(table))
+    yield from refused
+    if refused:
+        # What follows would only repeat that it is not a table to be captured.
+        return
+    asked = Asked(options.asked_of(table.name), options.publish, server.version, generated)
+    yield from right_problems(table, options, server, rights)
+    yield from identity_problems(table, asked)
+    yield from generated_problems(table, asked)
+    yield from list_problems(table, asked)
+    yield from filter_problems(connection, table, asked)
+
+
+def _kind_problems(table: CatalogTable) -> Iterator[HeadraceError]:
+    if table.kind in _KINDS:
+        yield TableRefused(
+            f"It is {_KINDS[table.kind]}, of which no changes are logged",
+            table=table.name,
+            remedy="Name the tables behind it instead." if table.kind in "vm" else "Leave it out.",
+        )
+        return
+    if table.oid < _FIRST_USER_OID:
+        yield TableRefused(
+            "It is a table of the server's own", table=table.name, remedy="Leave it out."
+        )
+        return
+    if table.tree and table.kind != "p":
+        yield TableRefused(
+            "Other tables inherit from it, and their rows would come under their own names",
+            table=table.name,
+            children=len(table.tree),
+            remedy="Name the tables that inherit instead, or make it a partitioned table.",
+        )
+    for persistence, what in (("u", "unlogged"), ("t", "temporary")):
+        if found := [each for each in relations(table) if each.persistence == persistence]:
+            yield TableRefused(
+                f"It is {what}, so that its changes are not logged"
+                if found[0].oid == table.oid
+                else f"Partitions are {what}, so that their changes are not logged",
+                table=table.name,
+                remedy=" ".join(f"ALTER TABLE {_name(each)} SET LOGGED;" for each in found)
+                if persistence == "u"
+                else "Leave it out.",
+            )
+    if foreign := [leaf for leaf in table.leaves if leaf.kind == "f"]:
+        yield TableRefused(
+            "Partitions are foreign tables, of which no changes are logged",
+            table=table.name,
+            partitions=len(foreign),
+            remedy=" ".join(
+                f"ALTER TABLE {_name(table)} DETACH PARTITION {_name(leaf)};" for leaf in foreign
+            ),
+        )
+
+
+def _overlaps(tables: Sequence[CatalogTable]) -> Iterator[HeadraceError]:
+    for table in tables:
+        if above := [each.name for each in tables if table.oid in each.tree and each.kind == "p"]:
+            yield TableRefused(
+                "It is a partition of another table that is captured, and comes as part of that",
+                table=table.name,
+                other=above[0],
+                remedy="Name one of the two; or two sources, with a publication each.",
+            )

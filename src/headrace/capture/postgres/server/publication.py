@@ -1,0 +1,726 @@
+"""
+The publication: which changes of which tables the server sends.
+
+One that we made carries a comment that says so, and is kept in step with what is asked
+for. Any other belongs to somebody: it is looked at and never altered. Changes are made in
+one transaction that gives up quickly where it does not get its locks, so that statements
+of the application do not queue up behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from headrace.capture.postgres.options import Options, TableOptions, listed, quoted, written
+from headrace.capture.postgres.server.catalog import CatalogTable
+from headrace.errors import (
+    HeadraceError,
+    NotPermitted,
+    PublicationRefused,
+    ServerRefused,
+    SourceUnreachable,
+)
+
+__all__ = [
+    "Ensured",
+    "Locker",
+    "Published",
+    "differences",
+    "drop",
+    "ensure",
+    "lockers",
+    "missing_changes",
+    "named",
+    "oids_of",
+    "published",
+    "published_columns",
+    "verify",
+    "wait_for_lockers",
+]
+
+
+# -------- locks
+# Who has written to a table and is not done yet.
+#
+# What a transaction wrote before its table was published is never sent. If it commits after
+# a copy was begun, its rows are in neither. So, after a publication was changed, whoever
+# writes at that moment is waited for (R13).
+
+WRITING = ("RowExclusiveLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
+"""
+Modes of those who may have written, or emptied the table, or rewrote it. Left out are
+ShareUpdateExclusiveLock and ShareLock: VACUUM and CREATE INDEX hold them, for hours
+perhaps, and who writes rows has RowExclusiveLock besides.
+"""
+
+EVERY = (*WRITING, "ShareUpdateExclusiveLock", "ShareLock")
+"""Modes that keep a table from being published."""
+
+POLL_SECONDS = (0.01, 0.5)
+"""The first and the longest pause between two looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Locker:
+    """A transaction that holds a lock."""
+
+    transaction: str
+    """The server's name for it, unique as long as the server runs."""
+
+    pid: int | None
+    """None: it is prepared, and no session has it."""
+
+    user: str | None
+    application: str | None
+    age: float | None
+    """Seconds since it began or was prepared; None where we may not know."""
+
+    gid: str | None
+    """The name it was prepared under."""
+
+
+def lockers(
+    connection: psycopg.Connection[Any], oids: Sequence[int], modes: Sequence[str] = WRITING
+) -> list[Locker]:
+    """Return who has one of these tables locked in one of `modes`, the longest open first."""
+    # A prepared transaction has no pid in pg_locks. Its number stands only in the lock that it
+    # holds on itself; those of its savepoints look the same, but are not in pg_prepared_xacts.
+    query = """
+        SELECT DISTINCT l.virtualtransaction AS transaction, l.pid,
+               coalesce(a.usename, p.owner)::text AS user, a.application_name AS application,
+               extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared))::float8
+                   AS age,
+               p.gid
+        FROM pg_catalog.pg_locks l
+        LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+        LEFT JOIN (SELECT x.virtualtransaction, p.*
+                   FROM pg_catalog.pg_prepared_xacts p
+                   JOIN pg_catalog.pg_locks x
+                     ON x.locktype = 'transactionid' AND x.transactionid = p.transaction
+                    AND x.granted) p
+               ON l.pid IS NULL AND p.virtualtransaction = l.virtualtransaction
+        WHERE l.locktype = 'relation' AND l.granted AND l.mode = ANY(%s::text[])
+          AND l.database = (SELECT oid FROM pg_catalog.pg_database
+                            WHERE datname = current_database())
+          AND l.relation = ANY(%s::oid[]) AND l.pid IS DISTINCT FROM pg_backend_pid()
+        ORDER BY age DESC NULLS LAST
+    """
+    with connection.cursor(row_factory=class_row(Locker)) as cursor:
+        return cursor.execute(query, (list(modes), list(oids))).fetchall()
+
+
+class Writers:
+    """Who has a table locked when they are first looked for: those that are to be waited for."""
+
+    def __init__(self) -> None:
+        self._first: frozenset[str] | None = None
+
+    def left(self, connection: psycopg.Connection[Any], oids: Sequence[int]) -> list[Locker]:
+        """Return those of them that have not ended. Who came later does not count."""
+        found = lockers(connection, oids)
+        if self._first is None:
+            self._first = frozenset(locker.transaction for locker in found)
+        return [locker for locker in found if locker.transaction in self._first]
+
+
+def wait_for_lockers(
+    connection: psycopg.Connection[Any],
+    oids: Sequence[int],
+    patience: float | None = None,
+    on_wait: Callable[[Sequence[Locker], float], None] | None = None,
+) -> None:
+    """
+    Return when all who hold such a lock now have ended, however they end.
+
+    Those who come later are not waited for: what they write is published. Before every
+    pause `on_wait` gets who is still there and the seconds so far; it may raise to give
+    up. After `patience` seconds `SourceUnreachable` is raised.
+    """
+    started = time.monotonic()
+    writers = Writers()
+    pause, longest = POLL_SECONDS
+    while left := writers.left(connection, oids):
+        waited = time.monotonic() - started
+        if patience is not None and waited >= patience:
+            raise SourceUnreachable(
+                "Transactions that write to the table do not end",
+                pids=[found.pid for found in left if found.pid is not None],
+                prepared=[found.gid for found in left if found.gid is not None],
+                waited=round(waited, 1),
+                remedy="Commit them or roll them back, prepared ones too.",
+            )
+        if on_wait is not None:
+            on_wait(left, waited)
+        time.sleep(pause)
+        pause = min(pause * 2, longest)
+
+
+# -------- published
+# What a publication holds, as the server has it.
+
+FILTERS_SINCE = 150000
+"""Row filters, column lists and whole schemas."""
+
+LOCK_MILLISECONDS = 100
+"""How long a look at a table's columns may wait for somebody who alters it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A table that a publication names."""
+
+    namespace: str
+    table: str
+    columns: tuple[str, ...]
+    """Its column list; empty: it has none."""
+
+    where: str
+    """Its row filter in the server's own words; empty: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication, with the tables it names; those it holds otherwise are not here."""
+
+    name: str
+    comment: str
+    operations: frozenset[str]
+    via_root: bool
+    entries: Mapping[int, Entry]
+    """By the table's oid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is sent of a table, however it came into the publication."""
+
+    columns: tuple[str, ...]
+    where: str
+    """Empty: all rows."""
+
+
+def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
+    """Return the publication of that name."""
+    row = connection.execute(
+        """
+        SELECT p.oid::int8, coalesce(obj_description(p.oid, 'pg_publication'), ''),
+               p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot
+        FROM pg_catalog.pg_publication p WHERE p.pubname = %s
+        """,
+        (name,),
+    ).fetchone()
+    if row is None:
+        return None
+    oid, comment, inserts, updates, deletes, truncates, via_root = row
+    flags = {"insert": inserts, "update": updates, "delete": deletes, "truncate": truncates}
+    operations = frozenset(operation for operation, sent in flags.items() if sent)
+    return Publication(name, comment, operations, via_root, _entries(connection, oid))
+
+
+def published(connection: psycopg.Connection[Any], name: str) -> dict[int, Published]:
+    """Return what is sent, by the table's oid; baselines read exactly this (R18)."""
+    if connection.info.server_version >= FILTERS_SINCE:
+        sent = "p.attnames::text[], coalesce(p.rowfilter, '')"
+    else:
+        sent = """
+            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                    AND a.attgenerated = '' ORDER BY a.attnum), ''
+        """
+    query = f"""
+        SELECT c.oid::int8, {sent}
+        FROM pg_catalog.pg_publication_tables p
+        JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+        JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+        WHERE p.pubname = %s
+    """
+    found = connection.execute(query.encode(), (name,)).fetchall()
+    return {oid: Published(tuple(columns), where) for oid, columns, where in found}
+
+
+def published_columns(
+    connection: psycopg.Connection[Any], publication: str, table: CatalogTable
+) -> tuple[str, ...]:
+    """Return the columns that are sent of a table; raises `PublicationRefused` if it is not."""
+    sent = published(connection, publication).get(table.oid)
+    if sent is None:
+        raise PublicationRefused(
+            "Publication does not have the table", publication=publication, table=table.name
+        )
+    return sent.columns
+
+
+def same_filter(
+    connection: psycopg.Connection[Any], table: CatalogTable, asked: str, present: str
+) -> bool:
+    """Whether a filter as the user wrote it is the one that the server has in its own words."""
+    if not asked or not present:
+        return asked == present
+    return asked == present or _in_server_words(connection, table, asked) == present
+
+
+def _in_server_words(connection: psycopg.Connection[Any], table: CatalogTable, where: str) -> str:
+    # The server shows only what it has stored. So it is stored: as a check of an empty table
+    # with the same columns, which nobody but this transaction sees, and which goes with it.
+    name = "headrace_row_filter"
+    scratch = quoted("pg_temp", name)
+    try:
+        with connection.transaction(force_rollback=True):
+            connection.execute(f"SET LOCAL lock_timeout = {LOCK_MILLISECONDS}".encode())
+            connection.execute(
+                f"CREATE TEMPORARY TABLE {quoted(name)}"
+                f" (LIKE {quoted(table.namespace, table.table)})".encode()
+            )
+            connection.execute(
+                f"ALTER TABLE {scratch} ADD CONSTRAINT {quoted(name)}"
+                f" CHECK {parenthesised(where)}".encode()
+            )
+            row = connection.execute(
+                """
+                SELECT pg_get_expr(conbin, conrelid) FROM pg_catalog.pg_constraint
+                WHERE conrelid = %s::regclass AND conname = %s
+                """,
+                (scratch, name),
+            ).fetchone()
+    except psycopg.errors.InsufficientPrivilege:
+        # Without the right to make temporary tables only the very words can be compared.
+        return where
+    except (psycopg.ProgrammingError, psycopg.DataError) as error:
+        raise unreadable(error, table=table.name) from None
+    return "" if row is None else str(row[0])
+
+
+def unreadable(error: psycopg.Error, **facts: object) -> PublicationRefused:
+    """Return the refusal of a column list or filter that the server does not understand."""
+    # The server's text is left out, because it can hold what the filter compares with.
+    return PublicationRefused(
+        "Server does not take a row filter or a list of columns",
+        **facts,
+        sqlstate=error.sqlstate,
+        remedy="Check names and types in where and columns of the tables; a row filter may use"
+        " only the table's own columns and what PostgreSQL itself brings along.",
+    )
+
+
+def parenthesised(where: str) -> str:
+    """Return a filter as statements take it."""
+    return f"({where}\n)"  # the filter may end in a comment
+
+
+def needs_newer(connection: psycopg.Connection[Any]) -> ServerRefused | None:
+    """Return the refusal of row filters and column lists by an older server."""
+    version = connection.info.server_version
+    if version >= FILTERS_SINCE:
+        return None
+    return ServerRefused(
+        "Row filters and column lists need PostgreSQL 15",
+        version=version // 10000,
+        remedy="Leave where and columns of the tables out, or use a newer server.",
+    )
+
+
+def _entries(connection: psycopg.Connection[Any], publication: int) -> dict[int, Entry]:
+    detail = "ARRAY[]::text[], ''"
+    if connection.info.server_version >= FILTERS_SINCE:
+        detail = """
+            ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
+                  WHERE a.attrelid = c.oid AND a.attnum = ANY(r.prattrs) ORDER BY a.attnum),
+            coalesce(pg_get_expr(r.prqual, r.prrelid), '')
+        """
+    query = f"""
+        SELECT c.oid::int8, n.nspname::text, c.relname::text, {detail}
+        FROM pg_catalog.pg_publication_rel r
+        JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE r.prpubid = %s ORDER BY 2, 3
+    """
+    found = connection.execute(query.encode(), (publication,)).fetchall()
+    return {
+        oid: Entry(namespace, table, tuple(columns), where)
+        for oid, namespace, table, columns, where in found
+    }
+
+
+# -------- publication
+
+MARK = "headrace: "
+"""How the comment of a publication of ours begins; the source's name and its slot follow."""
+
+LOCK_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
+"""
+How long each attempt may wait for its locks. The last is longer than the second after
+which autovacuum makes way for whoever waits for it.
+"""
+
+HARD_LOCK_SECONDS = 0.2
+"""The same where writers queue up behind us."""
+
+_REPAIRED = {14: 140018, 15: 150013, 16: 160009, 17: 170005}
+"""Since when a transaction under way does not keep an older view of a publication (R13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ensured:
+    """What became of a publication; tables by the names the user gave them."""
+
+    created: bool = False
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    """Other rows, columns or operations of these are sent now: they need a baseline."""
+
+    unsent: tuple[str, ...] = ()
+    """Operations that were asked for, and that somebody else's publication leaves out."""
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        """The tables that need a new baseline, after a wait for their lockers (R13)."""
+        return self.added + self.changed
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    statements: tuple[str, ...]
+    outcome: Ensured
+    locked: tuple[CatalogTable, ...] = ()
+    """Tables that have to be free of writers first, on servers with the defect of R13."""
+
+
+def ensure(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    tables: Sequence[CatalogTable],
+    on_wait: Callable[[], None] | None = None,
+    waits: Sequence[float] = (),
+) -> Ensured:
+    """
+    Bring the publication in line with what is asked for, and say what was changed.
+
+    The connection is in autocommit. Somebody else's publication, or any where the options
+    say so, is only verified. Where locks cannot be had `SourceUnreachable` is raised
+    after a few attempts, as long as `waits` says; `on_wait` is called between them.
+    """
+    if not tables:
+        raise PublicationRefused(
+            "There is no table to publish",
+            publication=options.publication,
+            remedy="Name the tables that are to be captured.",
+        )
+    _check_version(connection, options, tables)
+    waits = waits or LOCK_SECONDS
+    for attempt, seconds in enumerate(waits):
+        if attempt:
+            time.sleep(waits[attempt - 1])
+            if on_wait is not None:
+                on_wait()
+        present = read(connection, options.publication)
+        if not options.create_publication or (present and not is_ours(present, options)):
+            return verify(connection, options, tables)
+        try:
+            plan = _plan(connection, options, tables, present)
+            _apply(connection, options, plan, seconds)
+        except (
+            psycopg.errors.LockNotAvailable,
+            psycopg.errors.DeadlockDetected,
+            psycopg.errors.DuplicateObject,  # somebody did the same a moment before us
+        ):
+            continue
+        return plan.outcome
+    raise _locked(connection, options, tables)
+
+
+def missing_changes(
+    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+) -> Ensured:
+    """Return what `ensure` would change now; nothing is changed."""
+    present = read(connection, options.publication)
+    if not options.create_publication or (present and not is_ours(present, options)):
+        return verify(connection, options, tables)
+    return _plan(connection, options, tables, present).outcome
+
+
+def named(connection: psycopg.Connection[Any], options: Options) -> frozenset[int]:
+    """Return the oids of the tables that the publication names; waits for no lock."""
+    found = connection.execute(
+        "SELECT r.prrelid::int8 FROM pg_catalog.pg_publication_rel r"
+        " JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid WHERE p.pubname = %s",
+        (options.publication,),
+    ).fetchall()
+    return frozenset(oid for (oid,) in found)
+
+
+def verify(
+    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+) -> Ensured:
+    """Raise the first of the `differences`; otherwise say which operations are not sent."""
+    if found := differences(connection, options, tables):
+        raise found[0]
+    present = read(connection, options.publication)
+    sent = present.operations if present else frozenset()
+    return Ensured(unsent=tuple(name for name in options.publish if name not in sent))
+
+
+def differences(
+    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+) -> list[HeadraceError]:
+    """
+    Return in what a publication falls short of what is asked for; it is not altered.
+
+    It may hold more tables. It may leave truncates out: that is for the checks to warn of.
+    """
+    name = options.publication
+    present = read(connection, name)
+    if present is None:
+        statement = _creation(options, tables)
+        return [_refused(options, "There is no such publication", f"Run {statement};")]
+    alter = f"ALTER PUBLICATION {quoted(name)}"
+    found: list[HeadraceError] = []
+    asked, sent = set(options.publish), present.operations
+    if asked - sent - {"truncate"} or sent - asked:
+        found.append(
+            _refused(
+                options,
+                "Publication sends other operations",
+                f"Run {alter} SET (publish = '{', '.join(options.publish)}');"
+                " or ask for what it has.",
+                operations=sorted(sent),
+            )
+        )
+    if not present.via_root and any(table.kind == "p" for table in tables):
+        found.append(
+            _refused(
+                options,
+                "Publication sends partitions under their own names",
+                f"Run {alter} SET (publish_via_partition_root = true);",
+            )
+        )
+        return found  # what it sends of a partitioned table cannot be compared like this
+    everything = published(connection, name)
+    missing = [table for table in tables if table.oid not in everything]
+    if missing:
+        clauses = ", ".join(_clause(table, _asked(options, table)) for table in missing)
+        found.append(
+            _refused(
+                options,
+                "Publication lacks tables",
+                f"Run {alter} ADD TABLE {clauses};",
+                tables=[table.name for table in missing],
+            )
+        )
+    for table in tables:
+        if table.oid in everything:
+            found += _table_differences(connection, options, table, everything[table.oid])
+    return found
+
+
+def drop(connection: psycopg.Connection[Any], options: Options) -> bool:
+    """Drop the publication if it is ours; False where it is not there or somebody else's."""
+    present = read(connection, options.publication)
+    if present is None or not is_ours(present, options):
+        return False
+    connection.execute(f"DROP PUBLICATION IF EXISTS {quoted(present.name)}".encode())
+    return True
+
+
+def is_ours(publication: Publication, options: Options) -> bool:
+    """
+    Whether we made it, for this source and this reader of it.
+
+    Two that read one database under one name have a slot each: what the one does not capture
+    would otherwise be taken from under the other.
+    """
+    mark = _mark(options)
+    return publication.comment == mark or publication.comment.startswith(f"{mark};")
+
+
+def _mark(options: Options) -> str:
+    return f"{MARK}{options.name}, slot {options.slot}"
+
+
+def oids_of(table: CatalogTable) -> tuple[int, ...]:
+    """Return the table and all its partitions: where to look for its lockers."""
+    below = table.tree if table.kind == "p" else frozenset[int]()
+    return (table.oid, *sorted(below))
+
+
+def _plan(
+    connection: psycopg.Connection[Any],
+    options: Options,
+    tables: Sequence[CatalogTable],
+    present: Publication | None,
+) -> _Plan:
+    name = quoted(options.publication)
+    if present is None:
+        comment = f"{_mark(options)}; kept in step with the tables it captures"
+        literal = "'" + comment.replace("'", "''") + "'"
+        return _Plan(
+            (_creation(options, tables), f"COMMENT ON PUBLICATION {name} IS {literal}"),
+            Ensured(created=True, added=tuple(table.name for table in tables)),
+        )
+    settings = _settings(options, tables, present)
+    wanted = {table.oid: table for table in tables}
+    added = [table for table in tables if table.oid not in present.entries]
+    altered = [
+        table
+        for table in tables
+        if (entry := present.entries.get(table.oid)) is not None
+        and not _as_asked(connection, table, _asked(options, table), entry)
+    ]
+    removed = [entry for oid, entry in present.entries.items() if oid not in wanted]
+    # There is no statement that alters how a table is published: it goes and comes back,
+    # and nobody sees it gone.
+    going = [quoted(entry.namespace, entry.table) for entry in removed]
+    going += [quoted(table.namespace, table.table) for table in altered]
+    coming = [_clause(table, _asked(options, table)) for table in (*altered, *added)]
+    statements = []
+    if settings:
+        statements.append(f"ALTER PUBLICATION {name} SET ({', '.join(settings)})")
+    if going:
+        only = ", ".join(f"ONLY {table}" for table in going)
+        statements.append(f"ALTER PUBLICATION {name} DROP TABLE {only}")
+    if coming:
+        statements.append(f"ALTER PUBLICATION {name} ADD TABLE {', '.join(coming)}")
+    there = [table for table in tables if table.oid in present.entries]
+    changed = there if settings else altered
+    return _Plan(
+        tuple(statements),
+        Ensured(
+            added=tuple(table.name for table in added),
+            removed=tuple(written(entry.namespace, entry.table) for entry in removed),
+            changed=tuple(table.name for table in changed),
+        ),
+        (*added, *changed) if _has_defect(connection) else (),
+    )
+
+
+def _apply(
+    connection: psycopg.Connection[Any], options: Options, plan: _Plan, seconds: float
+) -> None:
+    if not plan.statements:
+        return
+    if plan.locked:
+        seconds = min(seconds, HARD_LOCK_SECONDS)
+    try:
+        with connection.transaction():
+            connection.execute(f"SET LOCAL lock_timeout = {round(seconds * 1000)}".encode())
+            for table in sorted(plan.locked, key=lambda table: table.oid):
+                place = quoted(table.namespace, table.table)
+                connection.execute(f"LOCK TABLE {place} IN SHARE ROW EXCLUSIVE MODE".encode())
+            for statement in plan.statements:
+                connection.execute(statement.encode())
+    except psycopg.errors.InsufficientPrivilege:
+        # Without the comment: what another user makes is another user's.
+        shown = plan.statements[:1] if plan.outcome.created else plan.statements
+        raise NotPermitted(
+            "User may not set up the publication",
+            publication=options.publication,
+            remedy=f"Run as the owner of the tables: {'; '.join(shown)};",
+        ) from None
+    except (psycopg.errors.UndefinedTable, psycopg.errors.DuplicateObject):
+        raise
+    except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError) as error:
+        raise unreadable(error, publication=options.publication) from None
+
+
+def _creation(options: Options, tables: Sequence[CatalogTable]) -> str:
+    clauses = ", ".join(_clause(table, _asked(options, table)) for table in tables)
+    # Via the root also where no table is partitioned: if one is later, nothing changes for
+    # the others.
+    return (
+        f"CREATE PUBLICATION {quoted(options.publication)} FOR TABLE {clauses}"
+        f" WITH (publish = '{', '.join(options.publish)}', publish_via_partition_root = true)"
+    )
+
+
+def _settings(options: Options, tables: Sequence[CatalogTable], present: Publication) -> list[str]:
+    settings = []
+    if present.operations != set(options.publish):
+        settings.append(f"publish = '{', '.join(options.publish)}'")
+    if not present.via_root and any(table.kind == "p" for table in tables):
+        settings.append("publish_via_partition_root = true")
+    return settings
+
+
+def _asked(options: Options, table: CatalogTable) -> TableOptions:
+    return options.tables.get(table.name, TableOptions())
+
+
+def _clause(table: CatalogTable, asked: TableOptions) -> str:
+    # ONLY: tables that inherit from it are tables of their own here.
+    columns = f" ({listed(asked.columns)})" if asked.columns else ""
+    where = f" WHERE {parenthesised(asked.where)}" if asked.where else ""
+    return f"ONLY {quoted(table.namespace, table.table)}{columns}{where}"
+
+
+def _as_asked(
+    connection: psycopg.Connection[Any], table: CatalogTable, asked: TableOptions, entry: Entry
+) -> bool:
+    return set(asked.columns) == set(entry.columns) and same_filter(
+        connection, table, asked.where, entry.where
+    )
+
+
+def _table_differences(
+    connection: psycopg.Connection[Any], options: Options, table: CatalogTable, sent: Published
+) -> list[HeadraceError]:
+    asked = _asked(options, table)
+    computed = {column.name for column in table.columns if column.generated}
+    if asked.columns:
+        same_columns = set(asked.columns) == set(sent.columns)
+    else:
+        every = {column.name for column in table.columns}
+        same_columns = every - computed == set(sent.columns) - computed
+    name = quoted(options.publication)
+    remedy = (
+        f"Run BEGIN; ALTER PUBLICATION {name} DROP TABLE"
+        f" ONLY {quoted(table.namespace, table.table)};"
+        f" ALTER PUBLICATION {name} ADD TABLE {_clause(table, asked)}; COMMIT;"
+        " or ask for what it has."
+    )
+    found: list[HeadraceError] = []
+    if not same_columns:
+        message = "Publication sends other columns of the table"
+        found.append(_refused(options, message, remedy, table=table.name))
+    if not same_filter(connection, table, asked.where, sent.where):
+        message = "Publication sends other rows of the table"
+        found.append(_refused(options, message, remedy, table=table.name))
+    return found
+
+
+def _check_version(
+    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+) -> None:
+    details = [_asked(options, table) for table in tables]
+    if any(asked.columns or asked.where for asked in details) and (
+        refusal := needs_newer(connection)
+    ):
+        raise refusal
+
+
+def _has_defect(connection: psycopg.Connection[Any]) -> bool:
+    version = connection.info.server_version
+    return version < _REPAIRED.get(version // 10000, 0)
+
+
+def _locked(
+    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+) -> SourceUnreachable:
+    oids = [oid for table in tables for oid in oids_of(table)]
+    holders = lockers(connection, oids, EVERY)
+    return SourceUnreachable(
+        "Tables could not be locked to publish them",
+        publication=options.publication,
+        pids=[found.pid for found in holders if found.pid is not None],
+        prepared=[found.gid for found in holders if found.gid is not None],
+        remedy="End what alters or maintains the tables; it is tried again.",
+    )
+
+
+def _refused(options: Options, message: str, remedy: str, **facts: object) -> PublicationRefused:
+    return PublicationRefused(message, publication=options.publication, **facts, remedy=remedy)

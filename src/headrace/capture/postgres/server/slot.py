@@ -1,0 +1,588 @@
+"""
+The replication slot: the server's memory of how far we have read.
+
+Looking at slots and dropping them goes over an ordinary connection; making one goes over
+a replication connection, as do IDENTIFY_SYSTEM and TIMELINE_HISTORY. All connections are
+open and in autocommit; errors of the server that have no class of their own here are left
+as psycopg's, for the caller to translate.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+
+import psycopg
+from psycopg import pq, sql
+from psycopg.errors import error_from_result
+from psycopg.rows import class_row
+
+from headrace.capture.postgres.options import SLOT_NAME
+from headrace.capture.postgres.position import parse_lsn
+from headrace.errors import (
+    NoRoom,
+    NotPermitted,
+    ServerRefused,
+    SlotBusy,
+    SlotRefused,
+    SlotTimeout,
+    SourceUnreachable,
+)
+
+# -------- waiting
+# Commands on a replication connection, which may take long.
+#
+# Nothing here blocks inside the driver: the socket is waited for in short slices, with
+# other threads running meanwhile, so that a command that the server keeps waiting can be
+# watched, limited and called off.
+
+SLICE_SECONDS = 0.2
+"""How often somebody who waits is heard."""
+
+CANCEL_SECONDS = 5.0
+"""How long a server may take to act on a request to stop; a healthy one needs milliseconds."""
+
+
+def answer(
+    connection: psycopg.Connection[Any],
+    command: str,
+    timeout: float | None,
+    on_wait: Callable[[float], None] | None = None,
+) -> pq.abc.PGresult | None:
+    """
+    Send a command and return the server's answer, an error too; None: not in time.
+
+    After None, and after whatever `on_wait` raised, the command is still under way.
+    """
+    connection.pgconn.send_query(command.encode())
+    return _result(connection, timeout, on_wait)
+
+
+def cancel(connection: psycopg.Connection[Any]) -> pq.abc.PGresult | None:
+    """Call off the command under way and return its answer; None where there came none."""
+    connection.cancel_safe(timeout=CANCEL_SECONDS)
+    return _result(connection, CANCEL_SECONDS, None)
+
+
+def _result(
+    connection: psycopg.Connection[Any],
+    timeout: float | None,
+    on_wait: Callable[[float], None] | None,
+) -> pq.abc.PGresult | None:
+    pgconn = connection.pgconn
+    started = time.monotonic()
+    last: pq.abc.PGresult | None = None
+    unsent = pgconn.flush()
+    while True:
+        while not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                return last
+            last = result
+        waited = time.monotonic() - started
+        left = SLICE_SECONDS if timeout is None else min(SLICE_SECONDS, timeout - waited)
+        if left <= 0:
+            return None
+        poll = select.poll()
+        poll.register(pgconn.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
+        if poll.poll(left * 1000):
+            pgconn.consume_input()
+            unsent = pgconn.flush()
+        elif on_wait is not None:
+            on_wait(time.monotonic() - started)
+
+
+# -------- slots
+
+PLUGIN = "pgoutput"
+PREFIX = "headrace_"
+"""What the names of our own slots begin with, unless the user named one."""
+
+ANSWER_SECONDS = 30.0
+"""How long a command that has nothing to wait for may take."""
+
+RELEASE_SECONDS = 10.0
+"""How long a terminated reader may take to end: it may be in the middle of sending."""
+
+
+class SlotState(StrEnum):
+    """What can be done with a slot, or why nothing can (R35)."""
+
+    USABLE = "usable"
+    ABSENT = "absent"
+    BUSY = "busy"
+    """Somebody reads from it."""
+
+    LOST = "lost"
+    """The server removed log that was still needed: max_slot_wal_keep_size."""
+
+    CONFLICTING = "conflicting"
+    """On a standby: its primary removed rows or lowered wal_level."""
+
+    INVALIDATED = "invalidated"
+    """The server gave it up for another reason: idle for too long, for one."""
+
+    OTHER_PLUGIN = "other_plugin"
+    OTHER_DATABASE = "other_database"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A row of pg_replication_slots; what a version does not have is None."""
+
+    name: str
+    plugin: str | None
+    """None: a physical slot."""
+
+    database: int | None
+    database_name: str | None
+    temporary: bool
+    active: bool
+    reader: int | None
+    """The pid of who reads from it."""
+
+    restart: int | None
+    """Where the server keeps its log from."""
+
+    confirmed: int | None
+    """Up to where we said that we have everything."""
+
+    wal_status: str | None
+    safe_wal_size: int | None
+    """Bytes that may still be written before it is in danger; None: no limit is set."""
+
+    two_phase: bool
+    conflicting: bool | None = None
+    """PostgreSQL 16 and newer."""
+
+    invalidation: str | None = None
+    """The server's reason. PostgreSQL 17 and newer, as are the following."""
+
+    failover: bool | None = None
+    synced: bool | None = None
+    inactive_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which server and database a connection speaks to, and how far its log goes."""
+
+    system: str
+    timeline: int
+    flushed: int
+    database: int
+    """The database's oid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The end of a timeline: the server went on from `at` on another one."""
+
+    timeline: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A new slot: every commit after `consistent` comes, the snapshot holds those before it."""
+
+    consistent: int
+    snapshot: str
+    """Valid until the next command on the same connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Older:
+    """A transaction that the creation of a slot may be waiting for (R17)."""
+
+    pid: int | None
+    """None: it is prepared, and no session has it."""
+
+    user: str | None
+    application: str | None
+    database: str | None
+    age: float | None
+    """Seconds since it began or was prepared; None where we may not know."""
+
+    query_age: float | None
+    gid: str | None
+    """The name it was prepared under."""
+
+    blocks: bool
+    """Whether it is the one waited for at this moment."""
+
+
+def identify(connection: psycopg.Connection[Any]) -> Identity:
+    """Ask IDENTIFY_SYSTEM, and for the database's oid, over a replication connection."""
+    system, timeline, flushed = _row(connection, "IDENTIFY_SYSTEM")[:3]
+    (database,) = _row(
+        connection, "SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()"
+    )
+    return Identity(_text(system), int(timeline), parse_lsn(_text(flushed)), int(database))
+
+
+def timeline_history(connection: psycopg.Connection[Any], timeline: int) -> tuple[Switch, ...]:
+    """Return where the timelines before `timeline` ended, the first one first."""
+    if timeline == 1:
+        return ()  # the server has no file for it, and would refuse
+    content = _text(_row(connection, f"TIMELINE_HISTORY {timeline}")[1])
+    switches = []
+    for line in content.splitlines():
+        parts = line.split("#", 1)[0].split()
+        if len(parts) >= 2:
+            switches.append(Switch(int(parts[0]), parse_lsn(parts[1])))
+    return tuple(switches)
+
+
+def find(connection: psycopg.Connection[Any], name: str) -> Slot | None:
+    """Return the slot of that name, in whatever database it is."""
+    found = _slots(connection, sql.SQL("s.slot_name = {}").format(sql.Literal(name)))
+    return found[0] if found else None
+
+
+def leftovers(connection: psycopg.Connection[Any], prefix: str = PREFIX) -> list[Slot]:
+    """Return the lasting slots of ours that nobody reads: each makes the server keep its log."""
+    condition = sql.SQL(
+        "starts_with(s.slot_name::text, {}) AND s.plugin = {} AND NOT s.active AND NOT s.temporary"
+    )
+    return _slots(connection, condition.format(sql.Literal(prefix), sql.Literal(PLUGIN)))
+
+
+def state(slot: Slot | None, database: int) -> SlotState:
+    """Say what a slot is worth to a reader of `database`."""
+    if slot is None:
+        return SlotState.ABSENT
+    if slot.plugin != PLUGIN:
+        return SlotState.OTHER_PLUGIN
+    if slot.database != database:
+        return SlotState.OTHER_DATABASE
+    # Newer servers say `lost` of a slot that they gave up for any reason. PostgreSQL 16 says
+    # `conflicting` of each of these besides, without a reason; there it is the removal of log
+    # that leaves a slot without a place.
+    if slot.invalidation == "wal_removed" or (
+        slot.invalidation is None
+        and slot.wal_status == "lost"
+        and (slot.restart is None or not slot.conflicting)
+    ):
+        return SlotState.LOST
+    if slot.conflicting:
+        return SlotState.CONFLICTING
+    if slot.invalidation is not None:
+        return SlotState.INVALIDATED
+    return SlotState.BUSY if slot.active else SlotState.USABLE
+
+
+def create(
+    connection: psycopg.Connection[Any],
+    name: str,
+    *,
+    temporary: bool = False,
+    failover: bool = False,
+    timeout: float | None = None,
+    on_wait: Callable[[float], None] | None = None,
+) -> Created:
+    """
+    Make a slot over a replication connection, and return its consistent point and snapshot.
+
+    The server waits until every transaction with a number has ended, prepared ones too
+    (R17); meanwhile `on_wait` is called a few times a second with the seconds so far. It
+    may raise to give up. Then, as after `timeout` seconds, the server is told to stop,
+    and no slot is left behind; if it cannot be told, the connection is closed.
+    """
+    command = _creation(connection, name, temporary=temporary, failover=failover)
+    started = time.monotonic()
+    try:
+        result = answer(connection, command, timeout, on_wait)
+    except BaseException:
+        # Whoever raised it, the server may still be at it.
+        _abandon(connection, name)
+        raise
+    if result is not None:
+        return _created(result, name)
+    _abandon(connection, name)
+    raise SlotTimeout(
+        "Slot could not be made in time: older transactions are still open",
+        slot=name,
+        waited=round(time.monotonic() - started, 1),
+    )
+
+
+def waiting_for(connection: psycopg.Connection[Any], sender: int | None = None) -> list[Older]:
+    """
+    Return the transactions that have a number, the longest open first.
+
+    `sender` is the pid at the other end of the replication connection that makes a slot:
+    which of them it waits for at this moment is then said as well.
+    """
+    query = """
+        SELECT r.pid, r.user, r.application, r.database, r.age::float8, r.query_age::float8, r.gid,
+               coalesce(r.xid = (SELECT l.transactionid FROM pg_catalog.pg_locks l
+                                 WHERE l.pid = %s AND l.locktype = 'transactionid'
+                                   AND NOT l.granted LIMIT 1), false) AS blocks
+        FROM (SELECT a.pid, a.usename::text AS user,
+                     a.application_name AS application, a.datname::text AS database,
+                     extract(epoch FROM clock_timestamp() - a.xact_start) AS age,
+                     extract(epoch FROM clock_timestamp() - a.query_start) AS query_age,
+                     NULL::text AS gid, a.backend_xid AS xid
+              FROM pg_catalog.pg_stat_activity a
+              WHERE a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid()
+              UNION ALL
+              SELECT NULL, p.owner::text, NULL, p.database::text,
+                     extract(epoch FROM clock_timestamp() - p.prepared),
+                     NULL, p.gid, p.transaction
+              FROM pg_catalog.pg_prepared_xacts p) r
+        ORDER BY r.age DESC NULLS LAST
+    """
+    with connection.cursor(row_factory=class_row(Older)) as cursor:
+        return cursor.execute(query, (sender,)).fetchall()
+
+
+def drop(connection: psycopg.Connection[Any], name: str) -> bool:
+    """Drop the slot over an ordinary connection; False where there was none."""
+    try:
+        connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
+    except psycopg.errors.UndefinedObject:
+        return False
+    except psycopg.errors.ObjectInUse as error:
+        raise SlotBusy("Slot cannot be dropped while somebody reads from it", slot=name) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise NotPermitted(
+            "User may not drop replication slots",
+            slot=name,
+            remedy=f"Run SELECT pg_drop_replication_slot('{name}') as a user with REPLICATION.",
+        ) from error
+    return True
+
+
+def release(connection: psycopg.Connection[Any], name: str, application: str) -> bool:
+    """
+    See to it that nobody reads from the slot; True where a dead reader of ours was ended.
+
+    A sender whose application_name begins with `application` serves a connection of ours
+    that is gone: only one process has the log, and that is us (R31). Anybody else is left
+    alone, and `SlotBusy` raised.
+    """
+    # One statement looks and acts, so that a pid cannot pass to somebody else in between.
+    query = """
+        SELECT pg_catalog.pg_terminate_backend(a.pid, %s)
+        FROM pg_catalog.pg_replication_slots s
+        JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid
+        WHERE s.slot_name = %s AND starts_with(a.application_name, %s)
+    """
+    found = find(connection, name)
+    if found is None or not found.active:
+        return False
+    try:
+        ended = connection.execute(
+            query, (int(RELEASE_SECONDS * 1000), name, application)
+        ).fetchone()
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise NotPermitted(
+            "User may not end the sender that still serves its slot",
+            slot=name,
+            pid=found.reader,
+            remedy=f"Run SELECT pg_terminate_backend({found.reader}) as the user it belongs to.",
+        ) from error
+    found = find(connection, name)
+    if found is not None and found.active:
+        raise SlotBusy("Somebody else reads from the slot", slot=name, pid=found.reader)
+    return ended is not None
+
+
+def _slots(connection: psycopg.Connection[Any], condition: sql.Composable) -> list[Slot]:
+    version = connection.info.server_version
+    since_16 = sql.SQL("s.conflicting," if version >= 160000 else "")
+    since_17 = sql.SQL(
+        "s.invalidation_reason AS invalidation, s.failover, s.synced, s.inactive_since,"
+        if version >= 170000
+        else ""
+    )
+    query = sql.SQL("""
+        SELECT s.slot_name::text AS name, s.plugin::text AS plugin, s.datoid::int8 AS database,
+               s.database::text AS database_name, s.temporary, s.active, s.active_pid AS reader,
+               (s.restart_lsn - '0/0')::int8 AS restart,
+               (s.confirmed_flush_lsn - '0/0')::int8 AS confirmed,
+               s.wal_status, s.safe_wal_size, {} {} s.two_phase
+        FROM pg_catalog.pg_replication_slots s WHERE {} ORDER BY s.slot_name
+    """).format(since_16, since_17, condition)
+    with connection.cursor(row_factory=class_row(Slot)) as cursor:
+        return cursor.execute(query).fetchall()
+
+
+def _creation(
+    connection: psycopg.Connection[Any], name: str, *, temporary: bool, failover: bool
+) -> str:
+    if not SLOT_NAME.fullmatch(name):
+        raise SlotRefused(
+            "A slot cannot have this name",
+            slot=name,
+            remedy="Use small letters, digits and underscores, 63 at most.",
+        )
+    version = connection.info.server_version
+    if failover and version < 170000:
+        raise ServerRefused(
+            "Failover slots need PostgreSQL 17",
+            version=version // 10000,
+            remedy="Leave failover off, or use a newer server.",
+        )
+    lifetime = " TEMPORARY" if temporary else ""
+    options = "EXPORT_SNAPSHOT"
+    if version >= 150000:
+        # A temporary slot ends with its connection: there is nothing to hand over.
+        options = f"(SNAPSHOT 'export'{', FAILOVER' if failover and not temporary else ''})"
+    return f'CREATE_REPLICATION_SLOT "{name}"{lifetime} LOGICAL {PLUGIN} {options}'
+
+
+def _created(result: pq.abc.PGresult, name: str) -> Created:
+    if result.status == pq.ExecStatus.TUPLES_OK:
+        consistent, snapshot = result.get_value(0, 1), result.get_value(0, 2)
+        return Created(parse_lsn(_text(consistent)), _text(snapshot))
+    error = error_from_result(result)
+    match error:
+        case psycopg.errors.DuplicateObject():
+            raise SlotRefused(
+                "A slot of that name is there already",
+                slot=name,
+                remedy="Name another slot for this source; or, if nobody needs it any more, run"
+                f" SELECT pg_drop_replication_slot('{name}').",
+            ) from error
+        case psycopg.errors.ConfigurationLimitExceeded():
+            raise NoRoom("Server has no replication slot left", slot=name) from error
+        case psycopg.errors.InsufficientPrivilege():
+            raise NotPermitted(
+                "User may not make replication slots",
+                slot=name,
+                remedy="Run ALTER ROLE … REPLICATION for the source's user as a superuser.",
+            ) from error
+        case psycopg.errors.ObjectNotInPrerequisiteState():
+            raise ServerRefused(
+                "Server does not write what logical decoding needs",
+                remedy="Set wal_level = logical and restart the server.",
+            ) from error
+    raise error
+
+
+def _abandon(connection: psycopg.Connection[Any], name: str) -> None:
+    """End a creation under way; afterwards there is no slot, or no connection."""
+    try:
+        last = cancel(connection)
+        if last is not None and last.status == pq.ExecStatus.TUPLES_OK:
+            # It was done a moment before it was told to stop.
+            answer(connection, f'DROP_REPLICATION_SLOT "{name}"', ANSWER_SECONDS)
+    except psycopg.Error:
+        last = None
+    if last is None:
+        connection.close()
+
+
+def _row(connection: psycopg.Connection[Any], command: str) -> list[bytes]:
+    """Return the one row that the server answers a replication command with."""
+    result = answer(connection, command, ANSWER_SECONDS)
+    if result is None:
+        connection.close()
+        raise SourceUnreachable("Server does not answer", waited=ANSWER_SECONDS)
+    if result.status != pq.ExecStatus.TUPLES_OK:
+        raise error_from_result(result)
+    return [result.get_value(0, column) or b"" for column in range(result.nfields)]
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode()
+
+
+def written(connection: psycopg.Connection[Any]) -> int:
+    """Return how far the server has written, flushed or not."""
+    found = connection.execute(
+        "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8"
+    ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+# -------- older
+# Whom we wait for, in words.
+#
+# A new slot waits for every transaction that has a number, prepared ones too (R17); a copy waits
+# for those that wrote its table before it was published (R13). Either may take hours, and a
+# person can end it only if he knows whom to look for: by pid, user and application, and since
+# when. What those transactions do is never said: a query can hold anything.
+
+LOOK_SECONDS = 1.0
+"""Between two looks at who is waited for: it costs the server a little."""
+
+
+class Transaction(Protocol):
+    """A transaction of somebody else, as `Older` and `Locker` have it."""
+
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def user(self) -> str | None: ...
+    @property
+    def application(self) -> str | None: ...
+    @property
+    def age(self) -> float | None: ...
+    @property
+    def gid(self) -> str | None: ...
+
+
+class Watcher:
+    """
+    Looks at whom a slot under way waits for, and tells.
+
+    `query` is an ordinary connection of the same thread, `sender` the pid at the other end of
+    the connection that makes the slot. What `tell` raises ends the creation.
+    """
+
+    def __init__(
+        self, query: psycopg.Connection[Any], sender: int, tell: Callable[[str], object]
+    ) -> None:
+        self._query = query
+        self._sender = sender
+        self._tell = tell
+        self._looked = 0.0
+        self._text = ""
+
+    def look(self, waited: float) -> None:
+        """Tell whom is waited for; called as often as you like with the seconds so far."""
+        if not self._text or waited - self._looked >= LOOK_SECONDS:
+            self._looked = waited
+            found = waiting_for(self._query, self._sender)
+            # The server waits for one after the other, and says for which.
+            blocking = [one for one in found if one.blocks]
+            self._text = whom("A new slot waits for", blocking or found)
+        self._tell(self._text)
+
+
+def whom(who_waits: str, transactions: Sequence[Transaction]) -> str:
+    """Say for whom somebody waits, the first of them by name."""
+    if not transactions:
+        return f"{who_waits} transactions that are open"
+    first, others = transactions[0], len(transactions) - 1
+    more = f", and {others} more" if others else ""
+    return f"{who_waits} {_named(first)}{more}"
+
+
+def _named(one: Transaction) -> str:
+    who = f"pid {one.pid}" if one.pid is not None else f"the prepared transaction {one.gid!r}"
+    if one.user is not None:
+        who += f" of user {one.user}"
+    if one.application:
+        who += f" ({one.application})"
+    if one.age is None:
+        return who
+    began = datetime.fromtimestamp(time.time(), UTC) - timedelta(seconds=one.age)
+    return f"{who}, open for {_span(one.age)}, since {began:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _span(seconds: float) -> str:
+    """Return a time as a person says it; coarse, so that it does not change all the time."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s"

@@ -1,0 +1,117 @@
+"""
+How much of its log a server keeps for our slot, and how much it may (R28).
+
+```
+ restart ───────── confirmed ───────── read ───────── written
+    │◀─ running        │◀─ not yet        │◀─ not yet      │
+    │   transactions   │   acknowledged   │   read         │
+    └──────────────────── used ─────────────────────────────┘
+```
+
+The server lets go of its log up to `restart` only. That follows what we acknowledge, but
+never passes the beginning of a transaction that is still open (R4): where one of these is
+older than what we hold back, nothing that we do would make room.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from headrace.capture.postgres.server.slot import Older, waiting_for
+from headrace.capture.source import Room
+
+EVERY_SECONDS = 5.0
+"""Between two measurements: a fifth of the room does not fill up in that time."""
+
+SMALL_BYTES = 16 << 20
+"""A segment of the server's log, usually: nobody asks who holds less than that."""
+
+MOST_SAMPLES = 2_000
+"""Of how far the log was when: beyond, every second one is forgotten."""
+
+_QUERY = """
+    select (w.at - '0/0')::int8, (s.restart_lsn - '0/0')::int8,
+           (coalesce(s.confirmed_flush_lsn, s.restart_lsn) - '0/0')::int8, s.safe_wal_size
+    from pg_catalog.pg_replication_slots s,
+         (select case when pg_is_in_recovery()
+                      then greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn())
+                      else pg_current_wal_lsn() end as at) w
+    where s.slot_name = %s and s.restart_lsn is not null and s.wal_status <> 'lost'
+"""
+
+
+class Meter:
+    """Measures one slot's room, now and then. For one thread."""
+
+    def __init__(
+        self,
+        slot: str,
+        budget: int | None,
+        clock: Callable[[], float],
+        every: float = EVERY_SECONDS,
+    ) -> None:
+        """`budget` is the limit where the server has none."""
+        self._slot = slot
+        self._budget = budget
+        self._clock = clock
+        self._every = every
+        self._due = clock()
+        self._times: list[float] = []
+        self._ends: list[int] = []
+
+    def measure(self, connection: psycopg.Connection[Any], read: int) -> Room | None:
+        """
+        Measure, if it is time to; `read` is the place that we have read up to.
+
+        None: not now, or the server does not say. That is nothing to stop for: whoever reads
+        from it finds out by himself what is wrong.
+        """
+        if self._clock() < self._due:
+            return None
+        self._due = self._clock() + self._every
+        try:
+            found = connection.execute(_QUERY, (self._slot,)).fetchone()
+            if found is None:
+                return None
+            written, restart, confirmed, safe = found
+            used = max(0, written - restart)
+            limit = self._budget if safe is None else used + safe
+            self._note(written)
+            asks = used >= SMALL_BYTES or (limit is not None and 2 * used >= limit)
+            older = waiting_for(connection) if asks else []
+        except psycopg.Error:
+            return None
+        begun, name = written, ""
+        if older and older[0].age is not None:
+            begun = self._written_at(self._clock() - older[0].age)
+            if 2 * (written - begun) >= used:
+                name = _named(older[0])
+        return Room(
+            used=used,
+            limit=limit,
+            unacknowledged=max(0, written - confirmed),
+            ours=max(0, min(read, begun) - confirmed),
+            oldest=name,
+        )
+
+    def _note(self, written: int) -> None:
+        self._times.append(self._clock())
+        self._ends.append(written)
+        if len(self._times) > MOST_SAMPLES:
+            self._times, self._ends = self._times[::2], self._ends[::2]
+
+    def _written_at(self, when: float) -> int:
+        """Return how far the log was then, or a little later: of what was before we looked, too."""
+        # Later rather than earlier: the server's log that a transaction is said to hold is not
+        # made room in, and a place that is lost costs more than a baseline too many.
+        return self._ends[min(bisect_left(self._times, when), len(self._ends) - 1)]
+
+
+def _named(older: Older) -> str:
+    """Return who that is: never what it does, which may hold values of rows."""
+    who = "prepared transaction" if older.pid is None else f"transaction of pid {older.pid}"
+    return f"{who}, {older.age or 0:.0f} s old"

@@ -1,0 +1,1 @@
+"""The replication stream: transport, transactions, spilling."""

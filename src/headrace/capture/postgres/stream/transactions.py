@@ -1,0 +1,616 @@
+"""
+From messages to commits.
+
+The server sends a transaction when it has ended, from Begin to Commit in one piece, or,
+where it is large, in streams while it still goes on. Of the first kind thousands arrive
+together, and they are read together: their bounds are found by numpy, and so are the
+ordinals of their changes. The second kind waits in the spill until it commits, and so does
+a transaction that is larger than what is received at once: only its end has its position.
+
+What is rolled back never happened: ordinals count what survived, in the order received,
+and they count the changes of all tables, ours or not (R5).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.capture.postgres.decode import pgoutput
+from headrace.capture.postgres.decode.pgoutput import Commit, Layouts, Relation, bad
+from headrace.capture.postgres.decode.relations import Decoder, Relations
+from headrace.capture.postgres.decode.rows import Bytes, Flags, Ints, Messages, Stamps
+from headrace.capture.postgres.position import Mark, Place
+from headrace.capture.postgres.stream.spill import PART_MESSAGES, Block, Spill
+from headrace.changelog.change import Changes, TableChanges
+from headrace.changelog.position import MAX_ORDINAL
+from headrace.errors import CaptureError
+
+# -------- committed
+# Which transactions have committed lately, by numbers that do not come round again.
+
+MOST: Final = 131_072
+"""How many commits are remembered. A commit becomes visible soon after it was sent."""
+
+
+class Committed:
+    """
+    The commits received last: where each ended, and its top-level transaction (R6).
+
+    A snapshot for a baseline is good only if it sees all of them up to its beginning (H2.5).
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._parts: deque[tuple[NDArray[np.int64], NDArray[np.int64]]] = deque()
+        self._most = most
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, ends: NDArray[np.int64], xids: NDArray[np.int64]) -> None:
+        """Remember commits, and forget the oldest where there are too many."""
+        if not len(ends):
+            return
+        self._parts.append((ends, xids))
+        self._count += len(ends)
+        while self._count - len(self._parts[0][0]) >= self._most:
+            self._count -= len(self._parts.popleft()[0])
+
+    def upto(self, lsn: int) -> NDArray[np.int64]:
+        """Return the transactions, as 64 bits, whose commits ended at or before `lsn`."""
+        found = [xids[ends <= lsn] for ends, xids in self._parts]
+        return np.concatenate([np.zeros(0, np.int64), *found])
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return all of them as (end of the commit, transaction), in commit order."""
+        return [
+            pair
+            for ends, xids in self._parts
+            for pair in zip(ends.tolist(), xids.tolist(), strict=True)
+        ]
+
+
+def widened(xids: NDArray[np.int64], around: int) -> NDArray[np.int64]:
+    """Return transaction numbers of 32 bits as the numbers of 64 nearest to `around` (R6)."""
+    distance = (xids - around) & 0xFFFFFFFF
+    distance[distance >= 1 << 31] -= 1 << 32
+    wide = distance + around
+    wide[wide < 0] += 1 << 32
+    return wide
+
+
+# -------- open streams
+# Transactions that the server streams while they still go on.
+#
+# Several may be open, and parts of them come in any order, each part between a Stream Start
+# and a Stream Stop. Within a part every change names the sub-transaction it belongs to, and
+# only that: what a savepoint's rollback takes back is everything under that number (R6).
+
+
+def flags(kinds: str) -> Flags:
+    """Return for each byte whether it is one of these kinds of messages."""
+    table = np.zeros(256, np.bool_)
+    table[list(map(ord, kinds))] = True
+    return table
+
+
+_WITHIN = flags("IUDTRYOM")
+
+
+def within(run: Messages) -> Messages:
+    """Return the messages if all of them can stand within a transaction."""
+    if (wrong := ~_WITHIN[run.kinds]).any():
+        run.wrong("Message cannot stand within a transaction", wrong)
+    return run
+
+
+def block_of(run: Messages, subs: int | Ints) -> Block:
+    """Return a copy of messages, and whose they are, that outlives their buffer."""
+    if not len(run.kinds):
+        nothing: NDArray[np.int64] = np.zeros(0, np.int64)
+        return Block(b"", nothing, nothing, nothing)
+    first = int(run.starts[0])
+    data = run.bytes.each[first : int(run.stops[-1])].tobytes()
+    numbers = np.full(len(run.kinds), subs) if isinstance(subs, int) else subs
+    return Block(data, run.starts - first, run.stops - first, numbers)
+
+
+@dataclass(slots=True)
+class OpenStream:
+    """A transaction that is streamed and has not ended."""
+
+    aborted: set[int] = field(default_factory=set)
+    relations: list[tuple[int, Relation, int]] = field(default_factory=list)
+    """Its Relation messages: the (sub-)transaction, what they say, and their number."""
+
+    def announced(self) -> Iterator[tuple[Relation, int]]:
+        """Yield those that were not rolled back."""
+        return ((r, number) for sub, r, number in self.relations if sub not in self.aborted)
+
+
+class OpenStreams:
+    """The streamed transactions of one connection; their messages wait in the spill."""
+
+    def __init__(self, spill: Spill) -> None:
+        self._spill = spill
+        self._open: dict[int, OpenStream] = {}
+        self._inside: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def inside(self) -> bool:
+        """Whether what comes next belongs to a stream."""
+        return self._inside is not None
+
+    def start(self, message: memoryview) -> None:
+        """Read a Stream Start."""
+        xid, first = pgoutput.read_stream_start(message)
+        if first == (xid in self._open):
+            # Its first part again, or a later one of which we never had the first.
+            bad("Stream does not go on where it was", pgoutput.STREAM_START, 5)
+        if first:
+            self._open[xid] = OpenStream()
+            self._spill.open(xid)
+        self._inside = xid
+
+    def stop(self, message: memoryview, kind: int) -> None:
+        """Read the Stream Stop that must stand here."""
+        if kind != pgoutput.STREAM_STOP:
+            bad("Stream has not stopped", kind, 0)
+        pgoutput.check_stream_stop(message)
+        self._inside = None
+
+    def keep(self, run: Messages, count: Callable[[], int]) -> None:
+        """Keep messages until their transaction ends; `count` numbers Relation messages."""
+        if self._inside is None or not len(run.kinds):
+            return
+        origins = within(run).kinds == pgoutput.ORIGIN
+        if (wrong := (run.sizes() < 5) & ~origins).any():
+            run.wrong("Message ends too early", wrong)
+        subs = np.where(origins, self._inside, run.bytes.numbers(run.starts + 1, ">u4"))
+        stream = self._open[self._inside]
+        for index in np.flatnonzero(run.kinds == pgoutput.RELATION).tolist():
+            relation = pgoutput.read_relation(run.one(index), streamed=True)
+            stream.relations.append((int(subs[index]), relation, count()))
+        self._spill.append(self._inside, block_of(run, subs))
+
+    def abort(self, message: memoryview) -> None:
+        """Read a Stream Abort; one of a stream we do not have takes nothing away."""
+        top, sub = pgoutput.read_stream_abort(message)
+        if top == sub:
+            self._open.pop(top, None)
+            self._spill.discard(top)
+        elif top in self._open:
+            # Exactly that one: what was nested in it is named by messages of its own (R6).
+            self._open[top].aborted.add(sub)
+
+    def ended(self, xid: int) -> OpenStream:
+        """Return a stream whose commit has come, and forget it; the spill still has it."""
+        stream = self._open.pop(xid, None)
+        if stream is None:
+            bad("Stream is not known", pgoutput.STREAM_COMMIT, 1)
+        return stream
+
+
+# -------- transactions
+
+PIECE_MESSAGES: Final = 65_536
+"""About how many messages of whole commits become one `Changes`."""
+
+TAIL_BYTES: Final = 256 << 10
+"""Up to here the beginning of a transaction is put in front of what is received next."""
+
+_WHOLE: Final = -1
+"""Where the spill keeps the one transaction that is received and not streamed."""
+
+
+_CHANGES = flags("IUDT")
+_CONTROL = flags("SEcA")
+_KNOWN = flags("BCIUDTRYOMSEcA")
+
+
+class Transactions:
+    """
+    Makes commits of the messages of one connection.
+
+    *Order*: changes come in the order of their commits, none at or before `after`, however
+    often the server sends it (R2). *Failure*: `BadMessage` for bytes that are no such
+    messages; then, and after any other error, this object is of no more use: the stream
+    must be started anew, and with it everything here (R6). *Threads*: one.
+    """
+
+    def __init__(
+        self,
+        layouts: Layouts,
+        spill: Spill,
+        *,
+        after: int,
+        place: Callable[[int], Place],
+        around: int,
+    ) -> None:
+        """`around` is a transaction number of 64 bits near the present, for widening."""
+        self._mark = place(after).mark
+        spill.clear()
+        self._spill = spill
+        self._place = place
+        self._after = after
+        self._position = after
+        self._ended = 0
+        self._around = around
+        self._decoder = Decoder(layouts)
+        self._session = Relations()
+        self._streams = OpenStreams(spill)
+        self._tail: Block | None = None
+        self._whole: int | None = None
+        self._taking = False
+        self._markers: list[str] = []
+        self.committed = Committed()
+        self.dropped = 0
+        """Commits that came although the log has them."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no transaction is half received; streamed ones do not count (R4)."""
+        return self._tail is None and self._whole is None
+
+    @property
+    def position(self) -> int:
+        """The LSN up to which everything was given."""
+        return self._position
+
+    @property
+    def streams(self) -> int:
+        """How many transactions are open and streamed."""
+        return len(self._streams)
+
+    def place(self, lsn: int) -> Place:
+        """Return the place at `lsn`, up to which all was given, with the last commit before it."""
+        return replace(self._place(lsn), mark=self._mark)
+
+    def relearn(self, oid: int) -> None:
+        """Ask again how a relation's rows are kept: it may be one of our tables by now."""
+        # The server has described it, perhaps, when it was none, and will not do so again.
+        self._session.relearn(oid, self._decoder)
+
+    def take(
+        self, buffer: bytes | bytearray | memoryview, starts: Ints, stops: Ints
+    ) -> Iterator[Changes]:
+        """
+        Yield what ends in these messages; the rest is kept for later.
+
+        `starts` are the offsets of the messages' first bytes, `stops` those behind their last.
+        Small commits come many at a time. A commit too large for that comes in parts (R9):
+        all but the last say `ends=False` and that reading would go on where it did before.
+        Must be read to its end before the next call; the buffer is free again then.
+        """
+        if self._taking:
+            raise CaptureError("Messages were not taken to their end before")
+        self._taking = True
+        return self._take(buffer, starts, stops)
+
+    def _take(
+        self, buffer: bytes | bytearray | memoryview, starts: Ints, stops: Ints
+    ) -> Iterator[Changes]:
+        run = self._received(buffer, starts, stops)
+        at = 0
+        for control in np.flatnonzero(_CONTROL[run.kinds]).tolist():
+            if self._streams.inside:
+                self._streams.keep(run.at(slice(at, control)), self._decoder.count)
+                self._streams.stop(run.one(control), int(run.kinds[control]))
+            else:
+                yield from self._outside(run.at(slice(at, control)))
+                if not self.idle:
+                    bad("Transaction has not ended", int(run.kinds[control]), 0)
+                yield from self._control(run, control)
+            at = control + 1
+        rest = run.at(slice(at, None))
+        if self._streams.inside:
+            self._streams.keep(rest, self._decoder.count)
+        else:
+            yield from self._outside(rest)
+        self._taking = False
+
+    def _received(
+        self, buffer: bytes | bytearray | memoryview, starts: Ints, stops: Ints
+    ) -> Messages:
+        """Return what is there to read, with what was left over in front."""
+        starts, stops = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
+        if len(starts) and (starts[0] < 0 or stops[-1] > len(buffer)):
+            bad("Message is not within what was received", 0, 0)
+        if (starts >= stops).any() or (starts[1:] < stops[:-1]).any():
+            bad("Messages overlap, or one is empty", 0, 0)
+        if (tail := self._tail) is not None:
+            self._tail = None
+            # Only what messages are in: a buffer from a socket may have as much behind them.
+            with memoryview(buffer) as view:
+                used = int(stops[-1]) if len(stops) else 0
+                buffer = b"".join((tail.data, view[:used]))
+            starts = np.concatenate((tail.starts, starts + len(tail.data)))
+            stops = np.concatenate((tail.stops, stops + len(tail.data)))
+        source = Bytes(buffer)
+        run = Messages(source, source.each[starts], starts, stops)
+        if (wrong := ~_KNOWN[run.kinds]).any():
+            run.wrong("Message is of no known kind", wrong)
+        return run
+
+    # --- transactions in one piece ---------------------------------------------------------
+
+    def _outside(self, run: Messages) -> Iterator[Changes]:
+        """Read messages that do not stand in a stream."""
+        if self._whole is not None:
+            ends = np.flatnonzero(run.kinds == pgoutput.COMMIT)
+            end = int(ends[0]) if len(ends) else len(run.kinds)
+            self._spill.append(_WHOLE, block_of(within(run.at(slice(0, end))), self._whole))
+            if not len(ends):
+                return
+            _, commits, times = self._bounds(run.at(slice(0, 0)), run.at(slice(end, end + 1)))
+            start = int(run.bytes.numbers(run.starts[end : end + 1] + 2, ">i8")[0])
+            commit = Commit(self._whole, int(commits[0]), int(times[0]), start)
+            yield from self._finish(_WHOLE, commit, self._session, None)
+            self._whole = None
+            run = run.at(slice(end + 1, None))
+        ends = np.flatnonzero(run.kinds == pgoutput.COMMIT)
+        last = int(ends[-1]) + 1 if len(ends) else 0
+        begins = np.flatnonzero(run.kinds[last:] == pgoutput.BEGIN)
+        complete = last + int(begins[0]) if len(begins) else len(run.kinds)
+        at = 0
+        for until in _cuts(run.kinds[:complete], ends):
+            yield from self._piece(run.at(slice(at, until)))
+            at = until
+        if complete < len(run.kinds):
+            self._hold(run.at(slice(complete, None)))
+
+    def _hold(self, run: Messages) -> None:
+        """Keep the beginning of a transaction until more of it is there."""
+        xid = self._begun(run.at(slice(0, 1)))[0].item()
+        rest = within(run.at(slice(1, None)))
+        block = block_of(run, xid)
+        if block.size <= TAIL_BYTES:
+            self._tail = block
+            return
+        self._whole = xid
+        self._spill.open(_WHOLE)
+        self._spill.append(_WHOLE, block_of(rest, xid))
+
+    def _begun(self, begins: Messages) -> Ints:
+        """Return the numbers of the transactions that begin here."""
+        if (wrong := begins.sizes() != pgoutput.BEGIN_SIZE).any():
+            begins.wrong("Message has another length than its kind", wrong)
+        return begins.bytes.numbers(begins.starts + 17, ">u4")
+
+    def _bounds(self, begins: Messages, commits: Messages) -> tuple[Ints, Ints, Ints]:
+        """Return the numbers of the transactions that begin here; ends and times of commits."""
+        xids = self._begun(begins)
+        if (wrong := commits.sizes() != pgoutput.COMMIT_SIZE).any():
+            commits.wrong("Message has another length than its kind", wrong)
+        places = commits.starts
+        ends = commits.bytes.numbers(places + 10, ">i8")
+        times = commits.bytes.numbers(places + 18, ">i8")
+        if not len(ends):
+            return xids, ends, times
+        if ends[0] <= self._ended or (ends[1:] <= ends[:-1]).any():
+            # Also an end beyond 63 bits, which reads as a negative one.
+            wrong = np.diff(ends, prepend=self._ended) <= 0
+            commits.wrong("Commit is not beyond the one before it", wrong, places + 10)
+        if times.max() > pgoutput.LAST_TIME or times.min() < -pgoutput.LAST_TIME:
+            wrong = (times > pgoutput.LAST_TIME) | (times < -pgoutput.LAST_TIME)
+            commits.wrong("No such time", wrong, places + 18)
+        first = np.searchsorted(ends, self._after, "right")
+        self._end(int(ends[first]) if first < len(ends) else None)
+        self._ended = int(ends[-1])
+        return xids, ends, times + pgoutput.EPOCH
+
+    def _end(self, first: int | None) -> None:
+        """Check that the first commit that the log does not have is beyond all it has."""
+        if first is not None and first <= self._position:
+            bad("Commit is not beyond what was read", pgoutput.COMMIT, 10)
+
+    def _piece(self, run: Messages) -> Iterator[Changes]:
+        """Read whole commits, and what stands between them."""
+        found = self._each_one(run)
+        tables, moved = self._any(run) if found is None else (found, 0)
+        upto = max(moved, self._ended, self._position)
+        if upto > self._position:
+            self._position = upto
+            yield Changes(tables, self.place(upto), markers=self._marked())
+
+    def _each_one(self, run: Messages) -> list[TableChanges] | None:
+        """
+        Read commits of one change each; None where they are not only such.
+
+        Then Begin, change and Commit follow each other by turns, and nothing has to be counted.
+        """
+        kinds = run.kinds
+        if not len(kinds) or len(kinds) % 3 or (kinds[0::3] != pgoutput.BEGIN).any():
+            return None
+        if (kinds[2::3] != pgoutput.COMMIT).any() or not _CHANGES[kinds[1::3]].all():
+            return None
+        begins, changes, commits = (run.at(slice(at, None, 3)) for at in range(3))
+        xids, ends, times = self._bounds(begins, commits)
+        wide, kept = self._ended_with(xids, ends, times, commits)
+        stamps = Stamps(ends, np.zeros(len(ends), np.int64), wide, times)
+        return self._decoder.decode(changes, kept, stamps, self._session)
+
+    def _any(self, run: Messages) -> tuple[list[TableChanges], int]:
+        """Read commits of any kind; also return how far messages outside of them lead."""
+        kinds = run.kinds
+        begins, commits = kinds == pgoutput.BEGIN, kinds == pgoutput.COMMIT
+        number = np.cumsum(begins)
+        depth = number - (np.cumsum(commits) - commits)
+        free = (depth == 0) & (kinds == pgoutput.MESSAGE)
+        if (wrong := (depth != 1) & ~free).any():
+            run.wrong("Message stands in no transaction, or a second one begins", wrong)
+        if np.count_nonzero(begins) != np.count_nonzero(commits):
+            # A second one begins, and with a relation, so that it was cut off as a piece.
+            bad("Transaction has not ended", pgoutput.BEGIN, 0)
+        last = run.at(commits)
+        xids, ends, times = self._bounds(run.at(begins), last)
+        which = number - 1
+        beyond = np.append(ends > self._after, False)[which]
+        moved = self._others(run, free, beyond)
+        wide, kept = self._ended_with(xids, ends, times, last)
+        if not len(ends):
+            return [], moved
+        changes = _CHANGES[kinds]
+        counted = np.cumsum(changes)
+        ordinal = counted - 1 - counted[begins][which]
+        stamps = Stamps(ends[which], ordinal, wide[which], times[which])
+        wanted = changes & kept[which]
+        return self._decoder.decode(run, wanted, stamps, self._session), moved
+
+    def _ended_with(
+        self, xids: Ints, ends: Ints, times: Ints, commits: Messages
+    ) -> tuple[Ints, Flags]:
+        """Remember commits; return their transactions, and which the log does not have."""
+        wide = self._widened(xids)
+        self.committed.add(ends, wide)
+        kept = ends > self._after
+        if len(ends):
+            start = int(commits.bytes.numbers(commits.starts[-1:] + 2, ">i8")[0])
+            self._mark = Mark(start, int(xids[-1]), int(times[-1]))
+            self.dropped += len(ends) - int(np.count_nonzero(kept))
+        return wide, kept
+
+    def _others(self, run: Messages, free: Flags, beyond: Flags) -> int:
+        """
+        Read the messages that change nothing; return how far the position moved by them.
+
+        `beyond` tells which are of transactions that the log does not have.
+        """
+        moved = 0
+        streamed = run.lead > 1
+        rare = (
+            (run.kinds == pgoutput.MESSAGE)
+            | (run.kinds == pgoutput.ORIGIN)
+            | (run.kinds == pgoutput.TYPE)
+        )
+        for index in np.flatnonzero(rare).tolist():
+            kind = run.kinds[index]
+            if kind == pgoutput.MESSAGE:
+                found = pgoutput.read_message(run.one(index), streamed=streamed)
+                if free[index] and found.lsn is None:
+                    bad("Message of a transaction stands in none", int(kind), 0)
+                if free[index] and found.lsn is not None:
+                    moved = max(moved, found.lsn)
+                new = beyond[index] if found.lsn is None else found.lsn > self._position
+                if new and found.marker:
+                    self._markers.append(found.marker)
+            elif kind == pgoutput.TYPE:
+                pgoutput.check_type(run.one(index), streamed=streamed)
+            else:
+                pgoutput.check_origin(run.one(index))
+        return moved
+
+    def _marked(self) -> tuple[str, ...]:
+        found, self._markers = tuple(self._markers), []
+        return found
+
+    def _widened(self, xids: Ints) -> Ints:
+        wide = widened(xids, self._around)
+        # A connection may live for more than half of what 32 bits can count.
+        self._around = int(wide.max(initial=self._around))
+        return wide
+
+    # --- transactions in streams -----------------------------------------------------------
+
+    def _control(self, run: Messages, index: int) -> Iterator[Changes]:
+        message, kind = run.one(index), int(run.kinds[index])
+        if kind == pgoutput.STREAM_START:
+            self._streams.start(message)
+        elif kind == pgoutput.STREAM_ABORT:
+            self._streams.abort(message)
+        elif kind == pgoutput.STREAM_COMMIT:
+            yield from self._commit(pgoutput.read_stream_commit(message))
+        else:
+            bad("Stream has not started", kind, 0)
+
+    def _commit(self, commit: Commit) -> Iterator[Changes]:
+        stream = self._streams.ended(commit.xid)
+        if commit.end <= self._ended:
+            bad("Commit is not beyond the one before it", pgoutput.STREAM_COMMIT, 14)
+        self._end(commit.end if commit.end > self._after else None)
+        self._ended = commit.end
+        # Relations of a stream are its own until it commits; then they are everybody's,
+        # because the server does not send them again.
+        own = Relations()
+        yield from self._finish(commit.xid, commit, own, stream)
+        self._session.merge(own)
+
+    def _finish(
+        self, key: int, commit: Commit, known: Relations, stream: OpenStream | None
+    ) -> Iterator[Changes]:
+        """Read what the spill has of a transaction that has just ended."""
+        announced = None if stream is None else stream.announced()
+        xid = int(self._widened(np.array([commit.xid], np.int64))[0])
+        self.committed.add(np.array([commit.end]), np.array([xid]))
+        kept = commit.end > self._after
+        self.dropped += not kept
+        ordinal = 0
+        for run, last in self._parts(key, stream):
+            free = np.zeros(len(run.kinds), np.bool_)
+            self._others(run, free, np.full(len(run.kinds), kept))
+            changes = _CHANGES[run.kinds]
+            ordinals = np.cumsum(changes) + (ordinal - 1)
+            ordinal += int(np.count_nonzero(changes))
+            if ordinal > MAX_ORDINAL:
+                bad("Transaction has more changes than can be counted", pgoutput.COMMIT, 0)
+            count = len(run.kinds)
+            stamps = Stamps(
+                np.full(count, commit.end),
+                ordinals,
+                np.full(count, xid),
+                np.full(count, commit.time),
+            )
+            tables = self._decoder.decode(run, changes & kept, stamps, known, announced)
+            if tables and not last:
+                yield Changes(tables, self.place(self._position), ends=False)
+        self._spill.discard(key)
+        self._mark = Mark(commit.start, commit.xid, commit.time)
+        if kept:
+            self._position = commit.end
+            yield Changes(tables, self.place(commit.end), markers=self._marked())
+
+    def _parts(self, key: int, stream: OpenStream | None) -> Iterator[tuple[Messages, bool]]:
+        """Yield a transaction's surviving messages, and with each part whether it is the last."""
+        aborted = np.array(sorted(stream.aborted) if stream else [], np.int64)
+        for block, last in self._spill.blocks(key):
+            source = Bytes(block.data)
+            kinds = source.each[block.starts]
+            lead = 1 if stream is None else 5
+            run = Messages(source, kinds, block.starts, block.stops, lead)
+            if len(aborted):
+                run = run.at(~np.isin(block.subs, aborted))
+            count = len(run.kinds)
+            for at in range(0, max(count, 1), PART_MESSAGES):
+                part = run.at(slice(at, at + PART_MESSAGES))
+                yield part, last and at + PART_MESSAGES >= count
+
+
+def _cuts(kinds: NDArray[np.uint8], ends: Ints) -> Iterator[int]:
+    """
+    Yield where to cut whole commits, which end behind `ends`, into pieces.
+
+    A transaction with a Relation message begins a piece: it may be that its table cannot be
+    captured any more, and what was committed before must not be lost with it.
+    """
+    begins = np.flatnonzero(kinds == pgoutput.BEGIN)
+    described = np.searchsorted(begins, np.flatnonzero(kinds == pgoutput.RELATION)) - 1
+    special = begins[np.unique(described[described >= 0])]
+    at = 0
+    while at < len(kinds):
+        index = int(np.searchsorted(ends, at + PIECE_MESSAGES))
+        # What follows the last commit goes with it.
+        until = int(ends[index]) + 1 if index < len(ends) - 1 else len(kinds)
+        following = int(np.searchsorted(special, at, "right"))
+        if following < len(special):
+            until = min(until, int(special[following]))
+        yield until
+        at = until

@@ -1,0 +1,482 @@
+"""
+How a stream's messages are got off a connection.
+
+There are two ways, with the same result. libpq's own, here, works with every kind of
+encryption; the other (`direct.py`) is faster and needs a socket without any.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Protocol
+
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+from psycopg import capabilities, pq
+from psycopg.pq.abc import PGconn, PGresult
+
+from headrace.capture.postgres.decode.pgoutput import BEGIN_SIZE, COMMIT_SIZE
+from headrace.errors import BadMessage
+
+# -------- framing
+# Where messages begin in what a socket gave.
+#
+# Each message says how long it is, so that one finds the next by the one before it: a step of
+# Python for each, millions of times. Where transactions hold one change each, two messages of
+# every three are of known lengths, and are stepped over unseen; whether that was right is then
+# looked up for all of them at once, and what was not is gone through again, one by one.
+
+HEAD: Final = 5
+"""The kind of a message and its length."""
+
+_AROUND: Final = HEAD + 25
+"""What is around a message of pgoutput: this head, and that of the replication protocol."""
+
+_COMMIT: Final = _AROUND + COMMIT_SIZE
+_BEGIN: Final = _AROUND + BEGIN_SIZE
+_BETWEEN: Final = _COMMIT + _BEGIN
+
+FEW: Final = 48
+MOST: Final = 8_192
+"""Steps taken at once, in either way: few at first, more while it goes well."""
+
+_length = struct.Struct(">I").unpack_from
+
+
+def whole_messages(
+    buffer: bytes | bytearray, fill: int, at: int = 0
+) -> tuple[NDArray[np.int64], int]:
+    """Return where the whole messages in `buffer[at:fill]` begin, and where the last one ends."""
+    parts: list[NDArray[np.int64]] = []
+    singly = FEW
+    while True:
+        heads, end = _one_by_one(buffer, fill, at, singly)
+        parts.append(np.array(heads, np.int64))
+        if len(heads) < singly:
+            return np.concatenate(parts), end
+        at = end
+        sizes = [stop - start for start, stop in pairwise((*heads[-6:], end))]
+        if (before := _before_a_change(sizes)) is None:
+            singly = min(2 * singly, MOST)
+            continue
+        heads, at = _one_by_one(buffer, fill, at, before)
+        parts.append(np.array(heads, np.int64))
+        by_threes, right = FEW, True
+        while right:
+            found, at, right = _by_threes(buffer, fill, at, by_threes)
+            parts.append(found)
+            by_threes = min(4 * by_threes, MOST)
+        singly = FEW
+
+
+def _one_by_one(buffer: bytes | bytearray, fill: int, at: int, most: int) -> tuple[list[int], int]:
+    heads: list[int] = []
+    last = fill - HEAD
+    for _ in range(most):
+        if at > last:
+            break
+        following = at + 1 + _length(buffer, at + 1)[0]
+        if following > fill:
+            break
+        heads.append(at)
+        at = following
+    return heads, at
+
+
+def _before_a_change(sizes: Sequence[int]) -> int | None:
+    """Return how many messages stand before the next change; None if they do not go by threes."""
+    for before in range(3):
+        begins, commits = sizes[(2 + before) % 3 :: 3], sizes[(1 + before) % 3 :: 3]
+        if all(size == _BEGIN for size in begins) and all(size == _COMMIT for size in commits):
+            return before
+    return None
+
+
+def _by_threes(
+    buffer: bytes | bytearray, fill: int, at: int, most: int
+) -> tuple[NDArray[np.int64], int, bool]:
+    """
+    Step from change to change, over a Commit and a Begin each time.
+
+    Return where messages begin, where the last of them ends, and whether to go on like this.
+    """
+    places: list[int] = []
+    last = fill - HEAD
+    for _ in range(most):
+        if at > last:
+            break
+        places.append(at)
+        at += 1 + _BETWEEN + _length(buffer, at + 1)[0]
+    changes = np.array(places, np.int64)
+    ends = np.append(changes[1:], at)
+    commits, begins = ends - _BETWEEN, ends - _BEGIN
+    lengths: NDArray[np.uint32] = np.ndarray(fill - 3, ">u4", buffer, strides=(1,))
+    # Beyond the first that is not whole nothing is true; places are only kept within bounds.
+    right = ends <= fill
+    within = np.minimum(commits, last), np.minimum(begins, last)
+    right &= lengths[within[0] + 1] == _COMMIT - 1
+    right &= lengths[within[1] + 1] == _BEGIN - 1
+    count = len(changes) if right.all() else int(np.argmin(right))
+    found = np.stack((changes[:count], commits[:count], begins[:count]), axis=1).ravel()
+    end = int(ends[count - 1]) if count else int(changes[0]) if places else at
+    return found, end, count == most
+
+
+# -------- wires
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The contents of whole CopyData messages: of each, `buffer[start:stop]`."""
+
+    buffer: bytes | bytearray
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, contents: Sequence[bytes | memoryview]) -> Messages:
+        """Return messages that lie each by itself, as one buffer."""
+        lengths = np.fromiter(map(len, contents), np.int64, len(contents))
+        stops = np.cumsum(lengths)
+        return cls(b"".join(contents), stops - lengths, stops)
+
+    def part(self, first: int, end: int | None = None) -> Messages:
+        """Return some of them, over the same buffer."""
+        return Messages(self.buffer, self.starts[first:end], self.stops[first:end])
+
+
+class StreamEnded(Exception):
+    """The stream is over: by an error of the server's, or because nobody is there any more."""
+
+    def __init__(self, sqlstate: str | None = None) -> None:
+        super().__init__(sqlstate)
+        self.sqlstate = sqlstate
+
+
+class Wire(Protocol):
+    """
+    A connection on which one command is run, whose messages go both ways.
+
+    Used by one thread. Only `begin` waits; who wants to wait otherwise polls `descriptor`
+    after a `read` that gave nothing. Messages come in order, each once, and what came
+    before an end is given out before `StreamEnded` is raised.
+    """
+
+    descriptor: int
+
+    def begin(self, command: bytes, seconds: float) -> None:
+        """Send the command and wait until its stream has begun."""
+        ...
+
+    def read(self, most_bytes: int, enough: int = 0) -> Messages | None:
+        """
+        Return the whole messages that are there, up to about `most_bytes`, or a longer one.
+
+        Where fewer than `enough` bytes are there they may be kept for the next time.
+        """
+        ...
+
+    def send(self, content: bytes) -> None:
+        """Send a message; what the socket does not take now is sent by `flush`."""
+        ...
+
+    def flush(self) -> bool:
+        """Send what is left; return whether nothing is left any more."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection, which is not closed by this."""
+        ...
+
+
+def is_plain(connection: PGconn) -> bool:
+    """Whether the socket carries the protocol itself, and nothing around it."""
+    if connection.ssl_in_use:
+        return False
+    # Encryption by GSSAPI comes with its authentication. A libpq that cannot tell is not trusted.
+    return capabilities.has_used_gssapi() and not connection.used_gssapi
+
+
+class LibpqWire:
+    """Messages by way of libpq, which is never left to wait: it would hold the GIL."""
+
+    def __init__(self, connection: PGconn) -> None:
+        self._connection = connection
+        self._end: StreamEnded | None = None
+        # Of an encrypted record a part may be left inside the library, where no poll sees it.
+        # A record has 16 kB, and a call takes 8 or more: three without news leave nothing.
+        self._looks = 1 if is_plain(connection) else 3
+        self.descriptor = connection.socket
+
+    def begin(self, command: bytes, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        connection = self._connection
+        try:
+            connection.nonblocking = 1
+            connection.send_query(command)
+            while connection.flush() or connection.is_busy():
+                wait_for(self.descriptor, until)
+                connection.consume_input()
+            result = connection.get_result()
+        except psycopg.Error:
+            raise StreamEnded from None
+        if result is None or result.status != pq.ExecStatus.COPY_BOTH:
+            raise StreamEnded(_sqlstate(result))
+
+    def read(self, most_bytes: int, enough: int = 0) -> Messages | None:
+        parts: list[memoryview] = []
+        size = 0
+        # First what libpq has, then what the socket has.
+        size += self._drain(parts, most_bytes)
+        looks = self._looks
+        while looks and size < most_bytes and self._end is None:
+            lost = None
+            try:
+                self._connection.consume_input()
+            except psycopg.Error:
+                lost = StreamEnded()
+            more = self._drain(parts, most_bytes - size)
+            size += more
+            looks = self._looks if more else looks - 1
+            # An error that the server told in time says more than that it is gone.
+            self._end = self._end or lost
+        if not parts:
+            if self._end is not None:
+                raise self._end
+            return None
+        return Messages.joined(parts)
+
+    def send(self, content: bytes) -> None:
+        try:
+            self._connection.put_copy_data(content)
+        except psycopg.Error:
+            raise StreamEnded from None
+        self.flush()
+
+    def flush(self) -> bool:
+        try:
+            return self._connection.flush() == 0
+        except psycopg.Error:
+            raise StreamEnded from None
+
+    def close(self) -> None:
+        pass
+
+    def _drain(self, parts: list[memoryview], most_bytes: int) -> int:
+        """Move messages that libpq has to `parts`; return their size."""
+        size = 0
+        get = self._connection.get_copy_data
+        try:
+            while size < most_bytes and self._end is None:
+                count, part = get(1)
+                if count > 0:
+                    parts.append(part)
+                    size += count
+                elif count == 0:
+                    break
+                else:
+                    self._end = StreamEnded(self._final())
+        except psycopg.Error:
+            self._end = StreamEnded()
+        return size
+
+    def _final(self) -> str | None:
+        if self._connection.is_busy():
+            return None
+        return _sqlstate(self._connection.get_result())
+
+
+def wait_for(descriptor: int, until: float) -> None:
+    """Wait until something can be read; past `until` the stream counts as ended."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
+        raise StreamEnded
+
+
+def _sqlstate(result: PGresult | None) -> str | None:
+    if result is None:
+        return None
+    found = result.error_field(pq.DiagnosticField.SQLSTATE)
+    return None if found is None else found.decode()
+
+
+# -------- direct
+# A stream's messages straight from the socket.
+#
+# libpq hands out one message at a time, and on a busy stream that costs more than decoding
+# does. So where nothing is encrypted libpq connects and authenticates, and from then on is
+# asked only to close. Its buffer is empty at that moment, because a server that has answered
+# everything sends nothing by itself; should it hold something after all, the answer to our
+# command does not begin where one must, and that is an error.
+
+SMALL = 64 << 10
+"""What is no longer than this is copied out of the buffer; otherwise the buffer goes with it."""
+
+LONGEST = (1 << 30) + 1024
+"""PostgreSQL makes no message longer than a gigabyte."""
+
+_COPY_DATA = ord("d")
+_BY_THE_WAY = b"NSA"  # NoticeResponse, ParameterStatus, NotificationResponse
+_THE_END = b"cCZ"  # CopyDone, CommandComplete, ReadyForQuery
+_head = struct.Struct(">cI").pack
+
+
+class SocketWire:
+    """Messages straight from the socket of a connection that is idle and not encrypted."""
+
+    def __init__(self, connection: PGconn) -> None:
+        # Takes in what may have come by the way, so that nothing of it is left in libpq.
+        connection.is_busy()
+        self._socket = socket.socket(fileno=os.dup(connection.socket))
+        self._socket.setblocking(False)
+        self._buffer = bytearray(2 * SMALL)
+        self._fill = 0
+        self._out = bytearray()
+        self._end: StreamEnded | None = None
+        self.descriptor = self._socket.fileno()
+
+    def begin(self, command: bytes, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        self._put(b"Q", command + b"\0")
+        while True:
+            self._receive(SMALL)
+            end = self._needed()
+            if end > self._fill:
+                if self._end is not None:
+                    raise self._end
+                wait_for(self.descriptor, until)
+                continue
+            kind = self._buffer[0]
+            if kind != ord("W"):
+                self._aside(0, end)
+            self._keep_from(end)
+            if self._end is not None:
+                raise self._end
+            if kind == ord("W"):
+                return
+
+    def read(self, most_bytes: int, enough: int = 0) -> Messages | None:
+        if self._end is None:
+            self._receive(most_bytes)
+        if self._end is None and self._fill < min(enough, most_bytes):
+            return None
+        starts, end = whole_messages(self._buffer, self._fill)
+        found = None
+        if len(starts):
+            stops = np.append(starts[1:], end)
+            if (stops - starts).min() < HEAD:
+                raise BadMessage("Length of a message is out of range")
+            ours = np.frombuffer(self._buffer, np.uint8)[starts] == _COPY_DATA
+            for at in np.flatnonzero(~ours):
+                self._aside(int(starts[at]), int(stops[at]))
+            found = (starts[ours] + HEAD, stops[ours])
+        if found is None or not len(found[0]):
+            self._keep_from(end)
+            if self._end is not None:
+                raise self._end
+            return None
+        return Messages(self._hand_out(end), *found)
+
+    def send(self, content: bytes) -> None:
+        self._put(b"d", content)
+
+    def flush(self) -> bool:
+        try:
+            while self._out:
+                del self._out[: self._socket.send(self._out)]
+        except BlockingIOError:
+            return False
+        except OSError:
+            raise StreamEnded from None
+        return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _put(self, kind: bytes, content: bytes) -> None:
+        self._out += _head(kind, len(content) + 4) + content
+        self.flush()
+
+    def _receive(self, most_bytes: int) -> None:
+        """Fill the buffer with what the socket has, up to about `most_bytes`."""
+        limit = max(most_bytes, self._needed())
+        while True:
+            if self._fill == len(self._buffer):
+                if self._fill >= limit:
+                    return
+                self._resize(min(limit, 4 * self._fill))
+            room = len(self._buffer) - self._fill
+            try:
+                with memoryview(self._buffer) as view:
+                    count = self._socket.recv_into(view[self._fill :])
+            except BlockingIOError:
+                return
+            except OSError:
+                count = 0
+            if count == 0:
+                self._end = StreamEnded()
+                return
+            self._fill += count
+            if count < room:
+                return
+
+    def _needed(self) -> int:
+        """Return how long the message is that the buffer begins with, as far as it tells."""
+        if self._fill < HEAD:
+            return HEAD
+        length: int = _length(self._buffer, 1)[0]
+        if not 4 <= length <= LONGEST:
+            raise BadMessage("Length of a message is out of range", length=length)
+        return 1 + length
+
+    def _aside(self, at: int, end: int) -> None:
+        """Take a message that is not of the stream."""
+        kind = self._buffer[at]
+        if kind == ord("E"):
+            self._end = StreamEnded(error_field(bytes(self._buffer[at + HEAD : end]), b"C"))
+        elif kind in _THE_END:
+            self._end = self._end or StreamEnded()
+        elif kind not in _BY_THE_WAY:
+            raise BadMessage("Unknown kind of message", kind=kind, offset=at)
+
+    def _hand_out(self, end: int) -> bytes | bytearray:
+        """Return the buffer up to `end`; it is not written to again."""
+        if end <= SMALL:
+            with memoryview(self._buffer) as view:
+                copied = bytes(view[:end])
+            self._keep_from(end)
+            return copied
+        full, rest = self._buffer, self._fill - end
+        # The next one is probably as long. Memory that is not touched costs nothing.
+        self._buffer = bytearray(max(2 * SMALL, self._fill + self._fill // 2))
+        self._buffer[:rest] = full[end : self._fill]
+        self._fill = rest
+        return full
+
+    def _resize(self, size: int) -> None:
+        larger = bytearray(size)
+        larger[: self._fill] = self._buffer
+        self._buffer = larger
+
+    def _keep_from(self, end: int) -> None:
+        rest = self._fill - end
+        if end and rest:
+            self._buffer[:rest] = self._buffer[end : self._fill]
+        self._fill = rest
+
+
+def error_field(content: bytes, name: bytes) -> str | None:
+    """Return a field of an ErrorResponse."""
+    for field in content.split(b"\0"):
+        if field[:1] == name:
+            return field[1:].decode("ascii", "replace")
+    return None

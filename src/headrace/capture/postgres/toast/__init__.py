@@ -1,0 +1,1 @@
+"""Large values that the server does not send again."""

@@ -1,0 +1,775 @@
+"""
+Changes are made whole where the server left out a value that did not change (R21).
+
+PostgreSQL does not send a large value again that an update leaves alone, and where a table's
+identity is not FULL, nothing else has it either. So values of columns that may be large are
+kept in a store, from which a change takes what it lacks before anybody sees it: filters and
+targets never learn of it. Without the store, or where it would grow beyond its cap, the change
+keeps its mark.
+
+The store is filled by a copy of the table, row by row as they pass, and by every change after
+the copy's F. Where a change comes before the copy has come to its row, the copy's snapshot is
+asked for it. In (F, H] there are changes that the snapshot has seen: what they lack is what
+the snapshot has under their *new* key, because nobody looks before H, and then that is right
+(R11); the old key may by then be another row's. If the snapshot has not got it, neither
+has anybody at H, and it does not matter what it was.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.capture.postgres.connection import importing, talking
+from headrace.capture.postgres.connection import row as one_row
+from headrace.capture.postgres.copy.snapshot import Holder
+from headrace.capture.postgres.decode.text import text_column
+from headrace.capture.postgres.options import Options, quoted
+from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.server.catalog import CatalogTable
+from headrace.capture.postgres.stream.spill import scratch_folder
+from headrace.capture.postgres.toast.store import (
+    UNKNOWN,
+    Cell,
+    Marks,
+    Row,
+    Shape,
+    ToastStore,
+    Version,
+    array_of,
+    cells,
+    discard,
+    heavy,
+    joined,
+    keys_of,
+    long,
+    marked,
+    marks_of,
+    sizes,
+    texts_of,
+)
+from headrace.capture.source import News, NotYet, SourcePosition
+from headrace.changelog.change import Changes, Op, TableChanges
+from headrace.changelog.history import Snapshot
+from headrace.changelog.schema import Column, TableName, TableSchema
+from headrace.observe.logs import logger
+
+# -------- toast lookup
+# Rows of a table as a copy under way will find them, looked up by their keys.
+#
+# A change may leave out a value that the copy has not come to yet. The snapshot that the copy
+# is read under has it, and is asked for the row (R21).
+
+MOST_KEYS = 1_000
+"""Asked for at a time: the recorder's thread waits for the answer."""
+
+LIMITS = "set local lock_timeout = '2s'; set local statement_timeout = '10s'"
+"""So long may somebody's ALTER TABLE hold us up; then the copy, and what was read, begin anew."""
+
+
+class Lookup:
+    """Asks for rows under a holder's snapshot, over one connection of its own."""
+
+    def __init__(self, holder: Holder, table: CatalogTable, where: str) -> None:
+        self._holder = holder
+        self._table = table
+        self._where = where
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def rows(
+        self, shape: Shape, texts: Sequence[Sequence[str]]
+    ) -> list[tuple[bytes, tuple[Cell, ...]]] | None:
+        """
+        Return key and values of the rows that the snapshot has of these keys.
+
+        `texts` are the keys, column by column. None where they cannot be asked for. An error
+        of the connection, and a table that is locked, are `SourceUnreachable`.
+        """
+        found: list[tuple[bytes, tuple[Cell, ...]]] = []
+        with talking(table=self._table.name):
+            try:
+                for at in range(0, len(texts[0]), MOST_KEYS):
+                    found += self._asked(shape, [column[at : at + MOST_KEYS] for column in texts])
+            except (psycopg.errors.DataException, psycopg.errors.UndefinedFunction):
+                # A text that is not its type's, or a type of an extension that is elsewhere.
+                return None
+        return found
+
+    def close(self) -> None:
+        """End its connection. Never raises."""
+        if self._connection is not None:
+            with suppress(psycopg.Error, OSError):
+                self._connection.close()
+            self._connection = None
+
+    def _asked(
+        self, shape: Shape, texts: Sequence[Sequence[str]]
+    ) -> list[tuple[bytes, tuple[Cell, ...]]]:
+        if self._connection is None:
+            self._connection = self._holder.connect()
+        connection = self._connection
+        # Each time a transaction of its own: no lock on the table is held in between (R16).
+        connection.execute(
+            f"{importing(self._holder.id)}; set local row_security = off; {LIMITS};"
+            " set local enable_hashjoin = off; set local enable_mergejoin = off".encode(),
+            prepare=False,
+        )
+        try:
+            # Raw: a filter may hold what would be a placeholder elsewhere.
+            cursor = psycopg.RawCursor(connection)
+            cursor.execute(self._query(shape).encode(), list(texts), prepare=False)
+            result = cursor.pgresult
+            assert result is not None
+            columns = [
+                _cells(column, [result.get_value(row, at) for row in range(result.ntuples)])
+                for at, column in enumerate((*shape.key, *shape.columns))
+            ]
+        finally:
+            if not connection.closed:
+                connection.execute("rollback")
+        many = len(shape.key)
+        return [(joined(row[:many]), tuple(row[many:])) for row in zip(*columns, strict=True)]
+
+    def _query(self, shape: Shape) -> str:
+        table = self._table
+        relation = quoted(table.namespace, table.table)
+        # Tables that inherit are published under their own names; partitions are not.
+        source = relation if table.kind == "p" else f"only {relation}"
+        where = f" where ({self._where})" if self._where else ""
+        chosen = ", ".join(f"r.{quoted(column.name)}" for column in (*shape.key, *shape.columns))
+        wanted = ", ".join(f"w{at}" for at in range(len(shape.key)))
+        # Written without its schema: of several arrays it is a construct, and no function.
+        arrays = ", ".join(f"${at}::pg_catalog.text[]" for at in range(1, len(shape.key) + 1))
+        matches = " and ".join(
+            f"r.{quoted(column.name)} = w{at}::{column.declared}"
+            for at, column in enumerate(shape.key)
+        )
+        return (
+            f"select {chosen} from unnest({arrays}) as wanted({wanted})"
+            f" join (select * from {source}{where}) as r on {matches}"
+        )
+
+
+def _cells(column: Column, values: Sequence[bytes | None]) -> list[Cell]:
+    array, misfits = text_column(column.type, pa.array(values, pa.binary()))
+    found: list[Cell] = list(cells(array))
+    for row, text in misfits:
+        found[row] = text
+    return found
+
+
+# -------- toast rows
+# Changes of one table, made whole row by row, in their order.
+#
+# What a key has is looked for in three places: among the changes just before, in the store, and,
+# while a copy is under way, in its snapshot.
+
+
+@dataclass(slots=True)
+class Window:
+    """A copy that fills the store, and what is known of its snapshot (R11)."""
+
+    holder: Holder
+    first: int
+    last: int
+    snapshot: Snapshot
+    lookup: Lookup
+    done: bool = False
+    """Whether all its rows are in the store."""
+
+    absent: set[bytes] = field(default_factory=set)
+    """Keys that it was asked for in vain."""
+
+    def holds(self, commit: int, xid: int | None) -> bool:
+        """Whether the copy's rows hold what this commit did."""
+        return commit <= self.last and xid is not None and self.snapshot.sees(xid)
+
+
+@dataclass(slots=True)
+class _Images:
+    """A batch of changes in Python's terms."""
+
+    ops: Sequence[int]
+    commits: Sequence[int]
+    xids: Sequence[int | None]
+    unsent: Sequence[Sequence[int] | None]
+    old: Sequence[bytes | None]
+    """The key before, where there is an image that has it."""
+
+    new: Sequence[bytes]
+    values: Sequence[Row]
+    heavy: Sequence[bool]
+    """Whether a row may be so large that something of it is left out later."""
+
+
+@dataclass(slots=True)
+class _Made:
+    """What was found for rows since the last cut."""
+
+    start: int = 0
+    bytes: int = 0
+    cells: dict[int, list[tuple[int, Cell]]] = field(default_factory=dict)
+    """By field: row and value."""
+
+
+class Completing:
+    """Completes changes of one table that have one schema, and keeps what they bring."""
+
+    def __init__(
+        self,
+        store: ToastStore,
+        shape: Shape,
+        window: Window | None,
+        schema: TableSchema,
+        most: int,
+        part_bytes: int,
+    ) -> None:
+        """`most` is what a row may take without having anything kept elsewhere."""
+        self._store = store
+        self._shape = shape
+        self._window = window
+        self._schema = schema
+        self._most = most
+        self._part_bytes = part_bytes
+        self._names = {column.field: column.name for column in schema.columns}
+        self._fields = [column.field for column in shape.columns]
+        self._fresh: dict[bytes, Version] = {}
+        """What keys have by changes that the store does not know yet."""
+
+        self._known: dict[bytes, Version | None] = {}
+        """What was found in the store since the last cut."""
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Give the changes of a batch, whole as far as can be, in one piece or several."""
+        marks = marks_of(batch.column("_exact"))
+        large = heavy(self._schema.columns, batch.column("after"), marks, self._most)
+        if not large.any() and _plain(batch):
+            yield batch
+            return
+        images = self._images(batch, marks, large.tolist())
+        if self._window is not None and not self._window.done:
+            self._ask(self._window, batch, marks, images)
+        made = _Made()
+        for row in range(batch.num_rows):
+            self._take(images, row, made)
+            if made.bytes >= self._part_bytes:
+                yield self._built(batch, row + 1, images, made)
+                made = _Made(row + 1)
+        if made.start < batch.num_rows:
+            yield self._built(batch, batch.num_rows, images, made)
+
+    def _images(self, batch: pa.RecordBatch, marks: Marks, large: Sequence[bool]) -> _Images:
+        before, after = batch.column("before"), batch.column("after")
+        count = batch.num_rows
+        old: list[bytes | None] = [None] * count
+        if before.null_count < count:
+            found = keys_of(self._shape, self._names, before, marks, -1)
+            valid = before.is_valid().to_pylist()
+            old = [key if here else None for key, here in zip(found, valid, strict=True)]
+        columns: list[Sequence[Cell]] = []
+        for column, missing in zip(self._shape.columns, self._shape.missing, strict=True):
+            name = self._names.get(column.field)
+            columns.append(
+                # Of before the column was there; rows got this when it came.
+                [missing] * count
+                if name is None
+                else marked(after.field(name), column.field, marks)
+            )
+        unsent = batch.column("_unsent")
+        return _Images(
+            batch.column("_op").to_pylist(),
+            batch.column("_commit").to_pylist(),
+            batch.column("_xid").to_pylist(),
+            unsent.to_pylist() if unsent.null_count < count else [None] * count,
+            old,
+            keys_of(self._shape, self._names, after, marks, 1),
+            list(zip(*columns, strict=True)),
+            large,
+        )
+
+    # --- one change after the other --------------------------------------------------------
+
+    def _take(self, images: _Images, row: int, made: _Made) -> None:
+        op, commit = images.ops[row], images.commits[row]
+        if op == Op.TRUNCATE:
+            self._fresh.clear()
+            self._known.clear()
+            self._store.truncate(self._schema.table, commit)
+            return
+        old, key = images.old[row], images.new[row]
+        if op == Op.DELETE:
+            self._leave(old, commit)
+            return
+        values = images.values[row]
+        if lacking := images.unsent[row]:
+            values = self._completed(images, row, lacking, made)
+            if key == (old or key) and all(each in lacking for each in self._fields):
+                return  # it has what it had
+        if old != key:
+            self._leave(old, commit)
+        # What was kept of a row that is small now is out of date, and nobody asks for it: before
+        # anything of it is left out again, it is sent, with all the rest.
+        if lacking or images.heavy[row]:
+            self._fresh[key] = Version(commit, values)
+
+    def _leave(self, key: bytes | None, commit: int) -> None:
+        """Note that nothing has this key any more; while a copy is under way it may yet come."""
+        if key is not None and (self._window is not None or self._has(key) is not None):
+            self._fresh[key] = Version(commit, None)
+
+    def _completed(self, images: _Images, row: int, lacking: Sequence[int], made: _Made) -> Row:
+        """Return all values of a row, as far as they can be told, and note those it lacked."""
+        values = list(images.values[row])
+        found, nobody_looks = self._found(images, row)
+        for index, number in enumerate(self._fields):
+            if number not in lacking:
+                continue
+            cell: Cell = UNKNOWN if found is None else found[index]
+            values[index] = cell
+            if cell != UNKNOWN or nobody_looks:
+                shown = None if cell == UNKNOWN else cell
+                made.cells.setdefault(number, []).append((row, shown))
+        made.bytes += sizes(values)
+        return tuple(values)
+
+    def _found(self, images: _Images, row: int) -> tuple[Row | None, bool]:
+        """Return what a change's row had before it, and whether nobody looks at it if unknown."""
+        key = images.new[row]
+        had = self._has(images.old[row] or key)
+        commit, window = images.commits[row], self._window
+        if window is None or not window.holds(commit, images.xids[row]):
+            return (None if had is None else had.row), False
+        if had is not None and had.at > window.first and had.row and UNKNOWN not in had.row:
+            return had.row, False
+        seen = self._store.at(self._schema.table, key, window.first)
+        # An insert that lacks something was an update, of a row that was not published before:
+        # whether the snapshot has it says nothing.
+        gone = seen is None and (window.done or key in window.absent)
+        return seen, gone and images.ops[row] == Op.UPDATE
+
+    def _has(self, key: bytes) -> Version | None:
+        if (fresh := self._fresh.get(key)) is not None:
+            return fresh
+        if key not in self._known:
+            self._known[key] = self._store.newest(self._schema.table, key)
+        return self._known[key]
+
+    # --- the copy's snapshot ---------------------------------------------------------------
+
+    def _ask(self, window: Window, batch: pa.RecordBatch, marks: Marks, images: _Images) -> None:
+        """Take from the snapshot what changes will need, and the copy has not come to."""
+        for side, keys, sign in (("before", images.old, -1), ("after", images.new, 1)):
+            wanted: dict[bytes, int] = {}
+            for row, lacking in enumerate(images.unsent):
+                key = keys[row] if lacking else None
+                if key is None or key in window.absent or key in wanted:
+                    continue
+                if self._store.at(self._schema.table, key, window.first) is None:
+                    wanted[key] = row
+            if not wanted:
+                continue
+            rows = list(wanted.values())
+            chosen = batch.column(side).take(pa.array(rows))
+            own = {at: marks[row] for at, row in enumerate(rows) if row in marks}
+            texts = texts_of(self._shape, self._names, chosen, own, sign)
+            if (found := window.lookup.rows(self._shape, texts)) is not None:
+                self._store.put(self._schema.table, found)
+                window.absent.update(set(wanted) - {key for key, _ in found})
+
+    # --- what comes of it ------------------------------------------------------------------
+
+    def _built(
+        self, batch: pa.RecordBatch, stop: int, images: _Images, made: _Made
+    ) -> pa.RecordBatch:
+        """Return changes with what was found for them, and let the store have what they bring."""
+        self._store.write(self._schema.table, self._fresh)
+        self._fresh, self._known = {}, {}
+        rows = batch.slice(made.start, stop - made.start)
+        if not made.cells:
+            return rows
+        left = [list(each) if each else None for each in images.unsent[made.start : stop]]
+        exact: dict[int, dict[int, str]] = {}
+        after = rows.column("after")
+        children = [after.field(index) for index in range(after.type.num_fields)]
+        for column in self._shape.columns:
+            if not (found := made.cells.get(column.field)):
+                continue
+            mask = np.zeros(len(rows), np.bool_)
+            for row, cell in found:
+                at = row - made.start
+                mask[at] = True
+                unsent = left[at]
+                assert unsent is not None
+                unsent.remove(column.field)
+                left[at] = unsent or None
+                if isinstance(cell, str):
+                    exact.setdefault(at, {})[column.field] = cell
+            index = after.type.get_field_index(self._names[column.field])
+            fills = array_of(column, (cell for _, cell in found))
+            children[index] = pc.replace_with_mask(children[index], mask, fills)
+        image = pa.StructArray.from_arrays(children, fields=list(after.type), mask=after.is_null())
+        return _with(rows, {"after": image, "_unsent": left, "_exact": _merged(rows, exact)})
+
+
+def _plain(batch: pa.RecordBatch) -> bool:
+    """Whether nothing lacks a value, and no key goes: most changes of most tables are so."""
+    count = batch.num_rows
+    some = [batch.column(name).null_count < count for name in ("_unsent", "before")]
+    return not any(some) and batch.column("after").null_count == 0
+
+
+def _merged(rows: pa.RecordBatch, more: Mapping[int, Mapping[int, str]]) -> object:
+    """Return the marks of rows together with some more."""
+    column = rows.column("_exact")
+    if not more:
+        return column
+    marks = marks_of(column)
+    for row, texts in more.items():
+        marks.setdefault(row, {}).update(texts)
+    return [list(marks[row].items()) if row in marks else None for row in range(len(rows))]
+
+
+def _with(rows: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatch:
+    """Return the rows with some columns replaced."""
+    arrays = []
+    for number, kind in enumerate(rows.schema):
+        made = columns.get(kind.name, rows.column(number))
+        arrays.append(pa.array(made, kind.type) if isinstance(made, list) else made)
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
+
+
+# -------- toast
+
+PART_BYTES = 16 << 20
+"""So much is made whole at a time: a few bytes in a message may stand for a gigabyte."""
+
+OWED = "toast store"
+PAGE_BYTES = 8192
+
+Connection: TypeAlias = psycopg.Connection[Any]
+Passing: TypeAlias = Callable[[pa.RecordBatch | None, pa.Array | None], None]
+
+log = logger(__name__)
+
+
+@dataclass(slots=True)
+class _Served:
+    """A table whose changes may lack values."""
+
+    table: CatalogTable
+    schema: TableSchema
+    shape: Shape
+    where: str
+    window: Window | None = None
+    """While it is filled, and until everything up to H was read."""
+
+
+class Toast:
+    """
+    Completes the changes of one source.
+
+    *Durability*: what a change brought is durable before the change is given. *Failure*:
+    `StorageError` where the store cannot be used. *Threads*: one.
+    """
+
+    def __init__(self, options: Options, reader: str) -> None:
+        self._options = options
+        self._reader = reader
+        self._path: Path | None = None
+        self._lasts = False
+        self._most = 0
+        self._store: ToastStore | None = None
+        self._served: dict[TableName, _Served] = {}
+        self._owed: list[TableName] = []
+        self._at: SourcePosition = Place("0", 0, 0, 0, 0)
+        self._synced = 0
+        self._within = False
+        """Whether a commit was given in part."""
+
+    @property
+    def bytes(self) -> int:
+        """What the store takes on disk."""
+        return 0 if self._store is None else self._store.bytes
+
+    def open(
+        self,
+        tables: Mapping[TableName, CatalogTable],
+        schemas: Mapping[TableName, TableSchema],
+        at: Place,
+        first: Holder | None,
+        query: Connection | None,
+        resumed: bool,
+    ) -> None:
+        """
+        Go back to `at`, where the log ends; unless it is `resumed`, everything begins anew.
+
+        `first` is the snapshot of a slot that was just made: any table may be copied under it.
+        """
+        self.close()
+        page = PAGE_BYTES if query is None else _asked(query, "current_setting('block_size')::int")
+        # The server moves values out of rows of more than a quarter of a page.
+        self._most = page // 4 - 100
+        self._at, self._synced, self._within, self._owed = at, at.lsn, False, []
+        self._path, self._lasts = store_path(self._options.name, self._reader)
+        for name, table in tables.items():
+            self._serve(table, schemas[name])
+        if not self._served:
+            discard(self._path)
+            return
+        store = self._store = ToastStore(self._path, self._options.toast_store_bytes)
+        shapes = {name: one.shape for name, one in self._served.items()} if resumed else {}
+        store.resume(at.lineage, at.lsn, shapes)
+        for name in self._served:
+            if first is not None:
+                self.fill(name, first)
+            elif resumed and name not in store.states:
+                self._owed.append(name)
+        store.commit(at.lsn)
+
+    def add(self, table: CatalogTable, schema: TableSchema) -> None:
+        """Take one more table, of which nothing was given yet."""
+        self._serve(table, schema)
+        if self._store is None and self._served and self._path is not None:
+            self._store = ToastStore(self._path, self._options.toast_store_bytes)
+            self._store.resume(self._at.lineage, self._at.commit, {})
+
+    def _serve(self, table: CatalogTable, schema: TableSchema) -> None:
+        shape = Shape.of(table, schema) if self._options.toast_store else None
+        if shape is not None:
+            where = self._options.asked_of(table.name).where
+            self._served[table.name] = _Served(table, schema, shape, where)
+
+    def news(self, others: Sequence[News] = ()) -> list[News]:
+        """
+        Return also the tables of which the store does not have what the log builds on, once.
+
+        What is kept of a table that is owed a baseline is of no use: its rows changed without
+        a change.
+        """
+        for each in others:
+            if each.owed:
+                self._forget(each.table)
+        owed, self._owed = self._owed, []
+        return [*others, *(News(name, owed=OWED) for name in owed)]
+
+    def _forget(self, table: TableName) -> None:
+        one = self._served.get(table)
+        if self._store is not None and one is not None:
+            self._end(one)
+            if self._store.states.get(table) != "over":
+                self._store.forget(table)
+
+    def synced(self, upto: int) -> None:
+        """Hear how far the log is durable: nothing before is read again."""
+        self._synced = max(self._synced, upto)
+
+    # --- copies ----------------------------------------------------------------------------
+
+    def fills(self, table: TableName) -> bool:
+        """Whether the rows of a copy have to pass by here."""
+        served = self._store is not None and table in self._served
+        return served and self._state(table) not in ("full", "over")
+
+    def spares(self, table: TableName, holder: Holder, own: bool, query: Connection | None) -> bool:
+        """
+        Whether others can copy a table under this snapshot; otherwise it is closed if it is `own`.
+
+        They can where there is nothing to be kept: while the server has no value elsewhere,
+        no row in the snapshot has one.
+        """
+        if not self.fills(table):
+            return True
+        if query is not None and not self._within:
+            leaves = ", ".join(str(leaf.oid) for leaf in self._served[table].table.leaves)
+            size = "coalesce(sum(pg_catalog.pg_relation_size(reltoastrelid)), 0)::int8"
+            where = f"from pg_catalog.pg_class where oid in ({leaves or 0}) and reltoastrelid <> 0"
+            if not _asked(query, f"{size} {where}") and (passing := self.fill(table, holder)):
+                passing(None, None)
+                return True
+        if own:
+            holder.close()
+        return False
+
+    def wait(self, table: TableName) -> None:
+        """Raise `NotYet` where a commit was given in part: of changes after F some are gone by."""
+        if self._within and self.fills(table):
+            raise NotYet
+
+    def fill(self, table: TableName, holder: Holder) -> Passing | None:
+        """
+        Begin to fill the store as of a snapshot; return who takes the rows, None for nobody.
+
+        It is called with each batch and its marks, and at the end without.
+        """
+        if self._store is None or not self.fills(table):
+            return None
+        one = self._served[table]
+        if one.window is None or one.window.holder is not holder:
+            self._end(one)
+            lookup = Lookup(holder, one.table, one.where)
+            one.window = Window(holder, holder.first, holder.last, holder.snapshot, lookup)
+            self._store.begin(table, one.shape, holder.first, holder.last)
+        window = one.window
+
+        def passing(rows: pa.RecordBatch | None, exact: pa.Array | None) -> None:
+            if one.window is window and not window.done:
+                self._passing(table, one, window, rows, exact)
+
+        return passing
+
+    def _passing(
+        self,
+        table: TableName,
+        one: _Served,
+        window: Window,
+        rows: pa.RecordBatch | None,
+        exact: pa.Array | None,
+    ) -> None:
+        assert self._store is not None
+        if rows is None:
+            window.done = True
+            window.lookup.close()
+            self._store.finish(table)
+            log.info("filled the store of TOAST values", table=table, bytes=self._store.bytes)
+            return
+        marks = marks_of(exact)
+        large = long(one.shape.columns, rows.to_struct_array(), marks)
+        if not large.any():
+            return
+        if not large.all():
+            rows = rows.filter(pa.array(large))
+            marks = marks_of(None if exact is None else exact.filter(pa.array(large)))
+        image = rows.to_struct_array()
+        names = {column.field: column.name for column in (*one.shape.key, *one.shape.columns)}
+        keys = keys_of(one.shape, names, image, marks, 1)
+        columns = [
+            marked(image.field(column.name), column.field, marks) for column in one.shape.columns
+        ]
+        self._store.put(table, zip(keys, zip(*columns, strict=True), strict=True))
+        self._store.commit(self._at.commit)
+        self._shrink()
+
+    # --- changes ---------------------------------------------------------------------------
+
+    def completed(self, taken: Iterator[Changes]) -> Iterator[Changes]:
+        """Give the same changes, with what they lack as far as the store has it."""
+        for changes in taken:
+            yield from self._completed(changes)
+
+    def _completed(self, changes: Changes) -> Iterator[Changes]:
+        store = self._store
+        if store is None:
+            yield changes
+            return
+        self._within = True
+        made: list[TableChanges] = []
+        size = 0
+        for each in changes.tables:
+            window, state = self._watched(each.schema.table)
+            if state in (None, "over"):
+                made.append(each)
+                continue
+            one = self._served[each.schema.table]
+            # With columns that are not published nobody can tell how large a row is there.
+            most = self._most if len(one.table.columns) <= len(one.schema.columns) else 0
+            completing = Completing(store, one.shape, window, each.schema, most, PART_BYTES)
+            for batch in each.rows.to_batches():
+                for rows in completing.rows(batch):
+                    if size >= PART_BYTES:
+                        # As of a commit too large for memory: what follows belongs to it (R9).
+                        yield Changes(made, self._at, ends=False)
+                        made, size = [], 0
+                    made.append(TableChanges(each.schema, pa.Table.from_batches([rows])))
+                    size += rows.nbytes
+        if changes.ends:
+            self._at = changes.upto
+        store.prune(self._synced, [name for name, one in self._served.items() if one.window])
+        store.commit(self._at.commit)
+        self._shrink()
+        self._within = not changes.ends
+        self._settle()
+        yield Changes(made, changes.upto, changes.ends, changes.markers)
+
+    def moved(self, upto: SourcePosition) -> None:
+        """Hear that reading has come so far without a change."""
+        self._at = upto
+        if self._store is not None:
+            self._store.commit(upto.commit)
+            self._settle()
+
+    def close(self) -> None:
+        """Let go of the store. Never raises."""
+        for one in self._served.values():
+            self._end(one)
+        self._served = {}
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+            if self._path is not None and not self._lasts:
+                discard(self._path)
+
+    # --- steps -----------------------------------------------------------------------------
+
+    def _state(self, table: TableName) -> str | None:
+        return None if self._store is None else self._store.states.get(table)
+
+    def _watched(self, table: TableName) -> tuple[Window | None, str | None]:
+        """Return how a table is filled, and what there is of it; None: nothing."""
+        one = self._served.get(table)
+        if one is None:
+            return None, None
+        if one.window is not None and not one.window.done and not one.window.holder.alive:
+            # Nobody can copy under it any more; whoever copies later begins at a later F.
+            self._forget(table)
+        return one.window, self._state(table)
+
+    def _settle(self) -> None:
+        """Let go of windows that lie behind: all that is read from now on comes after H."""
+        for name, one in self._served.items():
+            window = one.window
+            if window is not None and window.done and self._at.commit >= window.last:
+                if self._within:
+                    continue
+                one.window = None
+                if self._store is not None:
+                    self._store.tidy(name, min(self._synced, self._at.commit))
+
+    def _shrink(self) -> None:
+        assert self._store is not None
+        for name in self._store.shrink():
+            self._end(self._served[name])
+            log.warning(
+                "gave up the store of TOAST values of a table: it would be too large",
+                table=name,
+                cap=self._options.toast_store_bytes,
+            )
+            self._store.commit(self._at.commit)
+
+    @staticmethod
+    def _end(one: _Served) -> None:
+        if one.window is not None:
+            one.window.lookup.close()
+            one.window = None
+
+
+def _asked(query: Connection, what: str) -> int:
+    with talking():
+        return int(one_row(query, f"select {what}")[0])
+
+
+def store_path(source: str, reader: str) -> tuple[Path, bool]:
+    """Return where the store of a reader is, and whether it outlives the reader."""
+    _, _, data = reader.partition("@")
+    if data and Path(data).is_dir():
+        return Path(data) / "toast" / source / "store.sqlite", True
+    # Whoever has no data directory has no log to go on with either.
+    return scratch_folder(reader) / f"toast-{secrets.token_hex(4)}.sqlite", False

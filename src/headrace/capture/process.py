@@ -1,0 +1,490 @@
+"""
+Keeping a recorder alive.
+
+A recorder runs in a process of its own, so that nothing the engine does can hold up
+reading, and a crash on either side is not the other's. The same loop runs on a thread
+for tests and for sources that exist in this process only. Both have one shape.
+
+A recorder that ends without having been told to, and without having said that it stops
+for good, is started again, each time a little later, until one shows that it works.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+import headrace
+from headrace.capture.messages import (
+    COMMANDS,
+    REPORTS,
+    Acknowledge,
+    Channel,
+    Command,
+    Failed,
+    Flushed,
+    FlushNow,
+    Report,
+    Reset,
+    Setup,
+    Started,
+    StateReport,
+    Stop,
+    Tend,
+)
+from headrace.capture.recorder import Recorder
+from headrace.capture.registry import KINDS, build
+from headrace.capture.source import Recordable, SourceSpec, reader_of
+from headrace.changelog.reader import LogWriter
+from headrace.errors import HeadraceError, RecorderFailed
+from headrace.storage.permissions import make_private_folder, open_private
+from headrace.storage.s3 import opened
+
+# -------- loop
+# The loop around a recorder: the same in a process of its own and on a thread.
+
+WAIT_SECONDS = 1.0
+"""How long one step may wait for changes; commands end the wait early."""
+
+
+class Inbox:
+    """Commands on their way to a recorder; put by any thread, and by signal handlers."""
+
+    def __init__(self) -> None:
+        # Unlike other queues, this one may be put to from within its own `get`.
+        self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self.closed = False
+        self._pressing = False
+
+    @property
+    def pressing(self) -> bool:
+        """Whether something is in here that must not wait for others at the source."""
+        return self._pressing or self.closed
+
+    def put(self, command: Command) -> None:
+        """Add a command."""
+        self._queue.put(command)
+        # After it: set before, a `take` in between would unset it and leave the command.
+        if isinstance(command, Stop | Reset):
+            self._pressing = True
+
+    def close(self) -> None:
+        """Nobody is left to command or to report to: the loop ends at once."""
+        self.closed = True
+        self._queue.put(None)
+
+    def take(self, seconds: float) -> list[Command]:
+        """Return what has come, after waiting up to `seconds` for the first."""
+        taken: list[Command | None] = []
+        self._pressing = False
+        try:
+            taken.append(self._queue.get(timeout=seconds) if seconds > 0 else None)
+            while True:
+                taken.append(self._queue.get_nowait())
+        except queue.Empty:
+            pass
+        return _latest([command for command in taken if command is not None])
+
+
+def _latest(commands: list[Command]) -> list[Command]:
+    """Leave out what a later command of the same kind says again."""
+    seen: set[type] = set()
+    kept = []
+    for command in reversed(commands):
+        if isinstance(command, FlushNow | Acknowledge | Tend):
+            if type(command) in seen:
+                continue
+            seen.add(type(command))
+        kept.append(command)
+    return kept[::-1]
+
+
+def run(recorder: Recorder, inbox: Inbox, report: Callable[[Report], object]) -> None:
+    """Step until the recorder is done or nobody is left."""
+    recorder.tell, recorder.pressed = report, lambda: inbox.pressing
+    while not recorder.done and not inbox.closed:
+        for said in recorder.step(inbox.take(recorder.rest), WAIT_SECONDS):
+            report(said)
+
+
+# -------- child
+# The recorder as a process of its own.
+#
+# It has one parent and one line to it. When the line ends, so does the process, whatever it
+# is doing: an engine that was killed must not leave a second writer behind (R31). Should
+# somebody else have inherited the engine's end of the line, the parent's number tells.
+
+GRACE_SECONDS = 1.0
+"""For the main thread to end by itself once the line has ended."""
+
+LOOK_SECONDS = 1.0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run as `python -m headrace.capture.recorder DESCRIPTOR`."""
+    # Ctrl-C in a terminal reaches every process in it; ours is stopped by its engine.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
+    channel = Channel(socket.socket(fileno=int(arguments[0])), COMMANDS)
+    setup = channel.receive()
+    if not isinstance(setup, Setup):
+        return 2
+    try:
+        source = build(SourceSpec(setup.kind, setup.name, setup.options), setup.reader)
+    except HeadraceError as error:
+        channel.send(Failed.of(error, stops=True))
+        return 1
+    inbox = Inbox()
+    if setup.reset is not None:
+        inbox.put(setup.reset)
+
+    def stop(signum: int, frame: object) -> None:
+        inbox.put(Stop())
+        source.wake()
+
+    signal.signal(signal.SIGTERM, stop)
+    done = threading.Event()
+    threading.Thread(target=_listen, args=(channel, inbox, source, done), daemon=True).start()
+    threading.Thread(target=_look, args=(parent, inbox, source, done), daemon=True).start()
+    recorder = Recorder(
+        source, log_opener(setup, source), setup.tables, time.monotonic, setup.selections
+    )
+    channel.send(Started(os.getpid()))
+    run(recorder, inbox, channel.send)
+    done.set()
+    channel.close()
+    return 0
+
+
+def log_opener(setup: Setup, source: Recordable) -> partial[LogWriter]:
+    """Return what opens the log for writing."""
+    return partial(
+        LogWriter.open,
+        opened(setup.storage),
+        source=setup.name,
+        origin=source.origin,
+        writer=setup.writer,
+        term=setup.term,
+        clock=time.time,
+        baselines=setup.baselines,
+    )
+
+
+def _listen(
+    channel: Channel[Command | Setup], inbox: Inbox, source: Recordable, done: threading.Event
+) -> None:
+    while (command := channel.receive()) is not None:
+        if not isinstance(command, Setup):
+            inbox.put(command)
+            source.wake()
+    _leave(inbox, source, done)
+
+
+def _look(parent: int, inbox: Inbox, source: Recordable, done: threading.Event) -> None:
+    while os.getppid() == parent:
+        if done.wait(LOOK_SECONDS):
+            return
+    _leave(inbox, source, done)
+
+
+def _leave(inbox: Inbox, source: Recordable, done: threading.Event) -> None:
+    inbox.close()
+    source.wake()
+    if not done.wait(GRACE_SECONDS):
+        # In the middle of something long. The log is made to be left at any instant.
+        os._exit(3)
+
+
+# -------- supervisor
+
+OnReport: TypeAlias = Callable[[Report], object]
+"""Called on the recorder's own thread, one report at a time; must not wait."""
+
+OwedReset: TypeAlias = Callable[[], Reset | None]
+"""Asked whenever a recorder starts: what it has to obey before anything else."""
+
+
+def no_reset() -> None:
+    """Return that none is owed."""
+
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 30.0
+PROVED_SECONDS = 10.0
+"""A recorder that lived so long, or flushed, was a success: the next pause is short again."""
+
+
+class RunningRecorder(Protocol):
+    """A recorder under supervision."""
+
+    restarts: int
+    """How often it had to be started again."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process; None while there is none."""
+        ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def send(self, command: Command) -> None:
+        """Tell it something; forgotten if there is nobody to hear it, see `Started`."""
+        ...
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Let it flush and end; after `timeout` seconds it is ended."""
+        ...
+
+
+class RecorderProcess:
+    """A recorder in a child process."""
+
+    def __init__(
+        self, setup: Setup, on_report: OnReport, *, log_file: str, owed: OwedReset = no_reset
+    ) -> None:
+        self.restarts = 0
+        self._setup = setup
+        self._owed = owed
+        self._on_report = on_report
+        self._log_file = Path(log_file)
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._failed = False
+        self._proved = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._channel: Channel[Report] | None = None
+        self._keeper: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process number."""
+        child = self._child
+        return None if child is None or child.poll() is not None else child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs, or will run again."""
+        return self._keeper is not None and self._keeper.is_alive()
+
+    def start(self) -> None:
+        """Start the child and the thread that listens to it."""
+        channel, child = self._spawn()
+        self._keeper = threading.Thread(
+            target=self._keep,
+            args=(channel, child),
+            name=f"headrace-recorder-{self._setup.name}",
+            daemon=True,
+        )
+        self._keeper.start()
+
+    def send(self, command: Command) -> None:
+        """Send to the child there is now."""
+        if (channel := self._channel) is not None:
+            channel.send(command)
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Ask the child to end; kill it if it does not."""
+        self._stopping.set()
+        self.send(Stop())
+        keeper = self._keeper
+        if keeper is not None and keeper is not threading.current_thread():
+            keeper.join(timeout)
+            if keeper.is_alive():
+                with self._lock:
+                    if self._child is not None:
+                        self._child.kill()
+                keeper.join(timeout)
+
+    def _spawn(self) -> tuple[Channel[Report], subprocess.Popen[bytes]]:
+        # Python's sockets are not inherited: of the two ends, the child gets its own only,
+        # and nobody else gets ours. Else the line would not end with this process (R31).
+        ours, theirs = socket.socketpair()
+        with theirs, self._lock:
+            make_private_folder(self._log_file.parent)
+            with open_private(self._log_file, append=True) as log:
+                child = subprocess.Popen(
+                    # -P: a file of the user's, in the folder he stands in, must not
+                    # take the place of a module.
+                    [sys.executable, "-P", "-m", "headrace.capture.recorder", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=_environment(),
+                    start_new_session=True,
+                )
+            self._child = child
+            self._channel = channel = Channel(ours, REPORTS)
+        channel.send(msgspec.structs.replace(self._setup, reset=self._owed()))
+        if self._stopping.is_set():
+            channel.send(Stop())
+        return channel, child
+
+    def _keep(self, channel: Channel[Report], child: subprocess.Popen[bytes]) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            began = time.monotonic()
+            self._proved = False
+            self._listen(channel)
+            channel.close()
+            code = child.wait()
+            if self._stopping.is_set() or self._failed:
+                return
+            if self._proved or time.monotonic() - began >= PROVED_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+            self._on_report(StateReport("reconnecting", f"Recorder ended, exit code {code}"))
+            if self._stopping.wait(pause):
+                return
+            pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+            self.restarts += 1
+            channel, child = self._spawn()
+
+    def _listen(self, channel: Channel[Report]) -> None:
+        greeted = False
+        while (report := channel.receive()) is not None:
+            if isinstance(report, Flushed):
+                # The first one only says where the log stood: it proves nothing yet.
+                self._proved, greeted = greeted, True
+            if isinstance(report, Failed) and report.stops:
+                self._failed = True
+            self._on_report(report)
+
+
+class RecorderThread:
+    """A recorder on a thread of this process."""
+
+    restarts = 0
+
+    def __init__(
+        self,
+        source: Recordable,
+        setup: Setup,
+        on_report: OnReport,
+        *,
+        recorder: Recorder | None = None,
+        owed: OwedReset = no_reset,
+    ) -> None:
+        self._source = source
+        self._on_report = on_report
+        self._name = setup.name
+        self._recorder = recorder or Recorder(
+            source, log_opener(setup, source), setup.tables, time.monotonic, setup.selections
+        )
+        self._inbox = Inbox()
+        if (reset := owed()) is not None:
+            self._inbox.put(reset)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """This process, while it runs."""
+        return os.getpid() if self.alive else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(
+            target=self._run, name=f"headrace-recorder-{self._name}", daemon=True
+        )
+        self._thread.start()
+
+    def send(self, command: Command) -> None:
+        """Put it where the next step takes it."""
+        self._inbox.put(command)
+        self._source.wake()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Let it flush and end; after `timeout` it ends without."""
+        self.send(Stop())
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+            if thread.is_alive():
+                self._inbox.close()
+                self._source.wake()
+
+    def _run(self) -> None:
+        self._on_report(Started(os.getpid()))
+        try:
+            run(self._recorder, self._inbox, self._on_report)
+        finally:
+            if not self._recorder.done and not self._inbox.closed:
+                # An error nobody expected is on its way up; the engine must not wait for ever.
+                error = RecorderFailed("Recorder ended on an unexpected error")
+                self._on_report(Failed.of(error, stops=True))
+
+
+def start_recorder(
+    source: Recordable,
+    spec: SourceSpec,
+    tables: Sequence[str],
+    *,
+    data: str,
+    storage: str | None = None,
+    writer: str,
+    term: int,
+    on_report: OnReport,
+    how: str = "process",
+    reader: str | None = None,
+    owed: OwedReset = no_reset,
+    selections: Sequence[Sequence[str]] = (),
+    baselines: int = 0,
+) -> RunningRecorder:
+    """
+    Start recording `tables` of a source into the data directory `data`, or into `storage`.
+
+    Those that a list of patterns in `selections` chooses are recorded, too, as they come.
+    `reader` tells apart those who read one source; by default it is the data directory.
+    Baselines get numbers beyond `baselines`, in a log that was made anew, too.
+    """
+    where = str(Path(data).resolve())
+    setup = Setup(
+        kind=spec.kind,
+        name=spec.name,
+        options=dict(spec.options),
+        tables=tuple(tables),
+        storage=storage or where,
+        writer=writer,
+        term=term,
+        reader=reader or reader_of(spec.name, where),
+        baselines=baselines,
+        selections=tuple(tuple(patterns) for patterns in selections),
+    )
+    recorder: RunningRecorder
+    if how == "thread":
+        # An object of its own where it can be built: the caller's is used by his threads.
+        own = build(spec, setup.reader) if spec.kind in KINDS else source
+        recorder = RecorderThread(own, setup, on_report, owed=owed)
+    else:
+        log_file = str(Path(where) / "logs" / f"recorder-{spec.name}.log")
+        recorder = RecorderProcess(setup, on_report, log_file=log_file, owed=owed)
+    recorder.start()
+    return recorder
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the folder this package lies in first, wherever it was imported from."""
+    environment = dict(os.environ)
+    home = str(Path(headrace.__path__[0]).parent)
+    others = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = home if not others else f"{home}{os.pathsep}{others}"
+    return environment

@@ -1,0 +1,97 @@
+"""
+From rows as SQLite hands them out to Arrow, column by column.
+
+Baseline and changes go through the same conversion, so a value has one form whichever
+way it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.capture.sqlite.database import Row
+from headrace.changelog.change import Op
+from headrace.changelog.schema import TableSchema
+
+Marks = dict[int, dict[int, str]]
+"""Row number → field id → exact text."""
+
+
+def batch_of(schema: TableSchema, rows: Sequence[Row]) -> tuple[pa.RecordBatch, pa.Array | None]:
+    """Return rows of a table as Arrow, and the marks of what their columns cannot hold."""
+    marks: Marks = {}
+    arrays = _columns(schema, list(zip(*rows, strict=True)), marks, 1)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
+    return batch, _exact(schema, len(rows), marks) if marks else None
+
+
+def segment_of(schema: TableSchema, rows: Sequence[Row], width: int) -> pa.Table:
+    """
+    Return rows of the capture log as a segment.
+
+    A row is seq, ts, tbl, op and both images, each `width` columns wide, of which the
+    table uses the first ones.
+    """
+    columns = list(zip(*rows, strict=True))
+    seqs, times, _, ops = columns[:4]
+    marks: Marks = {}
+    op = pa.array(ops, pa.int8())
+    before = _image(schema, columns[4 : 4 + width], pc.equal(op, int(Op.INSERT)), marks, -1)
+    after = _image(schema, columns[4 + width :], pc.equal(op, int(Op.DELETE)), marks, 1)
+    types = {field.name: field.type for field in schema.segment}
+    count = len(rows)
+    micros = pc.multiply(pa.array(times, pa.int64()), 1000)
+    return pa.Table.from_arrays(
+        [
+            op,
+            pa.array(seqs, pa.int64()),
+            # Each logged change is a commit of its own (R41).
+            pa.array(repeat(0, count), pa.int32()),
+            pa.nulls(count, types["_xid"]),
+            micros.cast(types["_time"]),
+            pa.nulls(count, types["_unsent"]),
+            _exact(schema, count, marks),
+            before,
+            after,
+        ],
+        schema=schema.segment,
+    )
+
+
+def _image(
+    schema: TableSchema,
+    columns: Sequence[Sequence[object]],
+    absent: pa.Array,
+    marks: Marks,
+    side: int,
+) -> pa.StructArray:
+    if pc.all(absent).as_py():
+        return pa.nulls(len(absent), pa.struct(list(schema.arrow)))
+    arrays = _columns(schema, columns, marks, side)
+    return pa.StructArray.from_arrays(arrays, fields=list(schema.arrow), mask=absent)
+
+
+def _columns(
+    schema: TableSchema, columns: Sequence[Sequence[object]], marks: Marks, side: int
+) -> list[pa.Array]:
+    """Return the values as Arrow; marks of a before image stand under negative field ids."""
+    arrays = []
+    for column, values in zip(schema.columns, columns, strict=False):
+        array, misfits = column.type.to_arrow(values)
+        for row, text in misfits:
+            marks.setdefault(row, {})[side * column.field] = text
+        arrays.append(array)
+    return arrays
+
+
+def _exact(schema: TableSchema, count: int, marks: Marks) -> pa.Array:
+    kind = schema.segment.field("_exact").type
+    if not marks:
+        return pa.nulls(count, kind)
+    return pa.array(
+        [list(marks[row].items()) if row in marks else None for row in range(count)], kind
+    )

@@ -1,0 +1,47 @@
+"""A SQLite source in a configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.config.plugins import Part
+from headrace.config.schema import Choice, Entries, FilePath, Key, Number, Values
+
+if TYPE_CHECKING:
+    from headrace.capture.sqlite.source import SQLiteSource
+
+
+COLUMN_KINDS = ("int64", "float64", "text", "bytes", "variant")
+"""As `tables.KINDS`, which is not imported with Arrow for the sake of five words."""
+
+
+def _build(name: str, values: Values) -> SQLiteSource:
+    from headrace.capture.sqlite.source import sqlite
+
+    return sqlite(
+        values["path"],
+        name=name,
+        columns=values["columns"],
+        copy_rows_per_s=values["copy_rows_per_s"],
+    )
+
+
+SQLITE = Part(
+    "A SQLite database.",
+    (
+        Key("path", FilePath("shop.db"), "The database's file.", required=True),
+        Key(
+            "columns",
+            Entries(Choice(COLUMN_KINDS), "COLUMN", flat=True),
+            "Columns with another type than they declare: `at = text`, or `orders.at = text` of"
+            " one table alone.",
+            default={},
+        ),
+        Key(
+            "copy_rows_per_s",
+            Number(more_than=0),
+            "Copies of tables read no more rows a second, all together.",
+        ),
+    ),
+    _build,
+)

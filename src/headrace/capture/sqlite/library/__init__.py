@@ -1,0 +1,1 @@
+"""The SQLite capture as a library of its own: records to handlers."""

@@ -1,0 +1,188 @@
+"""
+Handlers that come with the library: lines of words, lines of JSON, and HTTP.
+
+A handler is anything that can be called with a batch. When it returns, the batch counts as
+taken; what it raises ends the run, and the batch's records come again in the next one, maybe
+with others and under another id.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import http.client
+import ssl
+import time
+from typing import IO
+from urllib.parse import quote, unquote, urlsplit
+
+from headrace.capture.sqlite.library.records import Batch, Form, Interrupted
+from headrace.errors import SourceRefused, TargetError
+
+TIMEOUT_SECONDS = 30.0
+RETRY_SECONDS = 300.0
+FIRST_REST_SECONDS = 0.1
+LONGEST_REST_SECONDS = 10.0
+_ASKED_REST_SECONDS = 60.0
+"""The longest that an answer may ask us to wait."""
+
+_LOOK_SECONDS = 0.05
+"""How often a rest looks whether the capture is being closed."""
+
+_LATER = frozenset({408, 425, 429})
+
+
+class Words:
+    """Writes a line a record for people: time, table, operation."""
+
+    def __init__(self, stream: IO[bytes], form: Form) -> None:
+        self._stream = stream
+        self._form = form
+
+    def __call__(self, batch: Batch) -> None:
+        """Write, and only return when the system has it."""
+        lines = [
+            f"{self._form.stamp(round(record.timestamp.timestamp() * 1000))}"
+            f" {record.table} {record.operation}\n"
+            for record in batch
+        ]
+        _write(self._stream, "".join(lines).encode(errors="backslashreplace"))
+
+
+class Lines:
+    """Writes a line of JSON a record."""
+
+    def __init__(self, stream: IO[bytes], form: Form) -> None:
+        self._stream = stream
+        self._form = form
+
+    def __call__(self, batch: Batch) -> None:
+        """Write, and only return when the system has it."""
+        _write(self._stream, self._form.lines(batch))
+
+
+def _write(stream: IO[bytes], data: bytes) -> None:
+    try:
+        stream.write(data)
+        stream.flush()
+    except BrokenPipeError:
+        raise  # nobody reads any more: no fault of the output's
+    except OSError as error:
+        raise TargetError(
+            "Output cannot be written",
+            error=errno.errorcode.get(error.errno or 0, "OSError"),
+            remedy="Make room or name another output; it goes on with this batch.",
+        ) from error
+
+
+class Post:
+    """
+    Sends each batch by HTTP POST, as `{"changes": […]}`, until somebody takes it.
+
+    Any status from 200 to 299 means taken. Timeouts, broken connections, 408, 425, 429 and all
+    from 500 on are tried again, more and more slowly; what still is not taken after
+    `retry_seconds` raises `TargetError`, and so does any other status at once. Each request
+    carries the batch's id as Idempotency-Key: the same when it is sent again. In another run the
+    same changes may come in a batch of another range, which may overlap with this one; what a
+    receiver has already it knows by the records' positions.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        form: Form,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SourceRefused("Not an address to send to", remedy="Use http://… or https://….")
+        self._parts = parts
+        self._form = form
+        self._timeout = timeout
+        self._retry_seconds = retry_seconds
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        self._connection: http.client.HTTPConnection | None = None
+        self._stopped = False
+        self._headers = {"Content-Type": "application/json"}
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+    def __call__(self, batch: Batch) -> None:
+        """Send, and only return when it was taken."""
+        body = self._form.changes(batch)
+        headers = dict(self._headers)
+        if batch.id is not None:
+            # An id may name a table, and a table may be called anything.
+            headers["Idempotency-Key"] = quote(batch.id, safe="/")
+        until = time.monotonic() + self._retry_seconds
+        rest = FIRST_REST_SECONDS
+        while True:
+            status, asked = self._sent(body, headers)
+            if 200 <= status < 300:
+                return
+            if status and status < 500 and status not in _LATER:
+                raise TargetError(
+                    "Address refuses batches",
+                    host=self._parts.hostname,
+                    status=status,
+                    remedy="Check the address and what it expects; redirects are not followed.",
+                )
+            if time.monotonic() >= until:
+                raise TargetError(
+                    "Address takes no batches",
+                    host=self._parts.hostname,
+                    status=status or "no answer",
+                    remedy="Check that it is up; start again, and it goes on with this batch.",
+                )
+            self._rest(max(rest, asked))
+            rest = min(2 * rest, LONGEST_REST_SECONDS)
+
+    def stop(self) -> None:
+        """Send what is being sent no more often: the capture is being closed."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Hang up; for whoever made it, after the last batch."""
+        self._hang_up()
+
+    def _rest(self, seconds: float) -> None:
+        # Not an event: `stop` may be called in a signal handler, on the thread that waits here.
+        until = time.monotonic() + seconds
+        while not self._stopped:
+            if (left := until - time.monotonic()) <= 0:
+                return
+            time.sleep(min(left, _LOOK_SECONDS))
+        raise Interrupted
+
+    def _sent(self, body: bytes, headers: dict[str, str]) -> tuple[int, float]:
+        """Send once; return the status, 0 for none, and for how long to wait."""
+        try:
+            connection = self._connected()
+            connection.request("POST", self._path, body, headers)
+            answer = connection.getresponse()
+            answer.read()
+        except (OSError, http.client.HTTPException):
+            self._hang_up()
+            return 0, 0.0
+        asked = answer.getheader("Retry-After") or ""
+        seconds = float(asked) if asked.isascii() and asked.isdigit() else 0.0
+        return answer.status, min(seconds, _ASKED_REST_SECONDS)
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            host, port = self._parts.hostname or "", self._parts.port
+            if self._parts.scheme == "https":
+                self._connection = http.client.HTTPSConnection(
+                    host, port, timeout=self._timeout, context=ssl.create_default_context()
+                )
+            else:
+                self._connection = http.client.HTTPConnection(host, port, timeout=self._timeout)
+        return self._connection
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

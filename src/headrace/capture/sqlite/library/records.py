@@ -1,0 +1,380 @@
+"""
+What a handler is given: batches of records, made as they are asked for.
+
+A batch keeps the rows as SQLite handed them out. Records are made by iterating; a handler that
+only wants JSON takes it from the batch (`json_lines`), and no record is ever made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from itertools import starmap
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, overload
+
+import msgspec
+
+from headrace.capture.sqlite.database import DELETE, INSERT, Row
+
+# -------- records
+
+Operation: TypeAlias = Literal["INSERT", "UPDATE", "DELETE", "BOOTSTRAP"]
+Image: TypeAlias = Mapping[str, int | float | str | bytes | None]
+
+OPERATIONS: tuple[Operation, Operation, Operation] = ("INSERT", "UPDATE", "DELETE")
+"""By the number that the log has for them."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Record(NamedTuple):
+    """A change of a row, or a row that was there; a tuple, because millions of them are made."""
+
+    table: str
+    timestamp: datetime
+    """UTC, to the millisecond: of the statement; of a row that was there, when it was read."""
+
+    operation: Operation
+    before: Image | None
+    """The row as it was, of UPDATE and DELETE; each value as SQLite holds it, blobs as bytes."""
+
+    after: Image | None
+    """The row as it is, of INSERT and UPDATE."""
+
+    position: str | None
+    """
+    `epoch/seq`: the same change has the same one however often it comes. Rows of a bootstrap
+    have the place from which on changes follow; None where none do: nothing is set up.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns of a table at one time."""
+
+    table: str
+    columns: tuple[str, ...]
+    declared: tuple[str, ...]
+
+
+class Rows(Protocol):
+    """Rows of one kind, from which records are made."""
+
+    def __len__(self) -> int: ...
+
+    def record(self, at: int) -> Record: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRows:
+    """Rows of the log: seq, ts, tbl, op, and both images, each `width` columns wide."""
+
+    rows: Sequence[Row]
+    shapes: Mapping[int, Shape]
+    width: int
+    epoch: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def record(self, at: int) -> Record:
+        """Make one record."""
+        row = self.rows[at]
+        seq, ts, number, op = row[:4]
+        shape = self.shapes[number]  # type: ignore[index]
+        first = 4 + self.width
+        before = None if op == INSERT else dict(zip(shape.columns, row[4:], strict=False))
+        after = None if op == DELETE else dict(zip(shape.columns, row[first:], strict=False))
+        return Record(
+            shape.table,
+            moment(ts),  # type: ignore[arg-type]
+            OPERATIONS[op],  # type: ignore[call-overload]
+            before,  # type: ignore[arg-type]
+            after,  # type: ignore[arg-type]
+            f"{self.epoch}/{seq}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of a table as they were met, after the record that says so if it is the beginning."""
+
+    rows: Sequence[Row]
+    shape: Shape
+    begins: bool
+    ts: int
+    position: str | None
+
+    def __len__(self) -> int:
+        return len(self.rows) + self.begins
+
+    def record(self, at: int) -> Record:
+        """Make one record."""
+        if self.begins and at == 0:
+            return Record(self.shape.table, moment(self.ts), "BOOTSTRAP", None, None, self.position)
+        after = dict(zip(self.shape.columns, self.rows[at - self.begins], strict=True))
+        return Record(
+            self.shape.table,
+            moment(self.ts),
+            "INSERT",
+            None,
+            after,  # type: ignore[arg-type]
+            self.position,
+        )
+
+
+class Batch(Sequence[Record]):
+    """
+    Records in their order, whole and never changed: a handler may keep it.
+
+    `complete` says whether it ends between two transactions of the application.
+
+    `id` names it. Of changes it is the range of their numbers, `epoch/first-last`: another run
+    begins where the last one was acknowledged and cuts as it likes, so ranges may overlap, and
+    only positions tell what is known already. Of rows that were there it belongs to this one
+    copy, and never comes again. None where no changes follow.
+    """
+
+    def __init__(
+        self, rows: ChangeRows | TableRows, *, complete: bool = True, id: str | None = None
+    ) -> None:
+        self.rows = rows
+        """The rows themselves, for who can do without records."""
+        self.complete = complete
+        self.id = id
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(self.rows.record, range(len(self.rows)))
+
+    @overload
+    def __getitem__(self, at: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Record]: ...
+
+    def __getitem__(self, at: int | slice) -> Record | Sequence[Record]:
+        if isinstance(at, slice):
+            return [self.rows.record(each) for each in range(*at.indices(len(self.rows)))]
+        if not -len(self.rows) <= at < len(self.rows):
+            raise IndexError(at)
+        return self.rows.record(at % len(self.rows))
+
+    def json_lines(
+        self, *, blobs: bool = False, subsec: bool = True, positions: bool = False
+    ) -> bytes:
+        """Return the records as JSON, a line each; see `rendering` for the form."""
+        # Here and not above: who wants no JSON needs no msgspec.
+
+        return Form(blobs=blobs, subsec=subsec, positions=positions).lines(self)
+
+
+Handler: TypeAlias = Callable[[Batch], object]
+"""Whatever can be called with a batch; what it returns does not matter."""
+
+
+class Interrupted(Exception):
+    """What a handler raises that gives up because the capture is being closed: not taken."""
+
+
+def moment(ts: int) -> datetime:
+    """Return milliseconds since 1970 as a time."""
+    return _EPOCH + timedelta(milliseconds=ts)
+
+
+# -------- rendering
+# Records as JSON of five fields: table, timestamp, operation, before, after.
+#
+# Images are objects by column. Numbers have all their digits, so that each is read back as the
+# very same; an infinite one is `9e999` or `-9e999`, which every reader of JSON takes for infinite
+# or refuses, and none for another number. A blob is upper-case hexadecimal text. Columns that are
+# declared BLOB are left out unless asked for. Bytes in a text that are not UTF-8 become U+FFFD.
+#
+# Timestamps are RFC 3339 in UTC, with three digits after the point or none, so they sort as text.
+
+_INFINITE = {math.inf: msgspec.Raw(b"9e999"), -math.inf: msgspec.Raw(b"-9e999")}
+
+
+class _Line(msgspec.Struct, gc=False):
+    table: str
+    timestamp: str
+    operation: str
+    before: object
+    after: object
+
+
+class _Placed(msgspec.Struct, gc=False):
+    table: str
+    timestamp: str
+    operation: str
+    before: object
+    after: object
+    position: str | None
+
+
+class Form:
+    """How records are written; it keeps what it learned of tables, so use one for all batches."""
+
+    def __init__(
+        self, *, blobs: bool = False, subsec: bool = True, positions: bool = False
+    ) -> None:
+        self._blobs = blobs
+        self._subsec = subsec
+        self._positions = positions
+        self._encoder = msgspec.json.Encoder()
+        self._images: dict[Shape, _Imaging] = {}
+
+    def lines(self, batch: Batch) -> bytes:
+        """Return a line a record."""
+        return self._encoded(batch, self._encoder.encode_lines)
+
+    def changes(self, batch: Batch) -> bytes:
+        """Return one object, in which `changes` is the list of records."""
+        return self._encoded(batch, lambda made: self._encoder.encode({"changes": made}))
+
+    def stamp(self, ts: int) -> str:
+        """Return milliseconds since 1970 as text."""
+        second, rest = divmod(ts, 1000)
+        return f"{_second(second)}.{rest:03d}Z" if self._subsec else f"{_second(second)}Z"
+
+    def _encoded(self, batch: Batch, encode: Callable[[list[Any]], bytes]) -> bytes:
+        rows = batch.rows
+        make = self._of_changes if isinstance(rows, ChangeRows) else self._of_table
+        try:
+            return encode(make(rows, every=False))  # type: ignore[arg-type]
+        except UnicodeEncodeError:
+            # A text that is not UTF-8: rare, and looked for value by value.
+            return encode(make(rows, every=True))  # type: ignore[arg-type]
+
+    def _of_table(self, rows: TableRows, *, every: bool) -> list[Any]:
+        make, kept, pick = self._image(rows.shape)
+        images = _plain_rows(rows.rows, kept, every=every)
+        images = images if pick is None else list(map(pick, images))
+        table, stamp, at = rows.shape.table, self.stamp(rows.ts), rows.position
+        made: list[Any]
+        if self._positions:
+            made = [
+                _Placed(table, stamp, "INSERT", None, image, at) for image in starmap(make, images)
+            ]
+            marker: Any = _Placed(table, stamp, "BOOTSTRAP", None, None, at)
+        else:
+            made = [_Line(table, stamp, "INSERT", None, image) for image in starmap(make, images)]
+            marker = _Line(table, stamp, "BOOTSTRAP", None, None)
+        return [marker, *made] if rows.begins else made
+
+    def _of_changes(self, rows: ChangeRows, *, every: bool) -> list[Any]:
+        shapes = {}
+        wanted = set()
+        for number, shape in rows.shapes.items():
+            make, kept, pick = self._image(shape)
+            shapes[number] = (shape.table, len(shape.columns), make, pick)
+            wanted |= {side + at for side in (4, 4 + rows.width) for at in kept}
+        first = 4 + rows.width
+        stamp, placed = self.stamp, self._positions
+        last_ts, last_stamp = None, ""
+        made: list[Any] = []
+        for row in _plain_rows(rows.rows, sorted(wanted), every=every):
+            seq, ts, plan, op = row[:4]
+            table, count, make, pick = shapes[plan]  # type: ignore[index]
+            before: Any = None
+            after: Any = None
+            if op != INSERT:
+                image = row[4 : 4 + count]
+                before = make(*image) if pick is None else make(*pick(image))
+            if op != DELETE:
+                image = row[first : first + count]
+                after = make(*image) if pick is None else make(*pick(image))
+            if ts != last_ts:
+                last_ts, last_stamp = ts, stamp(ts)  # type: ignore[arg-type]
+            operation = OPERATIONS[op]  # type: ignore[call-overload]
+            if placed:
+                at = f"{rows.epoch}/{seq}"
+                made.append(_Placed(table, last_stamp, operation, before, after, at))
+            else:
+                made.append(_Line(table, last_stamp, operation, before, after))
+        return made
+
+    def _image(self, shape: Shape) -> _Imaging:
+        """Return what makes an image from values, where they are, and what picks them."""
+        if (known := self._images.get(shape)) is not None:
+            return known
+        kept = [
+            at
+            for at, declared in enumerate(shape.declared)
+            if self._blobs or "BLOB" not in declared.upper()
+        ]
+        # Columns may be called anything; fields of a struct may not.
+        fields = {f"c{at}": shape.columns[at] for at in kept}
+        made = (
+            _imaging(fields),
+            kept,
+            None if len(kept) == len(shape.columns) else _picking(kept),
+        )
+        self._images[shape] = made
+        return made
+
+
+_Pick = Callable[[Sequence[object]], tuple[object, ...]]
+_Imaging = tuple[Callable[..., object], Sequence[int], _Pick | None]
+
+
+def _imaging(fields: dict[str, str]) -> Callable[..., object]:
+    try:
+        return msgspec.defstruct("Image", list(fields), rename=fields, gc=False)
+    except ValueError:
+        # A name with a quote in it, or worse: an encoder that has time writes these.
+        names = tuple(fields.values())
+        return lambda *values: dict(zip(names, values, strict=True))
+
+
+def _picking(kept: Sequence[int]) -> _Pick:
+    if len(kept) < 2:
+        return lambda row: tuple(row[at] for at in kept)
+    return itemgetter(*kept)
+
+
+def _plain_rows(rows: Sequence[Row], wanted: Sequence[int], *, every: bool) -> Sequence[Row]:
+    """Return the rows, with what the encoder would write in a form of its own made plain."""
+    columns: list[Sequence[object]] = list(zip(*rows, strict=True))
+    if not columns:
+        return rows
+    odd = wanted if every else [at for at in wanted if _odd(columns[at])]
+    if not odd:
+        return rows
+    for at in odd:
+        columns[at] = list(map(_plain, columns[at]))
+    return list(zip(*columns, strict=True))
+
+
+def _odd(column: Sequence[object]) -> bool:
+    kinds = set(map(type, column))
+    if bytes in kinds:
+        return True
+    if float not in kinds:
+        return False
+    # One infinite number makes the sum infinite or no number. A sum of large ones may be that,
+    # too, and then costs only time.
+    numbers = column if len(kinds) == 1 else [v for v in column if v.__class__ is float]
+    total = sum(numbers)  # type: ignore[arg-type]
+    return not math.isfinite(total)
+
+
+def _plain(value: object) -> object:
+    if value.__class__ is bytes:
+        return value.hex().upper()
+    if value.__class__ is float:
+        return _INFINITE.get(value, value)
+    if value.__class__ is str:
+        return value.encode(errors="surrogateescape").decode(errors="replace")
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -1,0 +1,521 @@
+"""
+What capture puts into the user's database, and how it is taken out again.
+
+One log table holds the changes of all captured tables: `seq`, time, a number that names
+table and columns, the operation, and both images in generic columns without a type. So
+every value keeps its storage class, bit for bit, and nothing in a trigger can fail for a
+value's sake: capture must never make a statement of the application fail (R42).
+
+`seq` is a plain rowid: SQLite has one writer at a time, so its order is commit order, and
+as long as the newest row is never removed, numbers only grow. The first row is a marker,
+so that there is a newest row from the beginning.
+
+A table's columns are written down with every plan. When they change, or when one of its
+triggers was missing, changes may have gone by unseen: the new plan leaves a mark in the
+log, and each reader that comes to it begins anew (R39).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from headrace.capture.sqlite.database import (
+    DELETE,
+    EVENTS,
+    INSERT,
+    OURS,
+    UPDATE,
+    Names,
+    folded,
+    quoted,
+    writing,
+)
+from headrace.capture.sqlite.tables import SourceTable, column_list, not_found, table_names
+from headrace.errors import SourceRefused
+
+# -------- file identity
+# Which file a capture log was made in.
+#
+# A file that comes back from a copy brings its log and every reader's place with it, so that
+# nothing in it tells that it went back: positions would come again with other changes (R40). Only
+# the file itself is another one. So the log remembers the file system and the inode it stands in.
+#
+# A copy that is written over the very same file has the same inode, and is not noticed.
+
+_NAME = "file"
+
+
+def remember(database: sqlite3.Connection, names: Names) -> None:
+    """Take it that the log belongs to this file; within a transaction."""
+    if (identity := _identity(database)) is not None:
+        database.execute(f"insert or replace into {names.meta} values (?, ?)", (_NAME, identity))
+
+
+def known(database: sqlite3.Connection, names: Names) -> bool:
+    """Whether the log says which file it was made in; older ones do not."""
+    return _remembered(database, names) is not None
+
+
+def elsewhere(database: sqlite3.Connection, names: Names) -> bool:
+    """Whether the log was made in another file than this one."""
+    identity, remembered = _identity(database), _remembered(database, names)
+    return None not in (identity, remembered) and identity != remembered
+
+
+def _remembered(database: sqlite3.Connection, names: Names) -> str | None:
+    row = database.execute(f"select value from {names.meta} where name = ?", (_NAME,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _identity(database: sqlite3.Connection) -> str | None:
+    (path,) = database.execute(
+        "select file from pragma_database_list where name = 'main'"
+    ).fetchone()
+    try:
+        # Not the device's number, which may be another one after a restart of the machine.
+        return f"{os.statvfs(path).f_fsid}/{os.stat(path).st_ino}"  # noqa: PTH116 - of one file
+    except OSError:
+        return None  # whoever reads notices that it is gone
+
+
+# -------- prune
+# Forgetting what every reader has.
+#
+# Each reader keeps its cursor in the database. What lies strictly below the lowest one is
+# removed, never the newest row, and only in small steps at moments when the write lock is
+# free: the application must not notice (R42). Nothing here may disturb the reader, so a
+# lock that is taken, or any other refusal, only means "later".
+
+STEP_ROWS = 500
+STEP_SECONDS = 0.05
+"""Between two steps while there is more to remove: at most 10,000 rows a second."""
+
+REST_SECONDS = 1.0
+LONGEST_REST_SECONDS = 30.0
+
+
+class Pruning:
+    """Moves one reader's cursor and removes what nobody needs."""
+
+    def __init__(
+        self, database: sqlite3.Connection, reader: str, capture: str, names: Names = OURS
+    ) -> None:
+        self._database = database
+        self._names = names
+        self._reader = reader
+        self._capture = capture
+        self._allowed = 0
+        self._done = 0
+        self._more = False
+        self._due = 0.0
+        self._rest = REST_SECONDS
+
+    def allow(self, upto: int) -> None:
+        """Take it that this reader needs nothing at or before `upto` any more."""
+        self._allowed = max(self._allowed, upto)
+
+    def step(self) -> None:
+        """Do a little, if it is time and nobody else writes."""
+        now = time.monotonic()
+        if now < self._due or (self._allowed <= self._done and not self._more):
+            return
+        allowed = self._allowed
+        (patience,) = self._database.execute("pragma busy_timeout").fetchone()
+        self._database.execute("pragma busy_timeout = 0")
+        try:
+            self._more = self._remove(allowed)
+        except sqlite3.OperationalError:
+            self._due = now + self._rest
+            self._rest = min(self._rest * 2, LONGEST_REST_SECONDS)
+        else:
+            self._done = allowed
+            self._rest = REST_SECONDS
+            self._due = now + (STEP_SECONDS if self._more else REST_SECONDS)
+        finally:
+            self._database.execute(f"pragma busy_timeout = {int(patience)}")
+
+    def _remove(self, allowed: int) -> bool:
+        log, readers = self._names.log, self._names.readers
+        with writing(self._database):
+            self._database.execute(
+                f"update {readers} set cursor = max(cursor, ?) where name = ? and capture = ?",
+                (allowed, self._reader, self._capture),
+            )
+            # Another capture's cursors count other numbers: those readers begin anew anyway.
+            (lowest,) = self._database.execute(
+                f"select min(cursor) from {readers} where capture = ?", (self._capture,)
+            ).fetchone()
+            # Two queries: asked for both at once, SQLite reads the whole table.
+            (first,) = self._database.execute(f"select min(seq) from {log}").fetchone()
+            (last,) = self._database.execute(f"select max(seq) from {log}").fetchone()
+            if first is None or lowest is None:
+                return False
+            # Strictly below the cursor: the row at it is its witness (R40).
+            end = min(lowest, last)
+            stop = min(end, first + STEP_ROWS)
+            self._database.execute(f"delete from {log} where seq < ?", (stop,))
+            return bool(stop < end)
+
+
+# -------- setup
+
+FORMAT = 1
+LOG = OURS.log
+META = OURS.meta
+TABLES = OURS.tables
+READERS = OURS.readers
+
+REPLANNED = 8
+"""The kind of a mark: changes of a table may be missing before it."""
+
+STARTED = 9
+"""The kind of a mark that only keeps the log from being empty."""
+
+LIBRARY = "capture/"
+"""How names of readers of `Capture` begin; a source's holds no slash, so none is taken for one."""
+
+# Milliseconds on every version of SQLite: other time functions differ between them, and
+# the application's may be an old one. It is the statement's time, not the commit's.
+NOW = "cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer)"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One set of columns of a table, as the log's rows refer to it."""
+
+    id: int
+    table: str
+    fields: Mapping[str, int]
+    """Each column's field id, in the order of the images; never reused within a table."""
+
+    fingerprint: Sequence[tuple[str, str, int]]
+
+
+def capture_id(database: sqlite3.Connection, names: Names = OURS) -> str | None:
+    """Return the capture's uuid; None where nothing was ever set up."""
+    if not _has(database, names.companion("meta")):
+        return None
+    found = dict(database.execute(f"select name, value from {names.meta}").fetchall())
+    if found.get("format") != FORMAT:
+        raise SourceRefused(
+            "Capture tables are in a format of another version",
+            format=found.get("format"),
+            remedy="Use the version that made them, or remove them with teardown.",
+        )
+    return str(found["capture"])
+
+
+def plans(database: sqlite3.Connection, names: Names = OURS) -> dict[int, Plan]:
+    """Return every plan ever made, by its number."""
+    if not _has(database, names.companion("tables")):
+        return {}
+    found = {}
+    for number, name, text in database.execute(
+        f"select id, name, columns from {names.tables} order by id"
+    ):
+        columns = json.loads(text)
+        found[number] = Plan(
+            number,
+            name,
+            {column: field for column, _, _, field in columns},
+            [(column, declared, key) for column, declared, key, _ in columns],
+        )
+    return found
+
+
+def latest(every: Mapping[int, Plan], table: str) -> Plan | None:
+    """Return the newest plan of `table`."""
+    own = [plan for plan in every.values() if plan.table == table]
+    return own[-1] if own else None
+
+
+def fields_for(every: Mapping[int, Plan], table: SourceTable) -> dict[str, int]:
+    """Return field ids for the columns as they are now; new columns get new ones."""
+    # A mark in an old segment must never come to mean another column.
+    known: dict[str, int] = {}
+    used = 0
+    for plan in every.values():
+        if plan.table == table.name:
+            known = dict(plan.fields)
+            used = max([used, *plan.fields.values()])
+    fields = {}
+    for column in table.columns:
+        if column.name not in known:
+            used += 1
+        fields[column.name] = known.get(column.name, used)
+    return fields
+
+
+def complete(database: sqlite3.Connection, names: Names = OURS) -> bool:
+    """Whether all tables of ours are there."""
+    return capture_id(database, names) is not None and all(
+        _has(database, name)
+        for name in (names.log_table, names.companion("readers"), names.companion("tables"))
+    )
+
+
+def amiss(
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: Names = OURS
+) -> list[str]:
+    """Return the tables that are not captured as they are now; [] when all is in place."""
+    if not complete(database, names):
+        return [table.name for table in tables]
+    every = plans(database, names)
+    present = {trigger.name: trigger.sql for trigger in _triggers(database, names)}
+    wrong = []
+    for table in tables:
+        plan = latest(every, table.name)
+        if (
+            plan is None
+            or list(plan.fingerprint) != table.fingerprint
+            or any(
+                present.get(name) != sql
+                for name, sql in _trigger_sql(table, plan.id, names).items()
+            )
+        ):
+            wrong.append(table.name)
+    return wrong
+
+
+def install(
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: Names = OURS
+) -> str:
+    """
+    Capture `tables`, in one transaction, and return the capture's uuid.
+
+    Does nothing, and takes no lock, where all is in place already.
+    """
+    if (capture := capture_id(database, names)) is not None and not amiss(database, tables, names):
+        return capture
+    with writing(database):
+        # Looked at again: somebody else may have set it up before we got the lock.
+        return make(database, tables, names)
+
+
+def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: Names) -> str:
+    """Do what `install` says, within a transaction of the caller's."""
+    capture = _make_tables(database, max(len(table.columns) for table in tables), names)
+    every = plans(database, names)
+    for table in tables:
+        _capture_table(database, table, every, names)
+    return capture
+
+
+def _make_tables(database: sqlite3.Connection, width: int, names: Names) -> str:
+    capture = capture_id(database, names)
+    database.execute(
+        f"create table if not exists {names.meta} (name text primary key, value) without rowid"
+    )
+    database.execute(
+        f"create table if not exists {names.tables} "
+        "(id integer primary key, name text, columns text)"
+    )
+    database.execute(
+        f"create table if not exists {names.readers} "
+        "(name text primary key, capture text, cursor integer, tables text) without rowid"
+    )
+    if capture is None or not _has(database, names.log_table):
+        # A new log counts from 1 again: its numbers need a name of their own (R1).
+        database.execute(
+            f"create table if not exists {names.log} (seq integer primary key, ts, tbl, op, b0, a0)"
+        )
+        capture = renew(database, names)
+    (columns,) = database.execute(
+        "select count(*) from pragma_table_info(?)", (names.log_table,)
+    ).fetchone()
+    for number in range((columns - 4) // 2, width):
+        for side in "ba":
+            database.execute(f"alter table {names.log} add column {side}{number}")
+    return capture
+
+
+def renew(database: sqlite3.Connection, names: Names = OURS) -> str:
+    """Give the capture a new uuid, because its numbers begin anew; within a transaction."""
+    capture = uuid4().hex
+    database.executemany(
+        f"insert or replace into {names.meta} values (?, ?)",
+        [("format", FORMAT), ("capture", capture)],
+    )
+    remember(database, names)
+    mark(database, STARTED, names=names)
+    return capture
+
+
+def mark(database: sqlite3.Connection, kind: int, plan: int = 0, names: Names = OURS) -> int:
+    """Write a mark into the log and return its number; within a transaction."""
+    made = database.execute(
+        f"insert into {names.log} (ts, tbl, op) values ({NOW}, ?, ?)", (plan, kind)
+    )
+    return int(made.lastrowid or 0)
+
+
+def _capture_table(
+    database: sqlite3.Connection, table: SourceTable, every: dict[int, Plan], names: Names
+) -> None:
+    before = latest(every, table.name)
+    # One made for this table may sit on another now, which was given another name; and what
+    # sits on this table may have been made for another.
+    present = [
+        trigger
+        for trigger in _triggers(database, names)
+        if folded(trigger.on) == folded(table.name) or _made_for(trigger, every) == table.name
+    ]
+    if (
+        before is not None
+        and list(before.fingerprint) == table.fingerprint
+        and {trigger.name: trigger.sql for trigger in present}
+        == _trigger_sql(table, before.id, names)
+    ):
+        return
+    for trigger in present:
+        database.execute(f"drop trigger {quoted(trigger.name)}")
+    # Another number even for the same columns: what older triggers logged is told apart.
+    fields = fields_for(every, table)
+    columns = [[*facts, fields[facts[0]]] for facts in table.fingerprint]
+    made = database.execute(
+        f"insert into {names.tables} (name, columns) values (?, ?)",
+        (table.name, json.dumps(columns)),
+    )
+    plan = Plan(int(made.lastrowid or 0), table.name, fields, table.fingerprint)
+    every[plan.id] = plan
+    for sql in _trigger_sql(table, plan.id, names).values():
+        database.execute(sql)
+    if before is not None:
+        mark(database, REPLANNED, plan.id, names)
+
+
+def teardown(database: sqlite3.Connection, tables: Sequence[str] | None = None) -> None:
+    """
+    Take out the triggers of `tables`, or of all; with the last ones our tables go too.
+
+    The triggers go first and all of it in one transaction: a trigger without its log
+    would make every write of the application fail (R42). What a reader of `Capture` has not read
+    stays until he takes it out himself, unless it is all that goes.
+    """
+    with writing(database):
+        out = None if tables is None else [captured_as(database, name) for name in tables]
+        take_out(database, out)
+
+
+def captured_as(database: sqlite3.Connection, name: str, names: Names = OURS) -> str:
+    """
+    Return the name under which a table was captured; `TableRefused` where there is none such.
+
+    A table may have been given another name since, and SQLite takes names in any case.
+    """
+    every = plans(database, names)
+    captured = [plan.table for plan in every.values()]
+    if name in captured:
+        return name
+    for trigger in _triggers(database, names):
+        if folded(trigger.on) == folded(name):
+            return _made_for(trigger, every) or trigger.on
+    for table in (*reversed(captured), *table_names(database)):
+        if folded(table) == folded(name):
+            return table
+    raise not_found(database, name)
+
+
+def take_out(
+    database: sqlite3.Connection,
+    tables: Collection[str] | None = None,
+    names: Names = OURS,
+    kept: Collection[str] = (),
+) -> None:
+    """
+    Do what `teardown` says, within a transaction of the caller's.
+
+    What was made for a table in `kept` stays, on whichever table it sits now.
+    """
+    every = plans(database, names)
+    on = {folded(table) for table in tables or ()}
+    left = 0
+    for trigger in _triggers(database, names):
+        table = _made_for(trigger, every)
+        if tables is None or table in tables or (folded(trigger.on) in on and table not in kept):
+            database.execute(f"drop trigger {quoted(trigger.name)}")
+        else:
+            left += 1
+    if tables is None or (not left and not _awaited(database, names)):
+        for name in (names.log, names.readers, names.tables, names.meta):
+            database.execute(f"drop table if exists {name}")
+
+
+def _awaited(database: sqlite3.Connection, names: Names) -> bool:
+    """Whether a reader of `Capture` is left; an engine notices that a log has gone."""
+    return (
+        _has(database, names.log_table)
+        and _has(database, names.companion("readers"))
+        and database.execute(
+            f"select 1 from {names.readers} where substr(name, 1, ?) = ?",
+            (len(LIBRARY), LIBRARY),
+        ).fetchone()
+        is not None
+    )
+
+
+def drop_log(database: sqlite3.Connection) -> None:
+    """Take out all triggers and the log; within a transaction. The next one gets a new uuid."""
+    # The triggers first: one without its log would make every write fail (R42).
+    for trigger in _triggers(database, OURS):
+        database.execute(f"drop trigger {quoted(trigger.name)}")
+    database.execute(f"drop table if exists {LOG}")
+
+
+def _trigger_sql(table: SourceTable, plan: int, names: Names) -> dict[str, str]:
+    """Return the triggers by name, each in the very text that SQLite keeps of it."""
+    columns = [column.name for column in table.columns]
+    before = ", ".join(f"b{number}" for number in range(len(columns)))
+    after = ", ".join(f"a{number}" for number in range(len(columns)))
+    old, new = column_list(columns, "OLD."), column_list(columns, "NEW.")
+    images = {
+        INSERT: (after, new),
+        UPDATE: (f"{before}, {after}", f"{old}, {new}"),
+        DELETE: (before, old),
+    }
+    made = {}
+    for event, op in EVENTS:
+        name = names.trigger(plan, event)
+        image, values = images[op]
+        made[name] = (
+            f"CREATE TRIGGER {quoted(name)} after {event} on {quoted(table.name)} begin "
+            f"insert into {names.log} (ts, tbl, op, {image}) "
+            f"values ({NOW}, {plan}, {op}, {values}); end"
+        )
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Trigger:
+    name: str
+    on: str
+    sql: str
+    plan: int
+
+
+def _triggers(database: sqlite3.Connection, names: Names) -> list[_Trigger]:
+    return [
+        _Trigger(name, on, sql, plan)
+        for name, on, sql in database.execute(
+            "select name, tbl_name, sql from sqlite_master where type = 'trigger'"
+        ).fetchall()
+        if (plan := names.plan_of(name)) is not None
+    ]
+
+
+def _made_for(trigger: _Trigger, every: Mapping[int, Plan]) -> str | None:
+    plan = every.get(trigger.plan)
+    return None if plan is None else plan.table
+
+
+def _has(database: sqlite3.Connection, table: str) -> bool:
+    row = database.execute(
+        "select 1 from sqlite_master where type = 'table' and name = ? collate nocase", (table,)
+    ).fetchone()
+    return row is not None

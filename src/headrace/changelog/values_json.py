@@ -1,0 +1,212 @@
+"""
+Values as JSON has them, from which each can be told again by the type of its column.
+
+| kind | in JSON |
+|---|---|
+| int16 int32 int64 | a number, with every digit; no reader may take it for a float |
+| float32 float64 | a number with a point or an exponent; `"NaN"`, `"Infinity"`, `"-Infinity"` |
+| boolean | true, false |
+| decimal, numeric | text, with every digit: `"1.50"`; `"NaN"`, `"Infinity"`, `"-Infinity"` |
+| text, json | text; json as its exact text |
+| bytes, text_bytes | base64 |
+| uuid | its text |
+| date | `"2026-11-15"`; beyond the years 1 to 9999 as PostgreSQL writes it, `"infinity"` too |
+| timestamp, timestamptz | ISO 8601 with microseconds, the second in UTC with `+00:00`; or as dates |
+| time, timetz | `"12:30:00.000001"`, `"24:00:00"`; with an offset `"12:30:00+01:00"` |
+| interval | `"14 mons 3 days 04:05:06.789000"`: three numbers, since a month has no fixed length |
+| variant | a number, or text; bytes are `{"bytes": base64}`, a float that is no number `{"float": "NaN"}` |
+| arrow(…) | lists and objects of such values |
+
+A value that its column could not hold is `{"exact": text}`, with the text that the log has of
+it (R23f). A value that the source did not send is not there at all (R21): that is not null.
+"""  # noqa: E501 - a table
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias
+from uuid import UUID
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.values import ValueType, numeric_text
+
+Image: TypeAlias = dict[str, Any]
+Side: TypeAlias = Literal["before", "after"]
+
+
+def plain(kind: ValueType, values: Sequence[object]) -> list[Any]:
+    """Return a column's values, as `from_arrow` gives them, in the form above."""
+    make = _PLAIN.get(kind.kind)
+    if make is None:
+        return list(values)
+    return [None if value is None else make(value) for value in values]
+
+
+def outside(text: str) -> Any:
+    """Return a value that its column could not hold, by its exact text."""
+    return {"exact": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How rows are written: the values of a column, and what is no value of it."""
+
+    values: Callable[[ValueType, Sequence[object]], list[Any]] = plain
+    outside: Callable[[str], Any] = outside
+    unsent: str | None = None
+    """What stands for a value that was not sent; None: nothing does."""
+
+
+PLAIN = Form()
+
+
+def row_values(rows: pa.Table, columns: Sequence[Column], form: Form = PLAIN) -> list[Image]:
+    """Return rows as objects; the columns are by place, from the first."""
+    made = [
+        form.values(column.type, column.type.from_arrow(rows.column(at)))
+        for at, column in enumerate(columns)
+    ]
+    names = [column.name for column in columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*made, strict=True)]
+
+
+def images(
+    rows: pa.Table, schema: TableSchema, side: Side, form: Form = PLAIN
+) -> list[Image | None]:
+    """
+    Return one image of each change, in the shape of a segment; None where there is none.
+
+    An image from before that holds the key at most has no other columns here: what was not
+    there must not be read as null.
+    """
+    image = rows.column(side)
+    present = image.is_valid().to_pylist()
+    columns = _columns_of(schema, side)
+    # By place: a name with a dot in it would be taken for a path.
+    made = [
+        form.values(column.type, column.type.from_arrow(pc.struct_field(image, place)))
+        for place, column in columns
+    ]
+    names = [column.name for _, column in columns]
+    found: list[Image | None] = [
+        dict(zip(names, row, strict=True)) if there else None
+        for there, row in zip(present, zip(*made, strict=True), strict=True)
+    ]
+    sign = 1 if side == "after" else -1
+    fields = {sign * column.field: column.name for _, column in columns}
+    for at, marks in _listed(rows.column("_exact")):
+        for number, text in marks:
+            if number in fields and (row := found[at]) is not None:
+                row[fields[number]] = form.outside(text)
+    for at, numbers in _listed(rows.column("_unsent")):
+        for number in numbers:
+            if number in fields and (row := found[at]) is not None:
+                if form.unsent is None:
+                    del row[fields[number]]
+                else:
+                    row[fields[number]] = form.unsent
+    return found
+
+
+def unsent(rows: pa.Table, schema: TableSchema) -> list[list[str]]:
+    """Return for each change the columns of its row that the source did not send (R21)."""
+    names = {column.field: column.name for column in schema.columns}
+    found: list[list[str]] = [[] for _ in range(rows.num_rows)]
+    for at, numbers in _listed(rows.column("_unsent")):
+        found[at] = [names[number] for number in numbers if number in names]
+    return found
+
+
+def _columns_of(schema: TableSchema, side: Side) -> list[tuple[int, Column]]:
+    columns = list(enumerate(schema.columns))
+    if side == "after" or schema.whole_before or not schema.key:
+        return columns
+    return [(place, column) for place, column in columns if column.name in schema.key]
+
+
+def _listed(column: pa.ChunkedArray) -> list[tuple[int, Any]]:
+    """Return what a column of marks holds, with the row; most rows have none."""
+    if column.null_count == len(column):
+        return []
+    return [(at, marks) for at, marks in enumerate(column.to_pylist()) if marks]
+
+
+def _float(value: Any) -> object:
+    if math.isfinite(value):
+        return value
+    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+
+
+def _number(value: Any) -> str:
+    return numeric_text(value) or str(value)
+
+
+def _base64(value: Any) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _instant(value: Any) -> str:
+    return value.isoformat(timespec="microseconds") if isinstance(value, datetime) else str(value)
+
+
+def _clock(value: Any) -> str:
+    return value.isoformat(timespec="microseconds") if isinstance(value, time) else str(value)
+
+
+def _variant(value: Any) -> object:
+    if isinstance(value, bytes):
+        return {"bytes": _base64(value)}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": _float(value)}
+    return value
+
+
+def _other(value: Any) -> object:
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return _float(value)
+        case Decimal():
+            return _number(value)
+        case bytes():
+            return _base64(value)
+        case datetime():
+            return _instant(value)
+        case time():
+            return _clock(value)
+        case date() | UUID():
+            return str(value)
+        case list() | tuple():
+            return [_other(each) for each in value]
+        case Mapping():
+            return {str(name): _other(each) for name, each in value.items()}
+    return str(value)
+
+
+_PLAIN: Mapping[str, Callable[[Any], object]] = {
+    "float32": _float,
+    "float64": _float,
+    "decimal": _number,
+    "numeric": _number,
+    "bytes": _base64,
+    "text_bytes": _base64,
+    "uuid": str,
+    "date": str,
+    "timestamp": _instant,
+    "timestamptz": _instant,
+    "time": _clock,
+    "timetz": str,
+    "interval": str,
+    "variant": _variant,
+    "arrow": _other,
+}
+"""Kinds that are not here are themselves in JSON."""

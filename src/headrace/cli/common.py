@@ -1,0 +1,410 @@
+"""How a verb finds the running engine it speaks to."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from headrace.cli import errors
+from headrace.errors import BadDataDirectory, HeadraceError, NoJava, StorageError, UnknownPipeline
+
+if TYPE_CHECKING:
+    from headrace.api.client import Control
+    from headrace.changelog.ranges import Moment
+    from headrace.config.text import Node
+    from headrace.deadletters.letter import DeadLetter
+    from headrace.engine.from_config import Configured
+    from headrace.storage.files import Files
+
+
+# -------- durations
+# Durations as people write them: `30s`, `2m`, `1h`, `1m30s`, `500ms`.
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+
+
+def parse_seconds(text: str) -> float | None:
+    """Return the seconds that `text` says; None where it is no duration."""
+    text = text.strip().lower()
+    if _WHOLE.fullmatch(text) is None:
+        return None
+    parts = _PART.findall(text)
+    units = [_UNITS[unit] for _, unit in parts]
+    # Largest unit first, each once: `30s2m` is more likely a mistake than a duration.
+    if units != sorted(set(units), reverse=True):
+        return None
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+def as_optional_seconds(
+    context: click.Context, option: click.Parameter, value: str | None
+) -> float | None:
+    """Turn an option's text into seconds above zero, where it was given: a callback for click."""
+    return None if value is None else as_seconds(context, option, value)
+
+
+def as_seconds(_context: click.Context, _option: click.Parameter, value: str) -> float:
+    """Turn an option's text into seconds above zero: a callback for click."""
+    seconds = parse_seconds(value)
+    if not seconds:
+        raise click.BadParameter(f"{value!r} is not a duration like 30s, 2m or 1m30s.")
+    return seconds
+
+
+# -------- reaching
+
+DEFAULT_FILE = Path("headrace.conf")
+DEFAULT_DATA = Path("headrace-data")
+
+
+def reach(config: Path | None, sets: tuple[str, ...], data: Path | None) -> Control:
+    """Return the engine of a data directory; raises `NoEngine` with what to type next."""
+    from headrace.api.client import Control
+
+    return Control.connect(data_directory(config, sets, data))
+
+
+def pipeline_names(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the pipelines of the running engine that begin so, for a shell to complete."""
+    given = context.params
+    try:
+        control = reach(given.get("config"), given.get("sets") or (), given.get("data"))
+        told = control.call("Status", answer_seconds=2.0)
+    except HeadraceError:
+        return []
+    return [each["name"] for each in told["pipelines"] if each["name"].startswith(begun)]
+
+
+def caution(pipeline: str, told: Mapping[str, Any]) -> None:
+    """Say so, to stderr, where what a pipeline has may be older than its source's."""
+    if not told["ready"]:
+        why = f": {told['reason']}" if told["reason"] else ""
+        state = str(told["state"]).replace("_", " ")
+        click.echo(f"! {pipeline} is {state}{why}; rows may be behind their source.", err=True)
+
+
+def data_directory(config: Path | None, sets: tuple[str, ...], data: Path | None) -> Path:
+    """Return the folder that was given, or that the configuration names; it need not be there."""
+    _only_data(sets)
+    if data is None:
+        data = _configured_folder(config, sets)
+    return data.expanduser().absolute()
+
+
+def _only_data(sets: tuple[str, ...]) -> None:
+    """Refuse settings that would be taken and not heeded: of all keys, one leads to an engine."""
+    from headrace.config.hocon import path_of
+    from headrace.config.text import Source
+
+    for each in sets:
+        path, _ = path_of(Source(each, "--set", located=False))
+        if path != ("data",):
+            raise click.UsageError(
+                f"--set {'.'.join(path)}=… changes nothing here: this command reads the data"
+                " directory alone from the configuration, so --set takes data=FOLDER. An engine"
+                " keeps to what it was started with."
+            )
+
+
+def _configured_folder(config: Path | None, sets: tuple[str, ...]) -> Path:
+    # An engine made in Python has no file: it is found where its default folder is.
+    if config is None and not sets and not DEFAULT_FILE.exists():
+        return Path(os.environ.get("HEADRACE_DATA", DEFAULT_DATA))
+    from headrace.config.load import load
+    from headrace.config.schema import FilePath
+
+    tree = load(config, environment=os.environ, sets=sets).value
+    named = tree.get("data") if isinstance(tree, dict) else None
+    return DEFAULT_DATA if named is None else FilePath().resolved(named)
+
+
+# -------- known
+# The pipelines and tables that a data directory or its configuration knows by name.
+
+
+def one_of(names: Sequence[str]) -> str:
+    """Return what to do about a name that is none of these."""
+    return f"Use one of {', '.join(names)}." if names else "There is none here yet."
+
+
+def check_names(
+    folder: Path,
+    config: Path | None,
+    letters: Iterable[DeadLetter],
+    pipeline: str | None,
+    table: str | None,
+) -> None:
+    """Raise `UnknownPipeline` for a name that nobody knows: it would be answered with nothing."""
+    from headrace.runtime.store import stored_progress
+
+    # With a pipeline alone, too: one that has no table yet has a name.
+    places: set[tuple[str, str | None]] = {(each.pipeline, each.table) for each in letters}
+    places |= {(each.pipeline, each.table) for each in stored_progress(folder)}
+    places |= set(_configured_names(config))
+    pipelines = sorted({name for name, _ in places})
+    if pipeline is not None and pipeline not in pipelines:
+        raise UnknownPipeline(
+            f"There is no pipeline {pipeline} here",
+            remedy=one_of(pipelines),
+        )
+    tables = sorted({of for name, of in places if of and pipeline in (None, name)})
+    if table is not None and table not in tables:
+        whose = "No pipeline" if pipeline is None else f"Pipeline {pipeline}"
+        raise UnknownPipeline(
+            f"{whose} has {'a' if pipeline is None else 'no'} table {table}",
+            remedy=one_of(tables),
+        )
+
+
+def _configured_names(config: Path | None) -> Iterator[tuple[str, str | None]]:
+    """Yield what a configuration names; what is wrong in it is told by those who run it."""
+    if config is None and not DEFAULT_FILE.exists():
+        return
+    from headrace.config.load import load
+    from headrace.errors import HeadraceError
+
+    try:
+        tree = load(config, environment=os.environ)
+    except HeadraceError:
+        return
+    for name, pipeline in _entries(_entries(tree).get("pipelines")).items():
+        yield name, None
+        listed = _entries(pipeline).get("tables")
+        for each in listed.value if listed is not None and isinstance(listed.value, list) else ():
+            yield name, str(each.value)
+
+
+def _entries(node: Node | None) -> dict[str, Node]:
+    return node.value if node is not None and isinstance(node.value, dict) else {}
+
+
+# -------- moments
+# Places in a log as people write them: a position, a time, or how long ago.
+
+HELP = "A position, a time (2026-11-15T12:00, UTC unless it has an offset) or a span ago (-2h)."
+
+
+def parse_moment(text: str, now: datetime) -> Moment | None:
+    """Return what `text` stands for; None where it is nothing of the kind."""
+    from headrace.changelog.position import Position
+    from headrace.errors import BadPosition
+
+    text = text.strip()
+    if text == "now":
+        return now
+    if text.startswith("-"):
+        seconds = parse_seconds(text[1:])
+        return None if seconds is None else now - timedelta(seconds=seconds)
+    try:
+        return Position.parse(text)
+    except BadPosition:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def as_moment(
+    _context: click.Context, _option: click.Parameter, value: str | None
+) -> Moment | None:
+    """Turn an option's text into a place in the log: a callback for click."""
+    if value is None:
+        return None
+    found = parse_moment(value, datetime.now(UTC))
+    if found is None:
+        raise click.BadParameter(
+            f"{value!r} is not a position (0001-00000000000004b4-00000000), a time"
+            " (2026-11-15T12:00) or a span (-2h)."
+        )
+    return found
+
+
+# -------- options
+# The options that verbs share, so that one name means one thing everywhere.
+#
+# Each is a decorator; the parameter it gives to the function stands in its docstring.
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def config_options(command: _Command) -> _Command:
+    """Add `--config FILE` and `--set KEY=VALUE`: `config: Path | None, sets: tuple[str, ...]`."""
+    command = click.option(
+        "--set",
+        "sets",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set one key over what the file says; may be given again.",
+    )(command)
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="The configuration; headrace.conf in this folder by default.",
+    )(command)
+
+
+def data_option(command: _Command) -> _Command:
+    """Add `--data FOLDER`: `data: Path | None`, None for the one the configuration names."""
+    return click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="FOLDER",
+        help="The engine's data directory; the one the configuration names by default.",
+    )(command)
+
+
+def storage_option(command: _Command) -> _Command:
+    """Add `--storage PLACE`: `storage: str | None`, None for that of the data directory."""
+    return click.option(
+        "--storage",
+        metavar="PLACE",
+        help="A log elsewhere, as s3://bucket/prefix, where no data directory is at hand.",
+    )(command)
+
+
+def json_option(command: _Command) -> _Command:
+    """Add `--json`: `as_json: bool`."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="JSON to stdout, for programs to read."
+    )(command)
+
+
+def engine_options(command: _Command) -> _Command:
+    """Add all that says which engine is meant: `--config`, `--set` and `--data`."""
+    return config_options(data_option(command))
+
+
+# -------- reading
+# The configuration that a verb works with, and what is said of it in passing.
+
+
+def read_configuration(
+    config: Path | None, sets: Sequence[str], *, warn: bool = True
+) -> Configured:
+    """
+    Return the checked configuration of `--config` and `--set`; warnings go to stderr.
+
+    Raises `InvalidConfiguration` with every error, or what is wrong with the text itself.
+    """
+    # Here and not above: `--help` reads no configuration.
+    from headrace.config.load import load
+    from headrace.engine.from_config import configured
+
+    found = configured(load(config, environment=os.environ, sets=sets))
+    if warn:
+        for warning in found.warnings:
+            errors.print_warning(warning)
+    return found
+
+
+# -------- version
+# `headrace version`: what is installed, without starting any of it.
+
+
+@click.command(short_help="Print what is installed, and which Java it uses.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def version(as_json: bool) -> None:
+    """Print the versions of Headrace, Python, PySpark and the Java it would use."""
+    found = {
+        "headrace": installed("headrace"),
+        "python": platform.python_version(),
+        "pyspark": installed("pyspark"),
+        "pyarrow": installed("pyarrow"),
+        "java": _java(),
+    }
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for name, of in found.items():
+        click.echo(f"{name:<9} {of or 'not found'}")
+
+
+def installed(package: str) -> str | None:
+    """Return the version of a package; None where it is not installed."""
+    # From the package's metadata: importing pyspark takes seconds.
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _java() -> str | None:
+    from headrace.spark_session.java import find_java
+
+    try:
+        java = find_java(os.environ)
+    except NoJava:
+        return None
+    return f"{java.version} ({java.origin}, {java.home})"
+
+
+# -------- where
+# What a verb reads by itself, where it needs no engine: a data directory, a log elsewhere.
+
+_OURS = ("control.sqlite", "log", "dead-letters", "storage")
+"""What an engine's data directory has at least one of."""
+
+
+class Place(NamedTuple):
+    """Where logs are read."""
+
+    files: Files
+    folder: Path | None
+    """The data directory; None where only the storage was named."""
+
+
+def place_of(
+    config: Path | None, sets: tuple[str, ...], data: Path | None, storage: str | None
+) -> Place:
+    """Return the storage that was named, or that of the data directory."""
+    # Here and not above: `--help` needs no Arrow, and is slow with it.
+    from headrace.storage.s3 import opened, storage_of
+
+    if storage is None:
+        folder = used_folder(data_directory(config, sets, data))
+        return Place(storage_of(folder), folder)
+    if config is not None or sets or data is not None:
+        raise click.UsageError("--storage goes without --data, --config and --set.")
+    return Place(opened(storage), None)
+
+
+def recorded(files: Files) -> list[str]:
+    """Return the sources that have a log there."""
+
+    def begun(name: str) -> bool:
+        try:
+            return bool(files.list(f"log/{name}/index"))
+        except StorageError:
+            # On a disk, what lies between the logs may be no folder, or not ours to look into.
+            if files.local:
+                return False
+            raise
+
+    return [name for name in files.list("log") if begun(name)]
+
+
+def used_folder(data: Path) -> Path:
+    """Return the whole path of a data directory; `BadDataDirectory`: no engine has used it."""
+    folder = data.expanduser().absolute()
+    if not any((folder / name).exists() for name in _OURS):
+        raise BadDataDirectory(
+            "No engine has used this data directory",
+            data=str(folder),
+            remedy="Give the engine's own with --data, or as data in the configuration; an engine"
+            " makes it when it starts: headrace run.",
+        )
+    return folder

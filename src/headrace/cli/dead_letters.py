@@ -1,0 +1,528 @@
+"""`headrace dead-letters`: what pipelines set aside, read from their data directory."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import click
+
+from headrace.cli.common import check_names, data_directory, engine_options, used_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from headrace.deadletters.letter import DeadLetter
+
+
+# -------- dead letters
+
+
+@click.group("dead-letters", short_help="Look at the changes that could not be applied.")
+def dead_letters() -> None:
+    """
+    Look at dead letters: changes that could not be computed, and those behind them.
+
+    A letter holds its row: later changes of the same key are kept behind it, until a
+    truncate or a reload of the table makes them history. Engines are not disturbed.
+    """
+
+
+@dead_letters.command("list", short_help="List the letters.")
+@click.argument("pipeline", required=False)
+@engine_options
+@click.option("--table", metavar="TABLE", help="Of this table alone.")
+@click.option("--all", "superseded", is_flag=True, help="With those that are history.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines, every value exact.")
+def list_letters(
+    pipeline: str | None,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    table: str | None,
+    superseded: bool,
+    as_json: bool,
+) -> None:
+    """
+    List the dead letters of all pipelines, or of one, by position.
+
+    With --json each line is a letter with both images. Null, booleans, text, whole numbers
+    up to 2^53 and finite floats stand for themselves; any other value is an object with its
+    kind: {"kind": "decimal", "value": "1.50"}, and so int (beyond 2^53), float (nan, inf),
+    bytes and text_bytes (base64), uuid, date, timestamp, timestamptz and time (ISO 8601),
+    timetz, interval, struct.
+    """
+    folder = used_folder(data_directory(config, sets, data))
+    letters = _read(folder, pipeline, superseded=superseded)
+    found = [letter for letter in letters if table in (None, letter.table)]
+    if not found:
+        _check_names(folder, config, pipeline, table)
+    if as_json:
+        _echo(letter_line(letter) for letter in found)
+        return
+    if not found:
+        click.echo("No dead letters.")
+        return
+
+    console = letter_console()
+    console.print(letter_list(found, _now(), console.width, superseded=superseded))
+    console.print(count_line(found))
+
+
+@dead_letters.command("show", short_help="Show a letter in full, and what to do about it.")
+@click.argument("position")
+@engine_options
+@click.option("--pipeline", metavar="PIPELINE", help="Of this pipeline alone.")
+@click.option("--json", "as_json", is_flag=True, help="JSON lines, as list gives them.")
+def show_letter(
+    position: str,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    pipeline: str | None,
+    as_json: bool,
+) -> None:
+    """
+    Show the dead letters at a POSITION: why, both images, and what is behind each.
+
+    There are several where pipelines share a table, or rows of a baseline failed: these
+    have the position at which the baseline begins. With --json the positions of the letters
+    behind are given as "behind".
+    """
+    folder = used_folder(data_directory(config, sets, data))
+    letters = _read(folder, pipeline, superseded=True)
+    if not letters:
+        _check_names(folder, config, pipeline, None)
+    found = _at(position, letters)
+    if as_json:
+        from headrace.deadletters.letter import behind
+
+        _echo(
+            letter_line(letter, behind=[str(each.position) for each in behind(letter, letters)])
+            for letter in found
+        )
+        return
+
+    console = letter_console()
+    for number, letter in enumerate(found):
+        if number:
+            console.rule()
+        for part in letter_page(letter, letters, _now()):
+            console.print(part)
+
+
+def _read(folder: Path, pipeline: str | None, *, superseded: bool) -> tuple[DeadLetter, ...]:
+    # Here and not above: `--help` needs no Arrow, and is slow with it.
+    from headrace.deadletters.store import read_letters
+    from headrace.storage.s3 import storage_of
+
+    return read_letters(storage_of(folder), pipeline, superseded=superseded)
+
+
+def _check_names(
+    folder: Path, config: Path | None, pipeline: str | None, table: str | None
+) -> None:
+    """Raise where nobody knows the names: that there are no letters would be no answer."""
+    if pipeline is not None or table is not None:
+        check_names(folder, config, _read(folder, None, superseded=True), pipeline, table)
+
+
+def _at(position: str, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    from headrace.changelog.position import Position
+    from headrace.errors import BadPosition
+
+    try:
+        wanted = Position.parse(position)
+    except BadPosition as error:
+        raise click.BadParameter(
+            f"{position!r} is not a position like 0001-00000000000004b4-00000000.",
+            param_hint="POSITION",
+        ) from error
+    found = [letter for letter in letters if letter.position == wanted]
+    if not found:
+        raise click.BadParameter(
+            f"There is no dead letter at {position}; headrace dead-letters list names them.",
+            param_hint="POSITION",
+        )
+    return found
+
+
+def _echo(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+# -------- letter json
+# Dead letters as JSON, from which every value can be made again.
+#
+# Null, true and false, text, whole numbers up to 2^53 either way and finite floats stand for
+# themselves; a float always has a point or an exponent. Everything else is an object that says
+# what it is: `{"kind": "decimal", "value": "1.50"}`.
+#
+# | kind | value |
+# |---|---|
+# | `int` | the digits, as text: beyond 2^53 |
+# | `float` | `nan`, `inf` or `-inf` |
+# | `decimal` | its text, with every digit |
+# | `bytes` | base64 |
+# | `text_bytes` | base64 of a text that is not UTF-8 |
+# | `uuid` | its text |
+# | `date`, `timestamp`, `timestamptz`, `time` | ISO 8601; of those that Python cannot say,
+#   PostgreSQL's text, and `days` or `micros` since 1970 or midnight |
+# | `timetz` | the text, `micros` since midnight and `offset` in seconds |
+# | `interval` | the text, `months`, `days` and `micros` |
+# | `struct` | an object: a row within a row |
+# | `other` | the text, of what an expression made |
+
+_EXACT = 2**53
+"""Up to here every reader of JSON takes a number as it is written."""
+
+
+def letter_line(letter: DeadLetter, **more: object) -> str:
+    """Return a letter as a line of JSON, with what else there is to say."""
+    return json.dumps({**letter_object(letter), **more}, ensure_ascii=False, allow_nan=False)
+
+
+def letter_object(letter: DeadLetter) -> dict[str, Any]:
+    """Return a letter as plain values."""
+    return {
+        "pipeline": letter.pipeline,
+        "table": letter.table,
+        "position": str(letter.position),
+        "lineage": letter.lineage,
+        "baseline": letter.baseline,
+        "op": letter.op,
+        "kind": letter.kind,
+        "code": letter.code,
+        "facts": dict(letter.facts),
+        "key": [value_object(value) for value in letter.key],
+        "before": _image(letter.before),
+        "after": _image(letter.after),
+        "time": letter.time.isoformat() if letter.time else None,
+        "parked": letter.parked.isoformat(),
+        "superseded": letter.superseded,
+    }
+
+
+def value_object(value: object) -> object:
+    """Return one value in the form above."""
+    from headrace.changelog.values import exact_text, text_bytes
+
+    match value:
+        case None | bool():
+            return value
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return _kind("text_bytes", _base64(text_bytes(value)))
+            return value
+        case int():
+            return value if -_EXACT <= value <= _EXACT else _kind("int", exact_text(value))
+        case float():
+            return value if math.isfinite(value) else _kind("float", str(value))
+        case Decimal():
+            return _kind("decimal", str(value))
+        case bytes():
+            return _kind("bytes", _base64(value))
+        case UUID():
+            return _kind("uuid", str(value))
+        case list() | tuple():
+            return [value_object(each) for each in value]
+        case Mapping():
+            inside = {str(name): value_object(each) for name, each in value.items()}
+            return _kind("struct", inside)
+    return _instant(value)
+
+
+def _instant(value: object) -> object:
+    from headrace.changelog.values import (
+        BeyondDate,
+        BeyondTime,
+        BeyondTimestamp,
+        Interval,
+        OffsetTime,
+    )
+
+    match value:
+        case datetime():
+            return _kind("timestamptz" if value.tzinfo else "timestamp", value.isoformat())
+        case date():
+            return _kind("date", value.isoformat())
+        case time():
+            return _kind("time", value.isoformat())
+        case BeyondDate(days):
+            return _kind("date", str(value), days=days)
+        case BeyondTimestamp(micros, utc):
+            return _kind("timestamptz" if utc else "timestamp", str(value), micros=micros)
+        case BeyondTime(micros):
+            return _kind("time", str(value), micros=micros)
+        case OffsetTime(micros, offset):
+            return _kind("timetz", str(value), micros=micros, offset=offset)
+        case Interval(months, days, micros):
+            return _kind("interval", str(value), months=months, days=days, micros=micros)
+    return _kind("other", str(value))
+
+
+def _image(image: Mapping[str, object] | None) -> dict[str, object] | None:
+    if image is None:
+        return None
+    return {name: value_object(value) for name, value in image.items()}
+
+
+def _kind(kind: str, value: object, **more: object) -> dict[str, object]:
+    return {"kind": kind, "value": value, **more}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+# -------- letter views
+# Dead letters as a person reads them: a list, and one in full.
+#
+# Values are row data, so nothing in them may move the cursor of a terminal or pass for markup.
+
+SHORT = 40
+"""Characters of a key in the list."""
+
+LONG = 2_000
+"""Characters of a value in full: more is for `--json`."""
+
+LISTED = 10
+"""Positions named of the letters behind one."""
+
+_FILE_WIDTH = 10_000
+"""Where the output is no terminal nothing is folded, whatever reads it can cut."""
+
+
+def letter_console() -> Console:
+    """Return where to print; rich itself honours NO_COLOR."""
+    from rich.console import Console
+
+    found = Console(highlight=False, soft_wrap=False)
+    return found if found.is_terminal else Console(highlight=False, width=_FILE_WIDTH)
+
+
+def letter_list(
+    letters: Sequence[DeadLetter], now: datetime, width: int, *, superseded: bool
+) -> RenderableType:
+    """Return the list: a table, or two lines a letter where that is too wide."""
+    from rich.console import Console, Group
+
+    table = _table(letters, now, superseded=superseded)
+    needed = Console(width=_FILE_WIDTH).measure(table).maximum
+    return table if needed <= width else Group(*_lines(letters, now))
+
+
+def _lines(letters: Sequence[DeadLetter], now: datetime) -> Iterator[Text]:
+    from rich.text import Text
+
+    for each in letters:
+        style = "red" if each.kind == "failed" else "yellow"
+        history = f"superseded by a {each.superseded}" if each.superseded else ""
+        what = ", ".join(filter(None, (each.code, history)))
+        yield Text.assemble(
+            f"{each.position}  {each.op}  ", (each.kind, style), f"  {age(each.parked, now)} ago"
+        )
+        about = f"  {each.pipeline}, table {each.table}, key {_shortened(key_text(each), SHORT)}"
+        yield _text(f"{about}: {what}" if what else about)
+
+
+def _table(letters: Sequence[DeadLetter], now: datetime, *, superseded: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("pipeline", "table"):
+        shown.add_column(name, overflow="fold")
+    shown.add_column("position", no_wrap=True)
+    for name in ("key", "op", "kind", "code"):
+        shown.add_column(name, overflow="fold")
+    shown.add_column("age", justify="right", no_wrap=True)
+    if superseded:
+        shown.add_column("superseded")
+    for each in letters:
+        cells = [
+            _text(each.pipeline),
+            _text(each.table),
+            Text(str(each.position)),
+            _text(_shortened(key_text(each), SHORT)),
+            Text(each.op),
+            Text(each.kind, style="red" if each.kind == "failed" else "yellow"),
+            _text(each.code),
+            Text(age(each.parked, now)),
+        ]
+        if superseded:
+            cells.append(Text(each.superseded or ""))
+        shown.add_row(*cells, style="dim" if each.superseded else None)
+    return shown
+
+
+def count_line(letters: Sequence[DeadLetter]) -> str:
+    """Return how many there are, and how many keys they hold."""
+    held = {
+        (each.pipeline, each.table, key)
+        for each in letters
+        if each.superseded is None
+        for key in each.keys
+    }
+    return f"{_count(len(letters), 'dead letter')}, {_count(len(held), 'key')} held."
+
+
+def letter_page(
+    letter: DeadLetter, letters: Sequence[DeadLetter], now: datetime
+) -> Iterator[RenderableType]:
+    """Yield one letter in full: why, both images, what is behind it, what to do."""
+    from rich.text import Text
+
+    yield Text(f"Dead letter {letter.position}", style="bold")
+    yield _facts(letter, now)
+    yield _images(letter)
+    yield from _others(letter, letters)
+    yield Text.assemble(("What to do: ", "bold"), _safe(what_to_do(letter)))
+
+
+def what_to_do(letter: DeadLetter) -> str:
+    """Return how a person gets rid of this letter."""
+    if letter.superseded is not None:
+        return f"nothing, a {letter.superseded} made it history."
+    mend = "mend the expression that failed, or the row at its source"
+    if letter.kind == "behind":
+        mend = "mend what the first letter of this row failed of"
+    return (
+        f"{mend}; then load the table anew with engine.reload(source, {letter.table!r})."
+        " That takes the rows as they are now, and frees their keys."
+    )
+
+
+def age(since: datetime, now: datetime) -> str:
+    """Return how long ago that was, in its largest unit."""
+    seconds = max(0, int((now - since).total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def key_text(letter: DeadLetter) -> str:
+    """Return the key's values."""
+    return ", ".join(value_text(value) for value in letter.key)
+
+
+def value_text(value: object) -> str:
+    """Return a value so that text, number and null can be told apart."""
+    from headrace.changelog.values import exact_text
+
+    if value is None:
+        return "null"
+    return "'null'" if value == "null" else exact_text(value)
+
+
+# --- inside --------------------------------------------------------------------------------
+
+
+def _facts(letter: DeadLetter, now: datetime) -> Table:
+    from rich.table import Table
+
+    told = {
+        "pipeline": letter.pipeline,
+        "table": letter.table,
+        "key": _shortened(key_text(letter), LONG),
+        "change": letter.op if letter.baseline is None else f"row of baseline {letter.baseline}",
+        "why": letter.code if letter.kind == "failed" else "behind another letter of this row",
+        **{f"  {name}": text for name, text in letter.facts.items()},
+        "committed": str(letter.time) if letter.time else "not known",
+        "set aside": f"{letter.parked} ({age(letter.parked, now)} ago)",
+        "lineage": letter.lineage,
+    }
+    if letter.superseded is not None:
+        told["superseded"] = f"by a {letter.superseded}"
+    shown = Table(box=None, show_header=False, pad_edge=False)
+    shown.add_column(style="dim", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for name, text in told.items():
+        shown.add_row(_text(name), _text(_shortened(text, LONG)))
+    return shown
+
+
+def _images(letter: DeadLetter) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    for name in ("column", "before", "after"):
+        shown.add_column(name, overflow="fold")
+    names = dict.fromkeys([*(letter.before or {}), *(letter.after or {})])
+    for name in names:
+        cells = [_cell(image, name) for image in (letter.before, letter.after)]
+        changed = letter.before and letter.after and cells[0] != cells[1]
+        shown.add_row(_text(name), *map(_text, cells), style="bold" if changed else None)
+    return shown
+
+
+def _cell(image: Mapping[str, object] | None, name: str) -> str:
+    if image is None:
+        return ""
+    if name not in image:
+        return "(not sent)"
+    return _shortened(value_text(image[name]), LONG)
+
+
+def _others(letter: DeadLetter, letters: Sequence[DeadLetter]) -> Iterator[Text]:
+    """Yield what this letter waits for, and what waits for it."""
+    from rich.text import Text
+
+    from headrace.deadletters.letter import behind
+
+    if letter.kind == "behind":
+        for other in letters:
+            if other.kind == "failed" and letter in behind(other, letters):
+                yield Text(f"Behind the letter at {other.position}.")
+                break
+    followers = behind(letter, letters)
+    if not followers:
+        yield Text("Nothing is behind it.")
+        return
+    yield Text(f"Behind it: {_count(len(followers), 'letter')}, to be read in this order.")
+    for each in followers[:LISTED]:
+        yield Text(f"  {each.position}  {each.op}  {each.code}".rstrip())
+    if len(followers) > LISTED:
+        yield Text(f"  and {len(followers) - LISTED} more")
+
+
+def _text(text: str) -> Text:
+    from rich.text import Text
+
+    return Text(_safe(text))
+
+
+def _safe(text: str) -> str:
+    """Return the text with everything that a terminal would obey written out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

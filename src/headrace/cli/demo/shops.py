@@ -1,0 +1,81 @@
+"""Which shop a demo has."""
+
+from __future__ import annotations
+
+import json
+import random
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from headrace.cli.demo.goods import Till, change
+from headrace.cli.demo.model import Shop
+from headrace.errors import StorageError
+from headrace.runtime.lease import usable_folder
+
+# -------- shops
+
+
+def shop_in(data: str, source: str) -> Shop:
+    """Return the shop of this kind in the folder, which is made if need be; nothing more is."""
+    # Imported late: each brings its database's library with it.
+    if source == "postgres":
+        from headrace.cli.demo.postgres_shop import PostgresShop, find_programs
+
+        programs = find_programs()
+        return PostgresShop(usable_folder(data), programs)
+    from headrace.cli.demo.sqlite_shop import SqliteShop
+
+    return SqliteShop(usable_folder(data))
+
+
+# -------- writing
+# What the shop's writer does, in a process of its own: it keeps changing the orders.
+#
+# It ends when its standard input does, so it never outlives the demo, however that ends.
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a writer did."""
+
+    changes: int = 0
+    transactions: int = 0
+
+
+def write_until_told(till: Till, rate: float, told: int, seed: int | None = None) -> Written:
+    """Change the shop about `rate` times a second until the file descriptor `told` ends."""
+    chance = random.Random(seed)
+    changes = transactions = 0
+    due = time.monotonic()
+    while True:
+        wait = max(0.0, due - time.monotonic())
+        if select.select([told], [], [], wait)[0]:
+            return Written(changes, transactions)
+        size = chance.choice((1, 1, 1, 2, 3))
+        with till.transaction():
+            for _ in range(size):
+                change(till, chance)
+        changes += size
+        transactions += 1
+        # Counted from now if we fell far behind: a pause is not made up for by a burst.
+        due = max(due + size / rate, time.monotonic() - 1)
+
+
+def main(connected: Callable[[], AbstractContextManager[Till]], rate: float) -> int:
+    """Run the writer. Says on standard output what it did, as JSON."""
+    # Ctrl-C goes to every process of the terminal; ours ends when the demo says so.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    told: dict[str, object]
+    try:
+        with connected() as till:
+            done = write_until_told(till, rate, sys.stdin.fileno())
+        told = {"changes": done.changes, "transactions": done.transactions}
+    except StorageError as error:
+        told = {"code": error.code, "error": error.message, "facts": error.facts}
+    sys.stdout.write(json.dumps(told) + "\n")
+    return 1 if "error" in told else 0

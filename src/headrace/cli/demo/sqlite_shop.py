@@ -1,0 +1,190 @@
+"""The shop as a SQLite file; run as a module it is the shop's writer."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli.demo import shops
+from headrace.cli.demo.goods import SEED_ORDERS, stock
+from headrace.cli.demo.model import Shop, refuse_others, unusable
+from headrace.errors import BadDataDirectory
+
+if TYPE_CHECKING:
+    from headrace.capture.source import Recordable
+
+
+APPLICATION_ID = 0x48_52_44_31
+"""Written into the file's header, so that a database that is not ours is never touched."""
+
+FORMAT = 1
+
+_TABLES = """
+create table customers (
+  id integer primary key, name text not null, city text not null
+);
+create table orders (
+  id integer primary key,
+  customer_id integer not null,
+  product text not null,
+  qty integer not null,
+  price_cents integer not null,
+  status text not null,
+  card_number text not null,
+  placed_at text not null
+);
+"""
+
+
+class SqliteTill:
+    """A connection to the file."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def execute(self, statement: str, values: Sequence[object] = (), /) -> sqlite3.Cursor:
+        """Run a statement."""
+        return self._connection.execute(statement, values)
+
+    def executemany(self, statement: str, rows: Iterable[Sequence[object]], /) -> None:
+        """Run a statement for each of the rows."""
+        self._connection.executemany(statement, rows)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Run what stands within as one transaction."""
+        with self._connection:
+            # Taken at once: a read that turns into a write may find the database busy.
+            self._connection.execute("begin immediate")
+            yield
+
+
+class SqliteShop(Shop):
+    """`shop.db` in the demo's folder."""
+
+    kind = "sqlite"
+    place = "shop.db"
+
+    @property
+    def path(self) -> Path:
+        """The database's file."""
+        return self.folder / "shop.db"
+
+    def open(self, on_step: Callable[[str], None]) -> None:
+        """Make the shop, or find the one of an earlier run; refuse a folder of others."""
+        with file_errors(self.path):
+            if not self.path.exists():
+                refuse_others(self.folder, self.path.name)
+                make(self.path)
+            elif not is_shop(self.path):
+                raise BadDataDirectory(
+                    "The folder holds a shop.db that is not the demo's",
+                    remedy="Name another folder with --data.",
+                    path=str(self.folder),
+                )
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    @contextmanager
+    def connected(self) -> Iterator[SqliteTill]:
+        """Return a connection of its own, closed when it is left."""
+        with connected(self.path) as till:
+            yield till
+
+    def writer(self) -> Sequence[str]:
+        """Return the arguments for Python that run the writer, but for its rate."""
+        return ("-m", __name__, str(self.path))
+
+    def source(self, name: str) -> Recordable:
+        """Return the source that captures the shop."""
+        import headrace as hr
+
+        return hr.sqlite(str(self.path), name=name)
+
+    def asking(self, folder: str, query: str) -> str:
+        """Return a Python program that prints what `query` finds."""
+        path = json.dumps(f"{folder}/{self.path.name}", ensure_ascii=False)
+        return (
+            f"import sqlite3; shop = sqlite3.connect({path}); "
+            f'print(*shop.execute("{query}"), sep="\\n")'
+        )
+
+
+def is_shop(path: Path) -> bool:
+    """Return whether the file is a shop made by `make`."""
+    # By SQLite, which knows of our other connections to the file and their locks; and as
+    # if the file could not change, because any other way of opening may leave files beside.
+    try:
+        looked = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
+    except sqlite3.Error:
+        return False
+    try:
+        (found,) = looked.execute("pragma application_id").fetchone()
+    except sqlite3.Error:
+        return False
+    finally:
+        looked.close()
+    return bool(found == APPLICATION_ID)
+
+
+def make(path: Path, *, orders: int = SEED_ORDERS, seed: int = 1) -> None:
+    """Create the shop with its first orders; it appears whole, or not at all."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        with connected(temporary) as shop:
+            for statement in _TABLES.split(";"):
+                shop.execute(statement)
+            shop.execute(f"pragma application_id = {APPLICATION_ID}")
+            shop.execute(f"pragma user_version = {FORMAT}")
+            with shop.transaction():
+                stock(shop, orders=orders, seed=seed)
+            # Ours to choose, as it is our own database: readers never hold up the writer.
+            shop.execute("pragma journal_mode = wal")
+        # link() refuses a name that is taken, rename() would replace another demo's shop.
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    finally:
+        for leftover in path.parent.glob(f"{temporary.name}*"):
+            leftover.unlink(missing_ok=True)
+
+
+@contextmanager
+def connected(path: Path) -> Iterator[SqliteTill]:
+    """Open the database; unlike sqlite3's own context, this one closes it."""
+    with file_errors(path):
+        shop = sqlite3.connect(path, timeout=30)
+        try:
+            yield SqliteTill(shop)
+        finally:
+            shop.close()
+
+
+@contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the system say about the shop's file into errors of ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorname", "")
+        full, failed = code == "SQLITE_FULL", code.startswith("SQLITE_IOERR")
+        raise unusable(path, str(error), full=full, failed=failed) from error
+    except FileExistsError:
+        raise
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise unusable(path, error.strerror or str(error), full=full) from error
+
+
+if __name__ == "__main__":
+    sys.exit(shops.main(partial(connected, Path(sys.argv[1])), float(sys.argv[2])))

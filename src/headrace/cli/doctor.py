@@ -1,0 +1,341 @@
+"""`headrace doctor`: everything that can be examined, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from headrace.cli import errors
+from headrace.cli.common import engine_options, installed, json_option
+from headrace.cli.errors import force_option, opened_output, refuse_taken
+from headrace.config.secrets import masked_text
+from headrace.errors import HeadraceError, InvalidConfiguration, NoEngine, NoJava
+
+if TYPE_CHECKING:
+    from headrace.engine.from_config import Built, Configured
+
+
+# -------- examining
+# Everything that can be examined without starting anything: what `headrace doctor` tells.
+#
+# Each part is examined by itself, so that what is wrong with one hides nothing of the others.
+
+Kind = Literal["well", "note", "wrong"]
+
+LEAST_DISK = 1 << 30
+LEAST_MEMORY = 2 << 30
+"""Below these a JVM, or a first baseline, is likely to fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One thing that was examined."""
+
+    part: str
+    """`installation`, `machine`, `data`, `configuration`, `storage`, `source shop`, `engine`."""
+
+    kind: Kind
+    says: str
+    remedy: str = ""
+    code: str = ""
+
+
+def examined(config: Path | None, sets: tuple[str, ...], data: Path | None) -> Iterator[Result]:
+    """Yield all there is to say, in the order in which things are needed."""
+    yield from _installation()
+    found: Configured | None = None
+    results = []
+    try:
+        from headrace.cli.common import read_configuration
+
+        found = read_configuration(config, sets, warn=False)
+    except HeadraceError as error:
+        results += list(_wrong("configuration", error))
+    folder = data or (found.data if found else Path("headrace-data"))
+    folder = folder.expanduser().absolute()
+    yield from _machine(folder)
+    yield from _data(folder)
+    yield from results
+    if found is not None:
+        yield from _configuration(found, folder)
+    yield from _engine(folder)
+
+
+def _installation() -> Iterator[Result]:
+    from headrace.spark_session.java import find_java
+
+    part = "installation"
+    packages = ", ".join(
+        f"{name} {installed(name) or 'missing'}" for name in ("headrace", "pyspark", "pyarrow")
+    )
+    yield Result(part, "well", f"Python {platform.python_version()}, {packages}")
+    try:
+        java = find_java(os.environ)
+    except NoJava as error:
+        yield from _wrong(part, error)
+    else:
+        yield Result(part, "well", f"Java {java.version} ({java.origin}, {java.home})")
+
+
+def _machine(folder: Path) -> Iterator[Result]:
+    part = "machine"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    says = f"{os.cpu_count()} cores, {memory / 2**30:,.1f} GiB of memory"
+    if memory < LEAST_MEMORY:
+        remedy = (
+            "Spark alone takes about 1 GiB; give the machine more, or spark.driver.memory less."
+        )
+        yield Result(part, "note", says, remedy)
+    else:
+        yield Result(part, "well", says)
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    free = shutil.disk_usage(there).free
+    says = f"{free / 2**30:,.1f} GiB free where the data directory is"
+    if free < LEAST_DISK:
+        yield Result(part, "wrong", says, "Make room, or give another folder with --data.")
+    else:
+        yield Result(part, "well", says)
+
+
+def _data(folder: Path) -> Iterator[Result]:
+    part = "data"
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not os.access(there, os.W_OK):
+        yield Result(part, "wrong", f"{there} cannot be written to", "Give another with --data.")
+    elif not folder.exists():
+        yield Result(part, "well", f"{folder} will be made")
+    else:
+        held = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
+        yield Result(part, "well", f"{folder} holds {held / 1e6:,.1f} MB")
+        if folder.stat().st_mode & 0o077:
+            remedy = f"Close it: chmod 700 {shlex.quote(str(folder))}"
+            yield Result(part, "note", f"Others may look into {folder}, which holds rows", remedy)
+
+
+def _configuration(found: Configured, folder: Path) -> Iterator[Result]:
+    part = "configuration"
+    for warning in found.warnings:
+        yield Result(part, "note", warning.message, warning.remedy, warning.code)
+    try:
+        built = found.build()
+    except HeadraceError as error:
+        yield from _wrong(part, error)
+        return
+    try:
+        found.check()
+    except HeadraceError as error:
+        yield from _wrong(part, error)
+    else:
+        counts = f"sources: {len(found.sources)}, pipelines: {len(found.pipelines)}"
+        yield Result(part, "well", f"{counts}; their databases can be captured as it says")
+    yield from _storage(found)
+    yield from _sources(built, folder)
+
+
+def _storage(found: Configured) -> Iterator[Result]:
+    place = found.log["storage"]
+    if place is None:
+        return
+    from headrace.storage.s3 import opened
+
+    try:
+        opened(place).prove()
+    except HeadraceError as error:
+        yield from _wrong("storage", error)
+    else:
+        yield Result(
+            "storage", "well", f"{place} can be read and written, and keeps two writers apart"
+        )
+
+
+def _sources(built: Built, folder: Path) -> Iterator[Result]:
+    from headrace.capture.registry import findings
+    from headrace.capture.source import reader_of
+    from headrace.capture.table_selection import matching
+    from headrace.engine.tables import TakenTables
+
+    taken = TakenTables(built.pipelines, built.records, [])
+    for name, source in built.sources.items():
+        part = f"source {name}"
+        try:
+            named = taken.named(name)
+            tables = [*named, *matching(source, named, taken.selections(name))]
+            found = findings(source, tables, reader_of(name, folder))
+        except HeadraceError as error:
+            yield from _wrong(part, error)
+            continue
+        for each in found:
+            kind: Kind = "note" if each.remedy else "well"
+            yield Result(part, kind, f"{each.about}: {each.says}", each.remedy)
+
+
+def _engine(folder: Path) -> Iterator[Result]:
+    from headrace.api.client import Control
+
+    part = "engine"
+    try:
+        told = Control.connect(folder).call("Status")
+    except NoEngine:
+        yield Result(part, "well", "none is running on this data directory")
+        return
+    except HeadraceError as error:
+        yield from _wrong(part, error)
+        return
+    from headrace.cli.status import remarks
+
+    for each in remarks(told):
+        kind: Kind = "wrong" if each.wrong else "note"
+        says = f"{each.what}: {each.why}" if each.why else each.what
+        yield Result(part, kind, says, each.remedy, each.code)
+    says = "ready" if told["ready"] else f"running, and not ready{_waits(told)}"
+    yield Result(part, "well" if told["ready"] else "note", says)
+
+
+def _waits(told: Mapping[str, Any]) -> str:
+    """Return whom being ready waits for."""
+    if told["phase"] != "running":
+        return f": {told['phase']}, {told['step']}" if told["step"] else f": {told['phase']}"
+    names = [each["name"] for each in told["pipelines"] if not each["ready"]]
+    return f": {', '.join(names)}" if names else ""
+
+
+def _wrong(part: str, error: HeadraceError) -> Iterator[Result]:
+    if isinstance(error, InvalidConfiguration) and error.errors:
+        for each in error.errors:
+            yield from _wrong(part, each)
+        return
+    yield Result(part, "wrong", error.message, error.remedy, error.code)
+
+
+# -------- bundling
+# A zip file for whoever helps: what is installed, configured and logged; no rows, no secrets.
+
+MOST_LOG_BYTES = 1 << 20
+"""Of each log file the end: what happened last."""
+
+
+def write_bundle(
+    path: Path,
+    results: Sequence[Result],
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    *,
+    force: bool,
+) -> None:
+    """Write what was examined, the configuration as it may be shown, states, and logs."""
+    with (
+        opened_output(path, force=force) as stream,
+        zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as bundle,
+    ):
+        _put(bundle, "doctor.json", [asdict(result) for result in results])
+        _put(bundle, "machine.json", {"platform": platform.platform(), "cores": os.cpu_count()})
+        folder = data
+        try:
+            from headrace.cli.common import read_configuration
+
+            found = read_configuration(config, sets, warn=False)
+            _put(bundle, "configuration.json", found.masked())
+            folder = folder or found.data
+        except HeadraceError as error:
+            _put(bundle, "configuration.json", {"error": error.code})
+        folder = (folder or Path("headrace-data")).expanduser().absolute()
+        _put(bundle, "status.json", _status(folder))
+        for log in sorted((folder / "logs").glob("*.log*")):
+            # Masked once more: a line of a library's may quote an address.
+            bundle.writestr(f"logs/{log.name}", masked_text(_end_of(log)))
+
+
+def _status(folder: Path) -> object:
+    from headrace.api.client import Control
+
+    try:
+        return Control.connect(folder).call("Status")
+    except HeadraceError as error:
+        return {"error": error.code}
+
+
+def _put(bundle: zipfile.ZipFile, name: str, value: object) -> None:
+    bundle.writestr(name, json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def _end_of(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - MOST_LOG_BYTES))
+        return file.read().decode("utf-8", "replace")
+
+
+# -------- doctor
+
+_MARKS = {"well": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
+
+
+@click.command(short_help="Examine everything, and say what to do about it.")
+@engine_options
+@click.option(
+    "--bundle",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write a zip file for whoever helps you: no rows, no passwords.",
+)
+@force_option
+@json_option
+def doctor(
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    bundle: Path | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """
+    Examine the installation, the machine, the configuration, its databases and the engine.
+
+    Changes nothing. Names what was left at a database by an engine that is gone: slots,
+    publications, triggers. Ends with exit code 1 where something is wrong.
+    """
+
+    if bundle is not None:
+        refuse_taken(bundle, force=force)
+    found = []
+    for result in examined(config, sets, data):
+        found.append(result)
+        if not as_json:
+            _print(result)
+    if bundle is not None:
+        write_bundle(bundle, found, config, sets, data, force=force)
+    wrong = sum(result.kind == "wrong" for result in found)
+    if as_json:
+        listed = [asdict(result) for result in found]
+        told = {"well": not wrong, "results": listed, "bundle": str(bundle) if bundle else None}
+        click.echo(json.dumps(told, ensure_ascii=False))
+    else:
+        _print_end(found, wrong, bundle)
+    return errors.FAILED if wrong else errors.DONE
+
+
+def _print(result: Result) -> None:
+    mark, colour = _MARKS[result.kind]
+    click.echo(
+        f"{click.style(mark, fg=colour)} {click.style(result.part, dim=True)}  {result.says}"
+    )
+    if result.remedy and result.kind != "well":
+        click.echo(f"    → {result.remedy}")
+
+
+def _print_end(found: list[Result], wrong: int, bundle: Path | None) -> None:
+    notes = sum(result.kind == "note" for result in found)
+    parts = [f"{wrong} wrong" if wrong else "nothing is wrong", f"{notes} to know"]
+    click.echo(", ".join(parts) + ".")
+    if bundle is not None:
+        click.echo(f"{bundle} written; look into it before you send it.")

@@ -1,0 +1,305 @@
+"""
+Another engine's configuration, written anew as one of ours.
+
+It reads the form in which each entry of `tables = [{ source, schema, table, targets = […] }]`
+names its targets; here a pipeline is one of its targets with its table. What has no
+counterpart becomes a comment that says so, with its key and place and never its value. A
+pipeline that would bring more than it did, because a filter has no counterpart, or nothing,
+because its source or target has none, is left to a comment as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from headrace.cli.init import Lines, Substituted, entry, list_of, with_scheme, without_variables
+from headrace.config.hocon import parse
+from headrace.config.schema import below
+from headrace.config.secrets import passwords_in, without_password
+from headrace.config.text import Node, Scalar
+from headrace.engine.checks import fitted
+
+_POSTGRES = ("postgresql", "postgres", "pg")
+_MEMORY = "indexed-memory"
+_FILTERS = {"field-equals": ("value",), "field-prefix": ("prefix",), "field-regex": ("pattern",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A configuration of ours, and what a person should look at."""
+
+    text: str
+    notes: tuple[str, ...]
+    """What was left out or changed, each with its place in the file that was read."""
+
+    sources: int
+    pipelines: int
+
+
+def converted(text: str, origin: str) -> Conversion:
+    """Return our configuration for the other one; errors of its syntax are raised."""
+    # Variables stay variables: what they hold here and now is not for a file.
+    return _Converter(parse(text, origin, environment=Substituted())).done(origin)
+
+
+class _Taken:
+    """A section of theirs: what was not taken from it at the end has no counterpart."""
+
+    def __init__(self, node: Node | None, at: str) -> None:
+        self.node = node
+        self.at = at
+        self._left = dict(node.value) if node and isinstance(node.value, dict) else {}
+
+    def names(self) -> list[str]:
+        """Return the keys that are left."""
+        return list(self._left)
+
+    def take(self, key: str) -> Node | None:
+        """Return a value, which counts as converted."""
+        return self._left.pop(key, None)
+
+    def text(self, key: str) -> str:
+        """Return a text, empty where there is none."""
+        node = self.take(key)
+        return "" if node is None or isinstance(node.value, list | dict) else str(node.value)
+
+    def section(self, key: str) -> _Taken:
+        """Return a section of it, empty where there is none; what is none stays, to be told."""
+        node = self._left.get(key)
+        fits = node is not None and isinstance(node.value, dict)
+        return _Taken(self.take(key) if fits else None, below(self.at, key))
+
+    def entries(self, key: str) -> list[_Taken]:
+        """Return the sections of a list in it; what is no list stays, to be told."""
+        node, at = self._left.get(key), below(self.at, key)
+        listed = node.value if node and isinstance(node.value, list) else []
+        if node and isinstance(node.value, list):
+            self.take(key)
+        return [_Taken(each, f"{at}[{number}]") for number, each in enumerate(listed)]
+
+    def rest(self) -> Iterator[tuple[str, Node]]:
+        """Yield the path and value of everything that was not taken."""
+        for key, node in self._left.items():
+            yield from _leaves(below(self.at, key), node)
+
+
+class _Converter:
+    def __init__(self, tree: Node) -> None:
+        self.tree = _Taken(tree, "")
+        self.lines = Lines()
+        self.notes: list[str] = []
+        self.sources: set[str] = set()
+        self.pipelines: set[str] = set()
+
+    def done(self, origin: str) -> Conversion:
+        self.lines.comment(f"Written by headrace init --from {origin}.")
+        self.lines.comment("What has no counterpart is named in a comment where it would stand.")
+        self.lines.blank()
+        self.lines.add('data = "./headrace-data"')
+        sources = self.tree.section("sources")
+        for name in sources.names():
+            self.source(name, sources.section(name))
+        for table in self.tree.entries("tables"):
+            self.table(table)
+        self.lines.blank()
+        self.left_out(self.tree)
+        if not self.notes:
+            self.lines.comment("Everything had its counterpart.")
+        made = len(self.sources), len(self.pipelines)
+        return Conversion(self.lines.text(), tuple(self.notes), *made)
+
+    def note(self, node: Node | None, says: str, indent: str = "") -> None:
+        """Say something about a value of theirs, in a comment and at the end."""
+        place = f" ({node.place})" if node is not None and node.place.line else ""
+        self.notes.append(f"{says}{place}")
+        self.lines.comment(f"{says}{place}", indent)
+
+    def left_out(self, taken: _Taken, indent: str = "") -> None:
+        for at, node in taken.rest():
+            self.note(node, f"{at} has no counterpart", indent)
+
+    def source(self, name: str, theirs: _Taken) -> None:
+        id_ = fitted(name)
+        self.lines.blank()
+        if theirs.text("type") not in _POSTGRES:
+            self.note(theirs.node, f"{theirs.at}: there is no such type of source here")
+            return
+        self.sources.add(name)
+        self.lines.add(f"sources.{entry(id_)} {{")
+        self.lines.add("  type = postgres")
+        self.connection(id_, theirs)
+        mode = "stateful" if theirs.text("slot_mode") == "stateful" else "ephemeral"
+        self.lines.add(f"  slot_mode = {mode}")
+        if (slot := theirs.take("slot_name")) is not None:
+            # Both engines can then run side by side until one is trusted.
+            self.note(slot, f"{theirs.at}.slot_name: ours has a slot of its own", "  ")
+        if (always := theirs.take("always_baseline")) is not None:
+            self.lines.add(f"  always_baseline = {entry(always.value)}")
+        self.publication(theirs.section("publication"))
+        self.left_out(theirs, "  ")
+        self.lines.add("}")
+
+    def connection(self, id_: str, theirs: _Taken) -> None:
+        node = theirs.take("connection")
+        if node is None or not isinstance(node.value, str):
+            self.note(theirs.node, f"{theirs.at}.connection is missing, or no text", "  ")
+            return
+        text = node.value
+        # A password that is a variable as a whole stays one; half of one may be the secret half.
+        if any(without_variables(each) for each in passwords_in(with_scheme(text))):
+            variable = re.sub(r"[^A-Z0-9]", "_", id_.upper()) + "_PASSWORD"
+            says = f"{theirs.at}.connection has its password written out: put it into {variable}"
+            self.lines.add(f"  connection = {entry(without_password(text))}")
+            self.note(node, says, "  ")
+            self.lines.add(f'  password_ref = "env:{variable}"')
+        else:
+            self.lines.add(f"  connection = {entry(text)}")
+
+    def publication(self, theirs: _Taken) -> None:
+        if theirs.node is None:
+            return
+        if (name := theirs.take("name")) is not None:
+            self.note(name, f"{theirs.at}.name: ours has a publication of its own", "  ")
+        create, publish = theirs.take("create"), theirs.take("publish")
+        tables = theirs.section("tables")
+        self.lines.add("  publication {")
+        if create is not None:
+            self.lines.add(f"    create = {entry(create.value)}")
+        if publish is not None and (operations := _texts(publish)):
+            self.lines.add(f"    publish = {list_of(operations)}")
+        for table in tables.names():
+            asked = tables.section(table)
+            self.lines.add(f"    tables.{entry(table)} {{")
+            if columns := _texts(asked.take("columns")):
+                self.lines.add(f"      columns = {list_of(columns)}")
+            if where := asked.text("where"):
+                self.lines.add(f"      where = {entry(where)}")
+            self.left_out(asked, "      ")
+            self.lines.add("    }")
+        self.left_out(theirs, "    ")
+        self.lines.add("  }")
+
+    def table(self, theirs: _Taken) -> None:
+        source, schema, table = (theirs.text(key) for key in ("source", "schema", "table"))
+        name = table if schema in ("", "public") else f"{schema}.{table}"
+        targets = theirs.entries("targets")
+        if not targets:
+            self.note(theirs.node, f"{theirs.at}: it has no target, and becomes no pipeline")
+        for target in targets:
+            self.lines.blank()
+            self.pipeline(source, name, target)
+        self.left_out(theirs)
+
+    def pipeline(self, source: str, table: str, theirs: _Taken) -> None:
+        kind = theirs.text("type")
+        filters = [_filter(each) for each in theirs.entries("filters")]
+        transforms = [_transform(each) for each in theirs.entries("transforms")]
+        if source not in self.sources:
+            self.note(theirs.node, f"{theirs.at}: its source could not be taken over")
+            return
+        if kind != _MEMORY:
+            self.note(theirs.node, f"{theirs.at}: there is no such type of target here")
+            return
+        # One that is no list stays in `theirs`, and was not understood either.
+        if None in filters or None in transforms or {"filters", "transforms"} & {*theirs.names()}:
+            # Without one of them it would bring what it was told to hold back.
+            self.note(theirs.node, f"{theirs.at}: a filter or transform of it has no counterpart")
+            return
+        id_ = self.named(table, kind)
+        self.lines.add(f"pipelines.{entry(id_)} {{")
+        self.lines.add(f"  source = {entry(fitted(source))}")
+        self.lines.add(f"  tables = {list_of([table])}")
+        for key, steps in (("filters", filters), ("transforms", transforms)):
+            if steps:
+                self.lines.add(f"  {key} = [")
+                self.lines.add(*(f"    {{ {step} }}" for step in steps if step))
+                self.lines.add("  ]")
+        self.target(theirs)
+        self.error_handling(theirs.section("error_handling"))
+        self.left_out(theirs, "  ")
+        self.lines.add("}")
+
+    def target(self, theirs: _Taken) -> None:
+        self.lines.add("  target {", f"    type = {_MEMORY}")
+        if fields := _texts(theirs.take("lookup_fields")):
+            self.lines.add(f"    lookup_fields = {list_of(fields)}")
+        for number, index in enumerate(theirs.entries("additional_indexes"), 1):
+            name = index.text("name") or f"index_{number}"
+            fields = _texts(index.take("fields"))
+            self.lines.add(f"    indexes.{entry(name)} {{ fields = {list_of(fields)} }}")
+            self.left_out(index, "    ")
+        self.lines.add("  }")
+
+    def error_handling(self, theirs: _Taken) -> None:
+        policy = theirs.take("on_persistent_failure")
+        if policy is not None and policy.value == "isolate":
+            self.lines.add("  error_handling.on_persistent_failure = isolate")
+        elif policy is not None:
+            says = f"{theirs.at}.on_persistent_failure: here a pipeline stops by itself alone"
+            self.note(policy, says, "  ")
+            self.lines.add("  error_handling.on_persistent_failure = stop")
+        self.left_out(theirs, "  ")
+
+    def named(self, table: str, kind: str) -> str:
+        """Return an id that no pipeline has yet."""
+        wanted = [fitted(table.rpartition(".")[2]), fitted(table), fitted(f"{table}.{kind}")]
+        wanted += [fitted(f"{table}.{number}") for number in range(2, len(self.pipelines) + 3)]
+        id_ = next(each for each in wanted if each not in self.pipelines)
+        self.pipelines.add(id_)
+        return id_
+
+
+def _filter(theirs: _Taken) -> str | None:
+    """Return a filter as we write it; None where it has no counterpart."""
+    kind, field = theirs.text("type"), theirs.text("field")
+    if kind not in _FILTERS or not field:
+        return None
+    values = {key: theirs.take(key) for key in _FILTERS[kind]}
+    if None in values.values() or any(True for _ in theirs.rest()):
+        return None
+    written = ", ".join(f"{key} = {_scalar(node)}" for key, node in values.items())
+    return f"type = {kind}, field = {entry(field)}, {written}"
+
+
+def _transform(theirs: _Taken) -> str | None:
+    """Return a transform as we write it; None where it has no counterpart."""
+    made = None
+    match theirs.text("type"):
+        case "drop-fields" if fields := _texts(theirs.take("fields")):
+            made = f"type = drop-fields, fields = {list_of(fields)}"
+        case "add-timestamp" if field := theirs.text("field"):
+            made = f"type = add-timestamp, field = {entry(field)}"
+        case "rename-fields":
+            names = _plain_names(theirs.take("mapping"))
+            pairs = ", ".join(f"{entry(old)} = {entry(new)}" for old, new in names.items())
+            made = f"type = rename-fields, mapping {{ {pairs} }}" if names else None
+    return None if any(True for _ in theirs.rest()) else made
+
+
+def _plain_names(node: Node | None) -> Mapping[str, str]:
+    if node is None or not isinstance(node.value, dict):
+        return {}
+    return {old: str(each.value) for old, each in node.value.items()}
+
+
+def _scalar(node: Node | None) -> str:
+    value: Scalar = None
+    if node is not None and not isinstance(node.value, list | dict):
+        value = node.value
+    return entry(value)
+
+
+def _texts(node: Node | None) -> list[str]:
+    if node is None or not isinstance(node.value, list):
+        return []
+    return [str(each.value) for each in node.value if not isinstance(each.value, list | dict)]
+
+
+def _leaves(at: str, node: Node) -> Iterator[tuple[str, Node]]:
+    if isinstance(node.value, dict) and node.value:
+        for key, each in node.value.items():
+            yield from _leaves(below(at, key), each)
+    else:
+        yield at, node

@@ -1,0 +1,194 @@
+"""
+Changes as one Parquet file.
+
+Columns: `position` and `op` as text, `time` (timestamp, UTC), `xid`, `unsent` (names of the
+columns that the source did not send), `exact` (texts of values that their columns could not
+hold, by column; those of the row before under `before.` and the name), `before` and `after`
+(structs). A part in which the table had other columns has all of them, null where a change had
+none of that name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.changelog.change import Op
+from headrace.changelog.entries import Gap
+from headrace.changelog.position import Position
+from headrace.changelog.ranges import Piece, Span, flushes
+from headrace.changelog.reader import LogReader
+from headrace.changelog.schema import TableSchema
+from headrace.changelog.values import ValueType
+from headrace.changelog.values_json import images, plain, unsent
+from headrace.cli.errors import opened_output, refuse_taken
+from headrace.errors import BadSchema
+from headrace.storage.permissions import not_written
+
+# -------- change json
+# Changes as lines of JSON.
+#
+# `{"position": …, "table": …, "op": "update", "time": …, "xid": …, "before": {…}, "after": {…},
+# "unsent": []}`: the op is `insert`, `update`, `delete` or `truncate`; `time` is that of the
+# commit, in UTC; `xid` the source's number of the transaction, or null; an image that there is
+# not is null. Values stand as `headrace.changelog.values_json` says. A column that the source did
+#   not
+# send is not in its image and is named in `unsent`; an image of before that holds the key alone
+# has the columns of the key alone.
+
+_INSTANT = ValueType("timestamptz")
+_OPS = [op.name.lower() for op in Op]
+
+
+def change_objects(piece: Piece) -> Iterator[dict[str, Any]]:
+    """Yield each change as plain values."""
+    rows, schema = piece.rows, piece.schema
+    for commit, ordinal, op, time, xid, before, after, lacking in zip(
+        rows.column("_commit").to_pylist(),
+        rows.column("_ordinal").to_pylist(),
+        rows.column("_op").to_pylist(),
+        plain(_INSTANT, _INSTANT.from_arrow(rows.column("_time"))),
+        rows.column("_xid").to_pylist(),
+        images(rows, schema, "before"),
+        images(rows, schema, "after"),
+        unsent(rows, schema),
+        strict=True,
+    ):
+        yield {
+            "position": str(Position(piece.epoch, commit, ordinal)),
+            "table": schema.table,
+            "op": _OPS[op],
+            "time": time,
+            "xid": xid,
+            "before": before,
+            "after": after,
+            "unsent": lacking,
+        }
+
+
+def as_line(value: dict[str, Any]) -> bytes:
+    """Return an object as a line of JSON, its end included."""
+    return _ENCODER.encode(value) + b"\n"
+
+
+_ENCODER = msgspec.json.Encoder()
+
+
+# -------- log parquet
+
+_META = (
+    pa.field("position", pa.string()),
+    pa.field("op", pa.string()),
+    pa.field("time", pa.timestamp("us", "UTC")),
+    pa.field("xid", pa.int64()),
+    pa.field("unsent", pa.list_(pa.string())),
+    pa.field("exact", pa.map_(pa.string(), pa.string())),
+)
+
+
+def write_parquet(
+    output: Path,
+    log: LogReader,
+    table: str,
+    part: Span,
+    pieces: Iterator[Piece],
+    *,
+    force: bool,
+) -> int:
+    """
+    Write the changes and return how many there are.
+
+    The file appears when it is whole: where reading fails, none is left under that name, for a
+    Parquet file that ends early looks like one that does not.
+    """
+    image = _image(log, table, part)
+    schema = pa.schema([*_META, pa.field("before", image), pa.field("after", image)])
+    beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")
+    count = 0
+    try:
+        with (
+            opened_output(beside, force=True) as stream,
+            pq.ParquetWriter(stream, schema, compression="zstd") as writer,
+        ):
+            for piece in pieces:
+                writer.write_table(_shaped(piece, schema))
+                count += piece.rows.num_rows
+        # Once more: reading takes its time, and somebody may have made one meanwhile.
+        refuse_taken(output, force=force)
+        try:
+            beside.replace(output)
+        except OSError as error:
+            raise not_written(output, error) from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return count
+
+
+def _image(log: LogReader, table: str, part: Span) -> pa.StructType:
+    """Return the columns that the table has in this part, in the order they came."""
+    seen: dict[int, TableSchema] = {}
+    for found in flushes(log, [table], part):
+        if not isinstance(found, Gap):
+            for file in found.files:
+                seen.setdefault(file.schema, log.schema(table, file.schema))
+    fields: dict[str, pa.Field] = {}
+    for _, schema in sorted(seen.items()):
+        for field in schema.arrow:
+            known = fields.setdefault(field.name, field)
+            if known.type != field.type:
+                raise BadSchema(
+                    "A column has another type in a later part",
+                    remedy="Read the two parts into a file each: --to and --from, or as JSON.",
+                    table=table,
+                    column=field.name,
+                )
+    return pa.struct(list(fields.values()) or list(log.schema(table).arrow))
+
+
+def _shaped(piece: Piece, schema: pa.Schema) -> pa.Table:
+    rows = piece.rows
+    places = zip(rows["_commit"].to_pylist(), rows["_ordinal"].to_pylist(), strict=True)
+    arrays = [
+        pa.array([str(Position(piece.epoch, *place)) for place in places], pa.string()),
+        pa.array([_OPS[op] for op in rows["_op"].to_pylist()], pa.string()),
+        rows["_time"],
+        rows["_xid"],
+        pa.array(unsent(rows, piece.schema), _META[4].type),
+        pa.array(_exact(piece), _META[5].type),
+        *(_struct(piece, side, schema.field(side).type) for side in ("before", "after")),
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _exact(piece: Piece) -> list[list[tuple[str, str]] | None]:
+    names: dict[int, str] = {}
+    for column in piece.schema.columns:
+        names |= {column.field: column.name, -column.field: f"before.{column.name}"}
+    marks: list[list[tuple[int, str]] | None] = piece.rows["_exact"].to_pylist()
+    return [
+        None if not each else [(names[number], text) for number, text in each if number in names]
+        for each in marks
+    ]
+
+
+def _struct(piece: Piece, side: str, image: pa.StructType) -> Any:
+    """Return one image of the changes, with the columns of all of the part."""
+    column = piece.rows[side].combine_chunks()
+    names = piece.schema.names
+    children = [
+        # By place: a name with a dot in it would be taken for a path.
+        pc.struct_field(column, names.index(field.name))
+        if field.name in names
+        else pa.nulls(len(column), field.type)
+        for field in image
+    ]
+    if isinstance(column, pa.ChunkedArray):  # of no rows
+        return pa.array([], image)
+    return pa.StructArray.from_arrays(children, fields=list(image), mask=column.is_null())

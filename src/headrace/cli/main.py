@@ -1,0 +1,136 @@
+"""
+The root of the command line: what every verb hangs on.
+
+A verb does its work and raises; this module turns whatever comes out into text and an
+exit code (0 done, 1 failed, 2 wrong usage or configuration, 3 busy or not ready, 4 not
+reachable, 5 refused). A verb that returns a number ends with that exit code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from headrace.cli import errors
+from headrace.cli.cluster import cluster
+from headrace.cli.common import version
+from headrace.cli.config import config, validate
+from headrace.cli.control import apply, explain, pause, reload, resume
+from headrace.cli.dead_letters import dead_letters
+from headrace.cli.demo.command import demo
+from headrace.cli.doctor import doctor
+from headrace.cli.init import init
+from headrace.cli.log import log
+from headrace.cli.query import query, watch
+from headrace.cli.replay import replay
+from headrace.cli.run import run as run_command
+from headrace.cli.sqlite import sqlite
+from headrace.cli.status import status, top
+from headrace.cli.try_ import try_
+from headrace.errors import HeadraceError
+from headrace.observe import logs
+
+# -------- completion
+# `headrace completion`: what makes a shell complete our commands.
+
+_INSTALL = {
+    "bash": 'eval "$(headrace completion bash)"      # in ~/.bashrc; bash 4.4 and later',
+    "zsh": 'eval "$(headrace completion zsh)"       # in ~/.zshrc, after compinit',
+    "fish": "headrace completion fish | source       # in ~/.config/fish/config.fish",
+}
+
+
+@click.command(
+    short_help="Print the completion of a shell.", epilog="\b\n" + "\n".join(_INSTALL.values())
+)
+@click.argument("shell", type=click.Choice(list(_INSTALL)))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that completes commands and options in a SHELL."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    made = kind(context.find_root().command, {}, "headrace", "_HEADRACE_COMPLETE")
+    # Not `source()`: for bash it runs one to learn its version, and warns of old ones.
+    click.echo(made.source_template % made.source_vars())
+
+
+# -------- main
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with: headrace demo",
+)
+def headrace() -> None:
+    """Bring every committed change of a database to whoever needs it, on Apache Spark."""
+
+
+headrace.add_command(apply)
+headrace.add_command(cluster)
+headrace.add_command(config)
+headrace.add_command(dead_letters)
+headrace.add_command(demo)
+headrace.add_command(init)
+headrace.add_command(validate)
+headrace.add_command(log)
+headrace.add_command(completion)
+headrace.add_command(doctor)
+headrace.add_command(explain)
+headrace.add_command(pause)
+headrace.add_command(query)
+headrace.add_command(reload)
+headrace.add_command(resume)
+headrace.add_command(run_command)
+headrace.add_command(sqlite)
+headrace.add_command(status)
+headrace.add_command(top)
+headrace.add_command(try_)
+headrace.add_command(watch)
+headrace.add_command(replay)
+headrace.add_command(version)
+
+
+def run() -> NoReturn:
+    """Run the command line of this process and leave it."""
+    logs.take_over_process()
+    errors.forgiving(sys.stdout)
+    errors.forgiving(sys.stderr)
+    sys.exit(exit_code(sys.argv[1:]))
+
+
+def exit_code(arguments: Sequence[str]) -> int:
+    """Run one command; print what it raises, and return what the shell is told."""
+    try:
+        # Read from the arguments themselves: an error may come before click has parsed them.
+        return _ended(arguments, as_json="--json" in arguments)
+    finally:
+        logs.close_all()
+
+
+def _ended(arguments: Sequence[str], *, as_json: bool) -> int:
+    try:
+        ended = headrace.main(args=list(arguments), prog_name="headrace", standalone_mode=False)
+    except HeadraceError as error:
+        logs.logger("cli").failed("command failed", error, code=error.code)
+        errors.print_error(error, as_json=as_json)
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message())
+        return errors.WRONG_USAGE
+    except click.ClickException as error:
+        errors.print_usage_error(error, as_json=as_json)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return errors.INTERRUPTED
+    except BrokenPipeError:
+        errors.close_quietly()
+        return errors.FAILED
+    except Exception as error:  # noqa: BLE001 - the last one to hold it: logged whole, told in a sentence
+        errors.print_unexpected(error, as_json=as_json)
+        return errors.FAILED
+    return ended if isinstance(ended, int) else errors.DONE

@@ -1,0 +1,290 @@
+"""`headrace query`: rows that a running engine holds in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli import errors
+from headrace.cli.common import caution, engine_options, json_option, pipeline_names, reach
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from headrace.api.client import Control
+
+
+# -------- query
+
+FIRST_ROWS = 20
+
+
+@click.command(short_help="Look up rows: by key, by index, or all.")
+@click.argument("pipeline", shell_complete=pipeline_names)
+@click.argument("values", nargs=-1)
+@engine_options
+@click.option("--key", multiple=True, metavar="VALUE", help="The row with this key.")
+@click.option(
+    "--lookup", multiple=True, metavar="VALUE", help="The row with this in the unique lookup."
+)
+@click.option("--index", metavar="NAME", help="The rows with VALUES in this index.")
+@click.option("--all", "every", is_flag=True, help="Every row.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), metavar="N", help="So many rows at most; 20 by default."
+)
+@click.option("--count", is_flag=True, help="How many rows there are.")
+@click.option("--table", metavar="TABLE", help="Of a pipeline with several tables.")
+@json_option
+def query(
+    pipeline: str,
+    values: tuple[str, ...],
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    key: tuple[str, ...],
+    lookup: tuple[str, ...],
+    index: str | None,
+    every: bool,
+    limit: int | None,
+    count: bool,
+    table: str | None,
+    as_json: bool,
+) -> int:
+    """
+    Print rows of a PIPELINE whose target is in memory, as they are now.
+
+    A key or index of several columns takes its VALUES in their order: --key 7 2026, --index
+    by_day 7 2026; one that begins with a dash stands after --. Without a choice the first
+    rows are shown. A key or lookup that has no row ends with exit code 1. Rows of a pipeline
+    that is not ready are shown with a word about it on stderr.
+
+    With --json each line is a row. Whole numbers beyond 2^53 and decimals are text, bytes
+    are base64; with --count it is one object.
+    """
+    chosen = [bool(key), bool(lookup), index is not None, every, count]
+    if sum(chosen) > 1:
+        raise click.UsageError("Choose one of --key, --lookup, --index, --all and --count.")
+    if values and not (key or lookup or index is not None):
+        raise click.UsageError("VALUES are those of --key, --lookup or --index.")
+    if limit is not None and (key or lookup or count):
+        raise click.UsageError("--limit is for --index, --all and the first rows.")
+    control = reach(config, sets, data)
+    if count:
+        told = control.call("Query", pipeline=pipeline, table=table)
+        caution(pipeline, told)
+        click.echo(json.dumps({"count": told["count"]}) if as_json else f"{told['count']:,}")
+        return errors.DONE
+    if key or lookup:
+        asked: dict[str, Any] = {"key" if key else "lookup": [*(key or lookup), *values]}
+        told = control.call("Query", pipeline=pipeline, table=table, **asked)
+        caution(pipeline, told)
+        return _one(told, as_json=as_json)
+    if index is not None:
+        told = control.call(
+            "Query", pipeline=pipeline, table=table, index=index, values=[*values], limit=limit
+        )
+        caution(pipeline, told)
+        _many(told["columns"], iter(told["rows"]), as_json=as_json)
+        return errors.DONE
+    most = limit if limit is not None or every else FIRST_ROWS
+    _listed(control, pipeline, table, most, as_json=as_json)
+    return errors.DONE
+
+
+def _one(told: Mapping[str, Any], *, as_json: bool) -> int:
+    if not told["rows"]:
+        click.echo("No such row.", err=True)
+        return errors.FAILED
+    (row,) = told["rows"]
+    if as_json:
+        click.echo(json.dumps(row, ensure_ascii=False))
+        return errors.DONE
+    from headrace.cli.dead_letters import letter_console
+
+    letter_console().print(row_page(told["columns"], row))
+    return errors.DONE
+
+
+def _listed(
+    control: Control, pipeline: str, table: str | None, most: int | None, *, as_json: bool
+) -> None:
+    # One more than is shown: then it is known whether there are more.
+    limit = None if most is None else most + 1
+    messages = control.stream("Rows", pipeline=pipeline, table=table, limit=limit)
+    first = next(messages)
+    caution(pipeline, first)
+    rows = (row for each in messages for row in each["rows"])
+    shown = _many(first["columns"], rows, as_json=as_json, most=most)
+    if most is not None and shown > most:
+        click.echo(f"More rows than these {most:,}: --limit N, or --all.", err=True)
+
+
+def _many(
+    columns: list[dict[str, str]],
+    rows: Iterator[dict[str, Any]],
+    *,
+    as_json: bool,
+    most: int | None = None,
+) -> int:
+    """Print rows, `most` of them; return how many there were."""
+    if as_json:
+        seen = 0
+        for row in rows:
+            seen += 1
+            if most is None or seen <= most:
+                click.echo(json.dumps(row, ensure_ascii=False))
+        return seen
+    from headrace.cli.dead_letters import letter_console
+
+    found = list(rows)
+    shown = found if most is None else found[:most]
+    if shown:
+        letter_console().print(row_table(columns, shown))
+    click.echo(f"{len(shown):,} row{'' if len(shown) == 1 else 's'}", err=True)
+    return len(found)
+
+
+# -------- row views
+# Rows and changes as a person reads them.
+#
+# Values are row data: nothing in them may move the cursor of a terminal or pass for markup.
+
+SHORT = 60
+"""Characters of a value in a table of rows; `--json` has all of it."""
+
+_OPS = {
+    "insert": ("+", "green"),
+    "update": ("~", "yellow"),
+    "delete": ("-", "red"),
+    "truncate": ("!", "magenta"),
+}
+
+
+def row_table(columns: Sequence[Mapping[str, str]], rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Return rows as a table."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    names = [column["name"] for column in columns]
+    for name in names:
+        shown.add_column(Text(safe(name)), overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(value_text(row.get(name))) for name in names))
+    return shown
+
+
+def row_page(columns: Sequence[Mapping[str, str]], row: Mapping[str, Any]) -> Table:
+    """Return one row, a column a line, with every value in full."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, show_header=False, pad_edge=False)
+    shown.add_column(style="dim", no_wrap=True)
+    shown.add_column(overflow="fold")
+    for column in columns:
+        name = column["name"]
+        shown.add_row(Text(safe(name)), Text(value_text(row.get(name), None)))
+    return shown
+
+
+def change_line(change: Mapping[str, Any]) -> Text:
+    """Return a change in a line: what happened to which row, and what is different now."""
+    from rich.text import Text
+
+    sign, style = _OPS[change["op"]]
+    key = ", ".join(value_text(value) for value in change["key"])
+    before, after = change["before"], change["after"]
+    if before is not None and after is not None:
+        told = [
+            f"{safe(name)} {value_text(before.get(name))} → {value_text(after.get(name))}"
+            for name in after
+            if name not in before or before[name] != after[name]
+        ]
+    else:
+        row = after if after is not None else before or {}
+        told = [f"{safe(name)} {value_text(value)}" for name, value in row.items()]
+    return Text.assemble(
+        (f"{change['position']} ", "dim"),
+        (f"{sign} {change['op']:<8} ", style),
+        (key, "bold"),
+        f"  {', '.join(told)}" if told else "",
+    )
+
+
+def value_text(value: object, most: int | None = SHORT) -> str:
+    """Return a value so that text, number and null can be told apart where it matters."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict) and set(value) == {"kind", "value"}:
+        value = f"{value['value']}"
+    text = safe("'null'" if value == "null" else str(value))
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+
+
+def safe(text: str) -> str:
+    """Return the text with everything that a terminal would obey written out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+# -------- watch
+# `headrace watch`: changes of a table as they become visible.
+
+
+@click.command(short_help="Follow the changes of a table.")
+@click.argument("pipeline", shell_complete=pipeline_names)
+@engine_options
+@click.option("--rows", is_flag=True, help="Begin with the rows there are, as inserts.")
+@click.option("--table", metavar="TABLE", help="Of a pipeline with several tables.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many changes.")
+@json_option
+def watch(
+    pipeline: str,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    rows: bool,
+    table: str | None,
+    limit: int | None,
+    as_json: bool,
+) -> int:
+    """
+    Print every change of a PIPELINE whose target is in memory, each after it is visible.
+
+    Ends with Ctrl-C, or when the engine stops. Who reads too slowly is told so and let go:
+    tables.fell_behind. With --json each line is a change with both images.
+    """
+    messages = reach(config, sets, data).stream("Watch", pipeline=pipeline, table=table, rows=rows)
+    caution(pipeline, next(messages))
+    if not as_json:
+        from headrace.cli.dead_letters import letter_console
+
+        out = letter_console()
+    seen = 0
+    try:
+        for change in messages:
+            if "op" not in change:
+                continue  # the table got other columns
+            if as_json:
+                click.echo(json.dumps(change, ensure_ascii=False))
+            else:
+                out.print(change_line(change), soft_wrap=True)
+            seen += 1
+            if seen == limit:
+                return errors.DONE
+    except KeyboardInterrupt:
+        return errors.DONE
+    click.echo("The engine stopped.", err=True)
+    return errors.DONE

@@ -1,0 +1,184 @@
+"""`headrace replay`: a part of the log through a pipeline, to another target."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli import common, errors
+from headrace.cli.common import (
+    config_options,
+    data_option,
+    json_option,
+    read_configuration,
+    used_folder,
+)
+from headrace.cli.errors import force_option, refuse_taken
+from headrace.errors import UnknownPipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace.changelog.ranges import Moment
+    from headrace.engine.from_config import Configured
+    from headrace.engine.replay import Replayed, ReplayProgress
+    from headrace.pipeline.batch import Runner
+    from headrace.pipeline.definition import Pipeline
+
+
+@click.command(short_help="Bring a part of the log to another target.")
+@click.argument("pipeline")
+@config_options
+@data_option
+@click.option("--from", "start", callback=common.as_moment, metavar="PLACE", help=common.HELP)
+@click.option("--to", "end", callback=common.as_moment, metavar="PLACE", help="The same.")
+@click.option(
+    "--into",
+    required=True,
+    metavar="TARGET",
+    help="parquet:DIR, jsonl:FILE (- for stdout), or memory, to see what would be there.",
+)
+@force_option
+@json_option
+def replay(
+    pipeline: str,
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    start: Moment | None,
+    end: Moment | None,
+    into: str,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """
+    Bring a part of a PIPELINE's log to another target, through its filters and transforms.
+
+    Without --from it begins with the table's baseline, with it these are changes alone; without
+    --to it ends where the log does now. Reads the configuration and the data directory, and
+    starts a Spark of its own: an engine may run there, and none of its pipelines is touched.
+    Ends with exit code 1 where a row could not be computed, and was left out.
+    """
+    from headrace.engine.replay import replay_log, target_named
+
+    found = read_configuration(config, sets)
+    folder = used_folder(data or found.data)
+    asked = chosen(found, pipeline)
+    target = target_named(into, replace=_replaces(into, force=force))
+    with spark_alone(reads(found.spark.conf, folder)) as runner, _shown() as on_progress:
+        done = replay_log(
+            folder,
+            pipeline,
+            asked,
+            target,
+            runner,
+            start=start,
+            end=end,
+            on_progress=on_progress,
+        )
+    _tell(done, into, as_json=as_json)
+    return errors.FAILED if done.failed else errors.DONE
+
+
+def _replaces(into: str, *, force: bool) -> bool:
+    """Refuse a file that is there, before Spark is started for it."""
+    kind, _, place = into.partition(":")
+    if kind == "jsonl" and place not in ("", "-"):
+        refuse_taken(Path(place).expanduser(), force=force)
+    elif force:
+        raise click.UsageError("--force goes with --into jsonl:FILE alone.")
+    return force
+
+
+def reads(conf: Mapping[str, str], data: Path) -> Mapping[str, str]:
+    """Return settings of Spark with what the storage needs that a data directory names."""
+    from headrace.lake.formats import merged
+    from headrace.spark_session.s3a import s3_needs
+    from headrace.storage.s3 import storage_of
+
+    return conf if storage_of(data).local else merged(conf, [s3_needs(conf)])
+
+
+@contextmanager
+def spark_alone(conf: Mapping[str, str]) -> Iterator[Runner]:
+    """Run a Spark that shares nothing with an engine: neither its scratch nor its logs."""
+    from headrace.pipeline.runner import SparkRunner
+    from headrace.spark_session.session import start_session
+
+    runner = SparkRunner(start_session(None, conf=conf))
+    try:
+        yield runner
+    finally:
+        runner.stop()
+
+
+def chosen(found: Configured, name: str) -> Pipeline:
+    """Return a pipeline of the configuration by its id, made."""
+    if name not in found.pipelines:
+        raise UnknownPipeline(
+            "No such pipeline in the configuration", pipeline=name, pipelines=[*found.pipelines]
+        )
+    return next(each for each in found.build().pipelines if each.name == name)
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[ReplayProgress], None]]:
+    """Show how far it is, on a terminal's stderr."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task("Spark starts", total=None)
+
+        def told(progress: ReplayProgress) -> None:
+            bar.update(
+                task,
+                description=str(progress.position),
+                completed=progress.rows + progress.changes,
+                total=progress.of_rows + progress.of_changes,
+            )
+
+        yield told
+
+
+def _tell(done: Replayed, into: str, *, as_json: bool) -> None:
+    # What goes to stdout besides is data: then this goes to stderr.
+    aside = into == "jsonl:-"
+    if as_json:
+        told = {
+            "pipeline": done.pipeline,
+            "tables": list(done.tables),
+            "into": into,
+            "first": str(done.first),
+            "position": str(done.position),
+            "baseline_rows": done.baseline_rows,
+            "changes": done.changes,
+            "failed": done.failed,
+            "rows": done.rows,
+            "seconds": round(done.seconds, 3),
+        }
+        click.echo(json.dumps(told, ensure_ascii=False), err=aside)
+        return
+    parts = [f"{done.baseline_rows:,} rows of a baseline"] if done.baseline_rows else []
+    parts.append(f"{done.changes:,} change{'' if done.changes == 1 else 's'}")
+    if done.rows is not None:
+        parts.append(f"{done.rows:,} row{'' if done.rows == 1 else 's'} there now")
+    click.echo(f"{', '.join(parts)}, up to {done.position}, in {done.seconds:.1f} s", err=aside)
+    if done.failed:
+        click.echo(f"! {done.failed:,} could not be computed, and were left out.", err=True)

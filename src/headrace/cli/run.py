@@ -1,0 +1,424 @@
+"""`headrace run`: an engine from a configuration, in the foreground."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+from headrace.cli import errors
+from headrace.cli.common import DEFAULT_FILE, engine_options, json_option
+from headrace.cli.status import copy_text
+from headrace.errors import HeadraceError
+from headrace.observe.logs import logger
+
+if TYPE_CHECKING:
+    from headrace.api.handlers import Verb
+    from headrace.api.server import Serving
+    from headrace.cli.signals import Ending
+    from headrace.engine.engine import Engine
+
+
+# -------- run
+
+
+@click.command(short_help="Run the engine of a configuration.")
+@engine_options
+@json_option
+def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: bool) -> int:
+    """
+    Start every source and pipeline of the configuration, and keep them at work.
+
+    Shows how far tables are copied, and then every change of state. Ctrl-C or SIGTERM stops
+    everything in order: what was recorded and applied stays, and the next run goes on there.
+    Ends with exit code 1 if a pipeline or source stood still on an error then. With --json
+    each line is an event: step, ready, changed, stopped.
+    """
+    from headrace.api.handlers import Applying
+    from headrace.cli.common import read_configuration
+    from headrace.cli.signals import EndOnRequest
+
+    configured = read_configuration(config, sets, warn=not as_json)
+    folder = (configured.data if data is None else data).expanduser().absolute()
+    options = _repeated(config, sets, data)
+    file = (config or DEFAULT_FILE).expanduser().absolute().resolve()
+    again = partial(read_configuration, config, sets, warn=False)
+
+    def verbs(engine: Engine) -> Mapping[str, Verb]:
+        return {"Apply": Applying(engine, configured, again, file).verb}
+
+    with EndOnRequest(keys=False) as ending, _view(options, as_json=as_json) as view:
+        return Run(configured, folder, view, ending, verbs).run()
+
+
+def next_commands(options: tuple[str, ...], told: Mapping[str, Any]) -> list[str]:
+    """Return what to type next, as it can be pasted where the engine was started."""
+    import shlex
+
+    from headrace.cli.demo.session import program
+
+    def line(*words: str) -> str:
+        return shlex.join([*program(), *words, *options])
+
+    readable = [each["name"] for each in told["pipelines"] if each["target"] == "indexed-memory"]
+    lines = [line("status")]
+    if readable:
+        lines += [line("query", readable[0]), line("watch", readable[0])]
+    return lines
+
+
+def _repeated(config: Path | None, sets: tuple[str, ...], data: Path | None) -> tuple[str, ...]:
+    """Return the options that say which engine is meant, for the next commands."""
+    if data is not None:
+        return ("--data", str(data))
+    chosen = () if config is None else ("--config", str(config))
+    named = [each for each in sets if each.partition("=")[0].strip() == "data"]
+    return (*chosen, *(word for each in named for word in ("--set", each)))
+
+
+def _view(options: tuple[str, ...], *, as_json: bool) -> BarsView | JsonView | LinesView:
+
+    if as_json:
+        return JsonView()
+    commands = partial(next_commands, options)
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return BarsView(commands)
+    return LinesView(commands)
+
+
+# -------- run views
+# What `headrace run` shows: bars on a terminal, lines elsewhere, JSON lines for programs.
+
+_COPY_SECONDS = 5.0
+"""Between two lines about copies, where there are no bars."""
+
+
+def rows_text(told: Mapping[str, Any]) -> str:
+    """Return how much is ready, in a line."""
+    pipelines, sources = told["pipelines"], told["sources"]
+    count = len(pipelines) or len(sources)
+    what = "pipeline" if pipelines else "source recorded"
+    known = [each["rows"] for each in pipelines if each["rows"] is not None]
+    rows = f", {sum(known):,} rows" if known else ""
+    plural = "s" if count != 1 and pipelines else ""
+    return f"ready: {count} {what}{plural}{rows}"
+
+
+def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[str]:
+    """Return a new state of a source or pipeline, with what to do about an error."""
+    error = new["error"]
+    why = new["reason"] or (error or {}).get("message", "")
+    states = f"{old} → {new['state']}".replace("_", " ")
+    line = f"{what} {name}: {states}"
+    lines = [f"{line}{f': {why}' if why else ''}"]
+    if error:
+        lines += [f"  → {error['remedy']}", f"  {error['code']}"]
+    return lines
+
+
+def failures(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the sources and pipelines that stand still on an error."""
+    return [
+        (what, each)
+        for what in ("source", "pipeline")
+        for each in told.get(f"{what}s", ())
+        if each["state"] == "failed"
+    ]
+
+
+def failure_text(what: str, failed: Mapping[str, Any]) -> list[str]:
+    """Return why a source or pipeline stands still, and what to do about it."""
+    error = failed["error"] or {}
+    why = failed["reason"] or error.get("message", "")
+    lines = [f"{what} {failed['name']}{f': {why}' if why else ''}"]
+    return [*lines, f"  → {error['remedy']}", f"  {error['code']}"] if error else lines
+
+
+class LinesView:
+    """For people, without a terminal that can be drawn on: lines to stderr, each with its time."""
+
+    def __init__(self, commands: Callable[[Mapping[str, Any]], Sequence[str]]) -> None:
+        self._commands = commands
+        self._copies_due = 0.0
+
+    def __enter__(self) -> LinesView:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is open."""
+
+    def step(self, text: str) -> None:
+        self._line(text)
+
+    def show(self, told: Mapping[str, Any]) -> None:
+        copies = [copy for source in told["sources"] for copy in source["copies"]]
+        if copies and time.monotonic() >= self._copies_due:
+            self._copies_due = time.monotonic() + _COPY_SECONDS
+            for copy in copies:
+                self._line(copy_text(copy))
+
+    def ready(self, told: Mapping[str, Any]) -> None:
+        self._line(rows_text(told))
+        for line in ("", "try next, in another terminal", *self._commands(told), ""):
+            self._plain(f"  {line}" if line else "")
+
+    def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
+        first, *rest = change_text(what, name, old, new)
+        self._line(first)
+        for line in rest:
+            self._plain(f"         {line}")
+
+    def stopped(self, told: Mapping[str, Any]) -> None:
+        failed = failures(told)
+        names = ", ".join(f"{what} {each['name']}" for what, each in failed)
+        self._line(f"stopped; failed before: {names}" if failed else "stopped")
+        for what, each in failed:
+            first, *rest = failure_text(what, each)
+            for line in (f"  {first}", *rest):
+                self._plain(f"         {line}")
+
+    def _line(self, text: str) -> None:
+        self._plain(f"{datetime.now():%H:%M:%S} {text}")
+
+    def _plain(self, text: str) -> None:
+        click.echo(text, err=True)
+
+
+class BarsView(LinesView):
+    """For people at a terminal: lines, and beneath them bars while tables are copied."""
+
+    def __init__(self, commands: Callable[[Mapping[str, Any]], Sequence[str]]) -> None:
+        super().__init__(commands)
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console(stderr=True, highlight=False)
+        # Transient: a bar that is done says nothing, the line about being ready does.
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> BarsView:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def show(self, told: Mapping[str, Any]) -> None:
+        from rich.console import Group, RenderableType
+        from rich.text import Text
+
+        from headrace.cli.status import copy_bar
+
+        parts: list[RenderableType] = [
+            copy_bar(copy) for source in told["sources"] for copy in source["copies"]
+        ]
+        if told["phase"] == "starting":
+            parts.append(Text(f"starting: {told['step'] or 'checking the configuration'} …", "dim"))
+        self._live.update(Group(*parts), refresh=True)
+
+    def _plain(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)
+
+
+class JsonView:
+    """For programs: an object a line to stdout, each with its `event`."""
+
+    def __enter__(self) -> JsonView:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Nothing is open."""
+
+    def step(self, text: str) -> None:
+        self._print("step", text=text)
+
+    def show(self, told: Mapping[str, Any]) -> None:
+        """Programs that want to look ask for the status."""
+
+    def ready(self, told: Mapping[str, Any]) -> None:
+        self._print("ready", status=told)
+
+    def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
+        self._print(
+            "changed",
+            what=what,
+            name=name,
+            old=old,
+            new=new["state"],
+            reason=new["reason"],
+            error=new["error"],
+        )
+
+    def stopped(self, told: Mapping[str, Any]) -> None:
+        failed = [
+            {"what": what, "name": each["name"], "reason": each["reason"], "error": each["error"]}
+            for what, each in failures(told)
+        ]
+        self._print("stopped", failed=failed)
+
+    def _print(self, event: str, **fields: Any) -> None:
+        click.echo(json.dumps({"event": event, **fields}, ensure_ascii=False))
+
+
+# -------- running
+# One run of an engine in the foreground: started, watched, and stopped when asked.
+#
+# The engine starts on a thread of its own, because Spark takes seconds and the recorder already
+# records meanwhile: the main thread shows that, and listens for the end. Commands are taken
+# from the moment the data directory is ours.
+
+STARTING_SECONDS = 0.2
+RUNNING_SECONDS = 1.0
+
+START_SECONDS = 120.0
+"""For a start to finish when the end was asked for in the midst of it."""
+
+_log = logger(__name__)
+
+
+class Startable(Protocol):
+    """A configuration that an engine can be made from."""
+
+    @property
+    def service(self) -> str: ...
+    @property
+    def data(self) -> Path: ...
+    def engine(self, **overrides: Any) -> Engine: ...
+
+
+class RunView(Protocol):
+    """What is shown of a run; called on one thread."""
+
+    def step(self, text: str) -> None:
+        """Something was reached."""
+
+    def show(self, told: Mapping[str, Any]) -> None:
+        """The engine, as it stands now."""
+
+    def ready(self, told: Mapping[str, Any]) -> None:
+        """Everything is ready, for the first time."""
+
+    def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
+        """A `source` or a `pipeline` has another state than before."""
+
+    def stopped(self, told: Mapping[str, Any]) -> None:
+        """Everything was stopped in order; `told` is how it stood before."""
+
+
+class Run:
+    """One run, once."""
+
+    def __init__(
+        self,
+        configured: Startable,
+        data: Path,
+        view: RunView,
+        ending: Ending,
+        verbs: Callable[[Engine], Mapping[str, Verb]] = lambda engine: {},
+    ) -> None:
+        """`verbs` are further ones that its engine can be told."""
+        from headrace.api.handlers import ControlService
+
+        self._data = data
+        self._view = view
+        self._ending = ending
+        self._engine = configured.engine(data=data, on_step=self._hear)
+        self._service = ControlService(self._engine, service=configured.service, phase="starting")
+        self._service.unary.update(verbs(self._engine))
+        self._serving: Serving | None = None
+        self._said: list[str] = []
+        self._states: dict[tuple[str, str], str] = {}
+        self._started: futures.Future[None] = futures.Future()
+
+    def run(self) -> int:
+        """Run until the end is asked for; return the exit code, or raise what a start raised."""
+        threading.Thread(target=self._start, name="engine-start", daemon=True).start()
+        told: dict[str, Any] = {}
+        try:
+            seen_ready = False
+            while not self._ending.wait(RUNNING_SECONDS if seen_ready else STARTING_SECONDS):
+                told = self._look()
+                if told["ready"] and not seen_ready:
+                    seen_ready = True
+                    self._view.ready(told)
+            if self._started.done():
+                told = self._look()
+        finally:
+            self._stop()
+        self._view.stopped(told)
+        return errors.FAILED if failures(told) else errors.DONE
+
+    def _start(self) -> None:
+        try:
+            self._engine.start()
+        except BaseException as error:  # noqa: BLE001 - carried to the main thread, raised there
+            self._started.set_exception(error)
+        else:
+            self._service.phase = "running"
+            self._started.set_result(None)
+
+    def _hear(self, text: str) -> None:
+        # On the thread that starts the engine. At the first step it holds its data directory:
+        # before that, the commands that come there are another's.
+        from headrace.api.server import Serving
+
+        self._service.step = text
+        if self._serving is None:
+            self._serving = Serving(self._service, self._data)
+        self._said.append(text)
+
+    def _look(self) -> dict[str, Any]:
+        if self._started.done():
+            self._started.result()
+        while self._said:
+            self._view.step(self._said.pop(0))
+        told: dict[str, Any] = self._service.unary["Status"]({})
+        for what in ("source", "pipeline"):
+            for each in told[f"{what}s"]:
+                place = (what, each["name"])
+                old, self._states[place] = self._states.get(place, ""), each["state"]
+                if old not in ("", each["state"]):
+                    self._view.changed(what, each["name"], old, each)
+        self._view.show(told)
+        return told
+
+    def _stop(self) -> None:
+        self._service.phase = "stopping"
+        # An engine is stopped when it has started: half of a start cannot be undone.
+        futures.wait([self._started], timeout=START_SECONDS)
+        if self._serving is not None:
+            self._serving.withdraw()
+        try:
+            self._engine.stop()
+        except HeadraceError as error:
+            _log.failed("stop failed", error, code=error.code)
+            raise
+        finally:
+            if self._serving is not None:
+                self._serving.close()

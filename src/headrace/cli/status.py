@@ -1,0 +1,411 @@
+"""`headrace status`: how every pipeline of a running engine stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli import errors
+from headrace.cli.common import as_optional_seconds, engine_options, json_option, reach
+from headrace.errors import NoEngine
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+    from rich.table import Table
+    from rich.text import Text
+
+
+# -------- copies
+# How far the copy of a table is, from the fields of the verb `Status`: as text and as a bar.
+
+_BAR = 24
+
+
+def copy_text(copy: Mapping[str, Any]) -> str:
+    """Return rows, speed and time left, in a line."""
+    of = "" if copy["expected"] is None else f" of about {copy['expected']:,}"
+    parts = [f"copying {copy['table']}: {copy['rows']:,}{of} rows", speed_text(copy)]
+    if copy["waits"]:
+        parts.append(f"waits for {copy['waits']}")
+    return ", ".join(part for part in parts if part)
+
+
+def speed_text(copy: Mapping[str, Any]) -> str:
+    """Return how fast it goes and how long it takes; empty before that is known."""
+    parts = []
+    if copy["rows_per_s"]:
+        parts.append(f"{copy['rows_per_s']:,.0f} rows/s")
+    if copy["left_seconds"] is not None:
+        parts.append(f"{time_text(copy['left_seconds'])} left")
+    return ", ".join(parts)
+
+
+def time_text(seconds: float) -> str:
+    """Return a time, no finer than anybody could know it."""
+    if seconds < 90:
+        return f"{max(0, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def copy_bar(copy: Mapping[str, Any]) -> RenderableType:
+    """Return a bar with its speed; one that only moves where nobody knows how long it is."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    row = Table.grid(padding=(0, 1))
+    row.add_column(no_wrap=True)
+    row.add_column(min_width=_BAR)
+    row.add_column(no_wrap=True, justify="right", min_width=4)
+    row.add_column(no_wrap=True, overflow="ellipsis")
+    expected = copy["expected"]
+    share = f"{copy['rows'] / expected:.0%}" if expected else ""
+    bar = ProgressBar(total=expected or None, completed=copy["rows"], width=_BAR)
+    told = f"{copy['rows']:,} rows{', ' if speed_text(copy) else ''}{speed_text(copy)}"
+    row.add_row(f"copying {copy['table']}", bar, share, Text(told, "dim"))
+    return row
+
+
+# -------- remarks
+# What a running engine's status says beyond its numbers: whatever is wrong, or waits.
+
+_WELL = ("streaming", "watching")
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing that whoever looks at the engine should read."""
+
+    what: str
+    why: str = ""
+    remedy: str = ""
+    code: str = ""
+    """That of the error; empty where nothing is broken, and a person decides."""
+
+    @property
+    def wrong(self) -> bool:
+        """Whether an error is the reason."""
+        return bool(self.code)
+
+
+def remarks(told: Mapping[str, Any]) -> Iterator[Remark]:
+    """Yield what there is to say of the fields of the verb `Status`; sources first."""
+    for source in told["sources"]:
+        name = f"source {source['name']}"
+        if source["state"] not in _WELL or source["error"]:
+            why = source["reason"] or (source["error"] or {}).get("message", "")
+            yield _remark(f"{name} is {source['state']}", why, source["error"])
+        yield from _left_out(name, source["left_out"])
+    for each in told["pipelines"]:
+        yield from _of_pipeline(each)
+
+
+def state_text(pipeline: Mapping[str, Any]) -> str:
+    """Return a pipeline's state in plain words."""
+    return str(pipeline["state"]).replace("_", " ")
+
+
+def _of_pipeline(each: Mapping[str, Any]) -> Iterator[Remark]:
+    name = f"pipeline {each['name']}"
+    if each["error"]:
+        yield _remark(f"{name} is {state_text(each)}", each["error"]["message"], each["error"])
+    elif each["reason"] and not each["reason"].startswith("source "):
+        yield _remark(f"{name} is {state_text(each)}", each["reason"], None)
+    if each["state"] == "paused":
+        yield Remark(f"{name} is paused", remedy=f"headrace resume {each['name']}")
+    if each["set_aside"] and not each["error"]:
+        yield _remark(name, each["set_aside"]["message"], each["set_aside"])
+    if count := each["dead_letters"]:
+        yield Remark(
+            f"{name} has {count:,} dead letter{'' if count == 1 else 's'}",
+            remedy=f"headrace dead-letters list {each['name']}",
+        )
+    yield from _left_out(name, each["left_out"])
+
+
+def _left_out(of: str, errors: Mapping[str, Mapping[str, Any]]) -> Iterator[Remark]:
+    for table, error in errors.items():
+        yield _remark(f"{of} leaves out {table}", error["message"], error)
+
+
+def _remark(what: str, why: str, error: Mapping[str, Any] | None) -> Remark:
+    if error is None:
+        return Remark(what, why)
+    return Remark(what, why, error["remedy"], error["code"])
+
+
+# -------- status
+
+NOT_READY = 3
+_LOOK_SECONDS = 0.25
+
+
+@click.command(short_help="Show how every pipeline stands.")
+@engine_options
+@click.option("--ready", is_flag=True, help="End with exit code 3 unless everything is ready.")
+@click.option(
+    "--wait",
+    metavar="DURATION",
+    callback=as_optional_seconds,
+    help="Wait so long for everything to be ready, an engine that starts included.",
+)
+@json_option
+def status(
+    config: Path | None,
+    sets: tuple[str, ...],
+    data: Path | None,
+    ready: bool,
+    wait: float | None,
+    as_json: bool,
+) -> int:
+    """
+    Show state, rows, lag, rate and position of every pipeline, and what keeps any from ready.
+
+    LAG is the age of the oldest change that readers do not see yet, and - where that is not
+    known; RATE counts changes, over the last five seconds. With --json it is one object.
+    """
+
+    def asked() -> dict[str, Any]:
+        return reach(config, sets, data).call("Status")
+
+    told = asked() if wait is None else _awaited(asked, wait)
+    if as_json:
+        click.echo(json.dumps(told, ensure_ascii=False))
+    else:
+        from headrace.cli.dead_letters import letter_console
+
+        letter_console().print(status_view(told))
+    wanted = ready or wait is not None
+    return NOT_READY if wanted and not told["ready"] else errors.DONE
+
+
+def _awaited(asked: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            if (told := asked())["ready"] or time.monotonic() >= until:
+                return told
+        except NoEngine:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(_LOOK_SECONDS)
+
+
+# -------- status views
+# The state of an engine as a person reads it: a table, and what is to be said beneath it.
+#
+# What is shown are the fields of the verb `Status`; nothing is made greener than they are.
+
+_COLUMNS = ("PIPELINE", "SOURCE", "TARGET", "STATE", "ROWS", "LAG", "RATE", "POSITION")
+_NUMBERS = ("ROWS", "LAG", "RATE")
+_FIRST_TO_GO = ("POSITION", "TARGET", "SOURCE")
+_ANY_WIDTH = 10_000
+_GREEN = ("streaming", "complete")
+_RED = ("failed", "stopped")
+
+UNKNOWN = "-"
+
+
+def status_view(told: Mapping[str, Any]) -> RenderableType:
+    """Return everything: the table, copies under way, what is wrong, and whether all is ready."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    if told["pipelines"]:
+        parts.append(status_table(told))
+    for source in told["sources"]:
+        parts += [Text(copy_text(copy), "cyan") for copy in source["copies"]]
+    parts += map(remark_text, remarks(told))
+    parts.append(ready_line(told))
+    return Group(*parts)
+
+
+def live_view(told: Mapping[str, Any]) -> RenderableType:
+    """Return the same for a picture that is drawn again and again, with bars for copies."""
+    from rich.console import Group
+
+    parts: list[RenderableType] = []
+    if told["pipelines"]:
+        parts.append(status_table(told))
+    for source in told["sources"]:
+        parts += [copy_bar(copy) for copy in source["copies"]]
+    parts += map(remark_text, remarks(told))
+    parts.append(ready_line(told))
+    return Group(*parts)
+
+
+def status_table(told: Mapping[str, Any]) -> RenderableType:
+    """Return the table of pipelines, with those columns that there is room for."""
+    return _Fitted(told["pipelines"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A table that leaves columns out, because a figure that is cut is a wrong one."""
+
+    pipelines: Sequence[Mapping[str, Any]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.measure import Measurement
+
+        for count in range(len(_FIRST_TO_GO) + 1):
+            shown = [name for name in _COLUMNS if name not in _FIRST_TO_GO[:count]]
+            table = self._table(shown)
+            wide = Measurement.get(console, options.update(max_width=_ANY_WIDTH), table)
+            if wide.maximum <= options.max_width:
+                break
+        else:
+            # No room for the figures either, unless a long name goes on in the next line.
+            table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+        yield table
+
+    def _table(self, columns: Sequence[str]) -> Table:
+        from rich.table import Table
+
+        shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        for name in columns:
+            right = name in _NUMBERS
+            shown.add_column(name, justify="right" if right else "left", no_wrap=True)
+        for each in self.pipelines:
+            cells = _cells(each)
+            shown.add_row(*(cells[name] for name in columns))
+        return shown
+
+
+def _cells(pipeline: Mapping[str, Any]) -> dict[str, RenderableType]:
+    from rich.text import Text
+
+    return {
+        "PIPELINE": pipeline["name"],
+        "SOURCE": pipeline["source"],
+        "TARGET": pipeline["target"],
+        "STATE": Text(state_text(pipeline), _style(pipeline)),
+        "ROWS": UNKNOWN if pipeline["rows"] is None else f"{pipeline['rows']:,}",
+        "LAG": lag_text(pipeline["lag_seconds"]),
+        "RATE": rate_text(pipeline["rate_per_s"]),
+        "POSITION": pipeline["position"],
+    }
+
+
+def lag_text(seconds: float | None) -> str:
+    """Return a lag in the unit that fits."""
+    if seconds is None:
+        return UNKNOWN
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else time_text(seconds)
+
+
+def rate_text(rate: float | None) -> str:
+    """Return changes a second."""
+    if rate is None:
+        return UNKNOWN
+    return f"{rate:,.0f}/s" if rate >= 10 or rate == int(rate) else f"{rate:.1f}/s"
+
+
+def remark_text(remark: Remark) -> Text:
+    """Return what the table has no column for, with what to do about it."""
+    from rich.text import Text
+
+    line = f"• {remark.what}{f': {remark.why}' if remark.why else ''}"
+    if remark.wrong:
+        return Text(f"{line}\n  → {remark.remedy}\n  {remark.code}", "red")
+    return Text(f"{line} → {remark.remedy}" if remark.remedy else line, "yellow")
+
+
+def ready_line(told: Mapping[str, Any]) -> Text:
+    """Return whether everything is ready, or how far the engine is."""
+    from rich.text import Text
+
+    since = f"pid {told['pid']}, up {time_text(told['seconds'])}"
+    if told["ready"]:
+        return Text(f"✓ ready ({since})", "green")
+    if told["phase"] != "running":
+        step = f": {told['step']}" if told["step"] else ""
+        return Text(f"… {told['phase']}{step} ({since})", "yellow")
+    waits = [each["name"] for each in told["pipelines"] if not each["ready"]]
+    names = f": {', '.join(waits)}" if waits else ""
+    return Text(f"✗ not ready{names} ({since})", "bold red")
+
+
+def _style(pipeline: Mapping[str, Any]) -> str:
+    if pipeline["state"] in _RED or pipeline["state"] == "not_ready":
+        return "bold red"
+    return "green" if pipeline["state"] in _GREEN and pipeline["ready"] else "yellow"
+
+
+# -------- top
+# `headrace top`: all pipelines of a running engine, live.
+
+_TOP_LOOK_SECONDS = 1.0
+
+
+@click.command(short_help="Watch all pipelines, live.")
+@engine_options
+@click.option("--once", is_flag=True, help="Look once, and end.")
+@json_option
+def top(
+    config: Path | None, sets: tuple[str, ...], data: Path | None, once: bool, as_json: bool
+) -> int:
+    """
+    Show every pipeline, copies under way and what is wrong, anew each second.
+
+    Ends with q or Ctrl-C. Without a terminal, or with --json, one picture follows another.
+    """
+    control = reach(config, sets, data)
+    if once:
+        with _lines(as_json) as show_status:
+            show_status(control.call("Status"))
+        return errors.DONE
+    from headrace.cli.signals import EndOnRequest
+
+    live = not as_json and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    with (
+        EndOnRequest(keys=live and sys.stdin.isatty()) as ending,
+        _picture() if live else _lines(as_json) as show_status,
+    ):
+        while not ending.asked:
+            show_status(control.call("Status"))
+            ending.wait(_TOP_LOOK_SECONDS)
+            ending.pressed("")
+    return errors.DONE
+
+
+@contextmanager
+def _lines(as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+    from headrace.cli.dead_letters import letter_console
+
+    out = letter_console()
+
+    def show_status(told: dict[str, Any]) -> None:
+        if as_json:
+            click.echo(json.dumps(told, ensure_ascii=False))
+        else:
+            out.print(status_view(told))
+
+    yield show_status
+
+
+@contextmanager
+def _picture() -> Iterator[Callable[[dict[str, Any]], None]]:
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(highlight=False), auto_refresh=False, screen=True) as live:
+
+        def show_status(told: dict[str, Any]) -> None:
+            live.update(Group(live_view(told), Text("q ends it", "dim")), refresh=True)
+
+        yield show_status

@@ -1,0 +1,275 @@
+"""`headrace try`: a pipeline's filters and transforms on a few real rows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli import errors
+from headrace.cli.common import config_options, json_option, read_configuration
+from headrace.cli.dead_letters import letter_console
+from headrace.cli.query import value_text
+from headrace.cli.replay import chosen, spark_alone
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from headrace.engine.preview import Tried, TriedTable
+    from headrace.pipeline.definition import Pipeline
+
+__all__ = [
+    "letter_console",
+    "title",
+    "view",
+]
+
+
+# -------- try
+
+ROWS = 20
+MOST_ROWS = 10_000
+_WAITS = "Spark starts and computes …"
+
+
+@click.command("try", short_help="Run a pipeline's steps over a few rows, and show them.")
+@click.argument("pipeline")
+@config_options
+@click.option(
+    "--rows",
+    "most",
+    type=click.IntRange(1, MOST_ROWS),
+    default=ROWS,
+    metavar="N",
+    help=f"So many rows of each table at most; {ROWS} by default.",
+)
+@click.option("--table", metavar="TABLE", help="Of this table alone.")
+@json_option
+def try_(
+    pipeline: str,
+    config: Path | None,
+    sets: tuple[str, ...],
+    most: int,
+    table: str | None,
+    as_json: bool,
+) -> int:
+    """
+    Run the filters and transforms of a PIPELINE over a few rows of its tables, and show both.
+
+    Nothing is started or delivered and nothing is left behind: no slot, publication or trigger
+    at the database, no data directory. The rows are read once, and computed by a Spark of its
+    own on this machine, which takes a few seconds to start. Ends with exit code 1 where a row
+    cannot be computed: in a run it would be a dead letter.
+
+    With --json each line is a row: table, outcome (passed, filtered, failed), before, after,
+    failed (the code) and facts. Values are as headrace log read has them.
+    """
+    from headrace.engine.preview import take_samples, try_rows
+
+    found = read_configuration(config, sets, warn=not as_json)
+    asked = chosen(found, pipeline)
+    samples = take_samples(asked, most, table)
+    for error in samples.left_out.values():
+        errors.print_warning(error)
+    if not samples.tables:
+        click.echo("No table to try.", err=True)
+        return errors.DONE
+    failed = 0
+    conf = _on_this_machine(found.spark.conf)
+    with _waiting(as_json=as_json) as over, spark_alone(conf) as runner:
+        for tried in try_rows(asked, samples.tables, runner):
+            over()
+            _print(tried, as_json=as_json)
+            failed += tried.count("failed")
+    if failed and not as_json:
+        click.echo(f"! {_consequence(asked, failed)}", err=True)
+    return errors.FAILED if failed else errors.DONE
+
+
+def _on_this_machine(conf: Mapping[str, str]) -> Mapping[str, str]:
+    """Leave a cluster out of it: its machines do not see a temporary folder of this one."""
+    return {
+        name: value
+        for name, value in conf.items()
+        if name != "spark.master" or value.startswith("local")
+    }
+
+
+@contextmanager
+def _waiting(*, as_json: bool) -> Iterator[Callable[[], None]]:
+    """Show on stderr what is waited for; the function given ends that."""
+    if not sys.stderr.isatty():
+        if not as_json:
+            click.echo(_WAITS, err=True)
+        yield lambda: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(_WAITS) as status:
+        yield status.stop
+
+
+def _print(tried: TriedTable, *, as_json: bool) -> None:
+    if as_json:
+        _print_lines(tried)
+        return
+
+    out = letter_console()
+    out.print(title(tried))
+    if tried.rows:
+        out.print(view(tried, out.width))
+
+
+def _print_lines(tried: TriedTable) -> None:
+    from headrace.cli.log_formats import as_line
+
+    for row in tried.rows:
+        told = {
+            "table": tried.table,
+            "outcome": row.outcome,
+            "before": row.row_before,
+            "after": row.row_after,
+            "failed": row.failed,
+            "facts": dict(row.facts),
+        }
+        click.echo(as_line(told).decode(), nl=False)
+
+
+def _consequence(pipeline: Pipeline, failed: int) -> str:
+    """Return what a run would make of rows that fail."""
+    allowed = pipeline.most_failures
+    if not allowed:
+        return "In a run the pipeline would stop at the first row that fails."
+    if failed > allowed:
+        return f"In a run the pipeline would stop: {allowed:,} rows of a batch may fail."
+    one = failed == 1
+    return f"In a run {'it' if one else 'each'} would be a dead letter, and its row held."
+
+
+# -------- try views
+# Rows before and after, as a person reads them: a table, or a line a row where that is too wide.
+#
+# Values are row data: nothing in them may move the cursor of a terminal or pass for markup.
+
+_MARKS = {"passed": ("✓", "green"), "filtered": ("-", "dim"), "failed": ("✗", "red")}
+_CHANGED, _NEW = "bold yellow", "bold green"
+_WIDE = 10_000
+
+
+def title(tried: TriedTable) -> Text:
+    """Return what became of how many rows, and of which columns."""
+    from rich.text import Text
+
+    count = len(tried.rows)
+    parts = [
+        f"{tried.count('passed'):,} pass",
+        f"{tried.count('filtered'):,} left out",
+        f"{tried.count('failed'):,} failed",
+    ]
+    told = f": {count:,} row{'' if count == 1 else 's'}, {', '.join(parts)}"
+    text = Text.assemble((_words(tried.table), "bold"), told if count else ": no rows")
+    if gone := [name for name in tried.before.names if name not in tried.after.names]:
+        text.append(f"; without {_words(', '.join(gone))}", "dim")
+    return text
+
+
+def view(tried: TriedTable, width: int) -> RenderableType:
+    """Return the rows: as a table if it fits."""
+    from rich.console import Console, Group
+
+    table = _table(tried)
+    if Console(width=_WIDE).measure(table).maximum <= width:
+        return table
+    return Group(*(_line(tried, row) for row in tried.rows))
+
+
+def _table(tried: TriedTable) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    shown.add_column("", no_wrap=True)
+    old = set(tried.before.names)
+    for name in tried.after.names:
+        shown.add_column(Text(_words(name), style="" if name in old else _NEW), overflow="fold")
+    why = any(row.outcome != "passed" for row in tried.rows)
+    if why:
+        shown.add_column("", overflow="fold")
+    for row in tried.rows:
+        mark, style = _MARKS[row.outcome]
+        cells = [Text(mark, style=style), *(_cell(row, name) for name in tried.after.names)]
+        if why:
+            cells.append(_why(row))
+        shown.add_row(*cells, style="dim" if row.outcome == "filtered" else None)
+    return shown
+
+
+def _cell(row: Tried, name: str) -> Text:
+    from rich.text import Text
+
+    before, after = row.row_before, row.row_after
+    if after is None:
+        return Text(_value(before[name]) if name in before else "")
+    if name not in before:
+        return Text(_value(after[name]), style=_NEW)
+    if _same(before[name], after[name]):
+        return Text(_value(after[name]))
+    return Text.assemble(f"{_value(before[name])} → ", (_value(after[name]), _CHANGED))
+
+
+def _line(tried: TriedTable, row: Tried) -> Text:
+    """Return one row in a line: which it is, and what is different of it."""
+    from rich.text import Text
+
+    mark, style = _MARKS[row.outcome]
+    key = tried.before.key or tried.before.names
+    named = ", ".join(_value(row.row_before[name]) for name in key)
+    line = Text.assemble((f"{mark} ", style), (named, "bold"), "  ")
+    if row.row_after is None:
+        return line.append_text(_why(row))
+    told = list(_changes(row.row_before, row.row_after))
+    return line.append_text(Text(", ").join(told) if told else Text("as it was", style="dim"))
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Text]:
+    from rich.text import Text
+
+    for name, value in after.items():
+        if name not in before:
+            yield Text.assemble(f"{_words(name)} ", (_value(value), _NEW))
+        elif not _same(before[name], value):
+            yield Text.assemble(
+                f"{_words(name)} {_value(before[name])} → ", (_value(value), _CHANGED)
+            )
+
+
+def _why(row: Tried) -> Text:
+    from rich.text import Text
+
+    if row.failed is None:
+        return Text("left out by a filter" if row.row_after is None else "", style="dim")
+    facts = ", ".join(f"{name} {text}" for name, text in row.facts.items())
+    return Text(_words(f"{row.failed}: {facts}" if facts else row.failed), style="red")
+
+
+def _words(text: str) -> str:
+    return value_text(text, None)
+
+
+def _value(value: object) -> str:
+    # Of a value that needs its kind beside it in JSON: the value.
+    if isinstance(value, dict) and len(value) == 1 and set(value) <= {"exact", "bytes", "float"}:
+        (value,) = value.values()
+    return value_text(value)
+
+
+def _same(before: object, after: object) -> bool:
+    # 1, 1.0 and true are one to Python, and not to whoever reads them.
+    return type(before) is type(after) and before == after

@@ -1,0 +1,1 @@
+"""Dead letters: rows that could not be computed, and what waits behind them."""

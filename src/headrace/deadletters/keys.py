@@ -1,0 +1,284 @@
+"""
+The key of a change, as bytes.
+
+A dead letter holds back what follows it by key, so the keys it holds are stored with it, and
+a change years and schemas later is compared with them. **These bytes are therefore a format**:
+what is written here may be added to, never changed.
+
+The columns of the key stand one after the other in the key's order, each with a tag:
+
+| tag | what follows | of |
+|---|---|---|
+| 0 | nothing | null |
+| 1 | 8 bytes, a signed integer | whole numbers, booleans, dates and times |
+| 2 | 8 bytes, a double | floats: minus zero is zero, and there is one NaN |
+| 3 | length and UTF-8 | text, json |
+| 4 | length and bytes | bytes, text_bytes, uuid |
+| 5 | length and `digits` e `exponent` | decimal, numeric: 1.0 is 1.00 |
+| 6 | length and the exact text | a value that its column could not hold (R23f) |
+| 7 | length and 8 bytes each | timetz, interval |
+| 8 | length and Python's text | what no source has: types that an expression made |
+
+Integers are little-endian, lengths have 4 bytes. A variant is what it holds, and a number in
+it is whole if it can be, as SQLite compares. So two keys have the same bytes if, and only if,
+a target takes them for the same row; a wider integer or decimal changes nothing.
+
+The key of a table that has none is its whole row: nothing else tells its rows apart.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.changelog.schema import Column, TableSchema
+from headrace.changelog.values import Interval, OffsetTime, ValueType
+from headrace.errors import RowFailed
+
+Side: TypeAlias = Literal["before", "after"]
+Marks: TypeAlias = dict[int, dict[int, str]]
+"""Exact texts by field id, then by row."""
+
+_NULL, _WHOLE, _DOUBLE, _TEXT, _BYTES, _NUMBER, _EXACT, _PARTS, _OTHER = range(9)
+_WHOLES: Final = frozenset(
+    {"int16", "int32", "int64", "boolean", "time", "timestamp", "timestamptz"}
+)
+_TEXTS: Final = frozenset({"text", "json"})
+_RAW: Final = frozenset({"bytes", "text_bytes", "uuid"})
+_FLOATS: Final = frozenset({"float32", "float64"})
+
+
+class Keys(NamedTuple):
+    """The keys of some changes, null where there is no such image."""
+
+    old: pa.Array
+    new: pa.Array
+
+
+def key_columns(schema: TableSchema) -> tuple[Column, ...]:
+    """Return the columns that tell a table's rows apart."""
+    return tuple(schema.column(name) for name in schema.key) or schema.columns
+
+
+def packed_keys(rows: pa.Table, schema: TableSchema) -> Keys:
+    """Return the keys of changes in the shape of a segment, as bytes."""
+    images = {side: rows.column(side).combine_chunks() for side in ("before", "after")}
+    pieces: dict[Side, list[pa.Array]] = {"before": [], "after": []}
+    marks = _marks(rows)
+    unsent = _unsent(rows)
+    for column in key_columns(schema):
+        place = schema.names.index(column.name)
+        old, new = (
+            _marked(
+                _packed(column.type, pc.struct_field(images[side], place)),
+                marks.get(column.field if side == "after" else -column.field, {}),
+            )
+            for side in ("before", "after")
+        )
+        if missing := unsent.get(column.field):
+            new = _filled(old, new, images["before"], missing, schema.table, column.name)
+        pieces["before"].append(old)
+        pieces["after"].append(new)
+    return Keys(*(_joined(pieces[side], images[side]) for side in ("before", "after")))
+
+
+def _joined(pieces: list[pa.Array], image: pa.Array) -> pa.Array:
+    whole = pieces[0] if len(pieces) == 1 else pc.binary_join_element_wise(*pieces, b"")
+    if image.null_count:
+        whole = pc.if_else(image.is_valid(), whole, pa.scalar(None, pa.binary()))
+    return whole
+
+
+# --- what the row says of its columns ------------------------------------------------------
+
+
+def _marks(rows: pa.Table) -> Marks:
+    """Return the exact texts of these changes; a before image's stand under negative ids."""
+    found: Marks = {}
+    for row, marks in _listed(rows.column("_exact")):
+        for field, text in marks:
+            found.setdefault(field, {})[row] = text
+    return found
+
+
+def _unsent(rows: pa.Table) -> dict[int, list[int]]:
+    """Return by field id the rows whose after image does not hold that column's value."""
+    found: dict[int, list[int]] = {}
+    for row, fields in _listed(rows.column("_unsent")):
+        for field in fields:
+            found.setdefault(field, []).append(row)
+    return found
+
+
+def _listed(column: pa.ChunkedArray) -> list[tuple[int, Any]]:
+    if column.null_count == len(column):
+        return []
+    places = np.flatnonzero(column.is_valid().to_numpy())
+    return list(zip(places.tolist(), column.take(pa.array(places)).to_pylist(), strict=True))
+
+
+def _marked(packed: pa.Array, marks: Mapping[int, str]) -> pa.Array:
+    """Put the exact texts in the place of the nulls that stand for them."""
+    if not marks:
+        return packed
+    places = sorted(marks)
+    texts = [_measured(_EXACT, marks[at].encode()) for at in places]
+    return pc.replace_with_mask(packed, _mask(len(packed), places), pa.array(texts, pa.binary()))
+
+
+def _filled(
+    old: pa.Array, new: pa.Array, before: pa.Array, missing: list[int], table: str, column: str
+) -> pa.Array:
+    """Take what was not sent, because it did not change, from the image before."""
+    mask = _mask(len(new), missing)
+    if pc.any(pc.and_(mask, before.is_null())).as_py():
+        raise RowFailed(
+            "A change's key was not sent, so what follows it cannot be held",
+            table=table,
+            column=column,
+            remedy="Reload the table, or let the source send whole rows.",
+        )
+    return pc.replace_with_mask(new, mask, old.filter(mask))
+
+
+def _mask(length: int, places: list[int]) -> pa.Array:
+    mask = np.zeros(length, np.bool_)
+    mask[places] = True
+    return pa.array(mask)
+
+
+# --- a column ----------------------------------------------------------------------------------
+
+
+def _packed(type: ValueType, array: pa.Array) -> pa.Array:
+    """Return the bytes of a column's values: whole columns at once for the usual types."""
+    kind = type.kind
+    if kind in _WHOLES:
+        return _wholes(array)
+    if kind == "date":
+        # Arrow makes no 64 bits of a date at once.
+        return _wholes(array.cast(pa.int32()))
+    if kind in _FLOATS:
+        return _doubles(array)
+    if kind in _TEXTS:
+        return _lengthened(_TEXT, array)
+    if kind in _RAW:
+        return _lengthened(_BYTES, array)
+    if kind == "variant":
+        return _variants(array)
+    pack = _PACKERS.get(kind, _pack_other)
+    values = type.from_arrow(array)
+    return pa.array([b"\0" if value is None else pack(value) for value in values], pa.binary())
+
+
+def _wholes(array: pa.Array) -> pa.Array:
+    numbers = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return _or_null(array, _tagged(_WHOLE, numbers.astype("<i8")))
+
+
+def _doubles(array: pa.Array) -> pa.Array:
+    # Adding zero makes minus zero plus zero; one NaN stands for all of them.
+    numbers = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+    numbers[np.isnan(numbers)] = np.nan
+    return _or_null(array, _tagged(_DOUBLE, numbers.astype("<f8")))
+
+
+def _lengthened(tag: int, array: pa.Array) -> pa.Array:
+    raw = array.cast(pa.binary()).fill_null(b"")
+    lengths = pc.binary_length(raw).to_numpy(zero_copy_only=False)
+    heads = _tagged(tag, lengths.astype("<u4"))
+    return _or_null(array, pc.binary_join_element_wise(heads, raw, b""))
+
+
+def _variants(array: pa.Array) -> pa.Array:
+    kinds = pc.struct_field(array, 0).fill_null(0)
+    packed = pa.array([b"\0"] * len(array), pa.binary())
+    ways: tuple[Callable[[pa.Array], pa.Array], ...] = (
+        _wholes,
+        _variant_floats,
+        lambda texts: _lengthened(_TEXT, texts),
+        lambda raw: _lengthened(_BYTES, raw),
+    )
+    for kind, way in enumerate(ways, 1):
+        these = pc.equal(kinds, kind)
+        if pc.any(these).as_py():
+            chosen = pc.struct_field(array, kind).filter(these)
+            packed = pc.replace_with_mask(packed, these, way(chosen))
+    return packed
+
+
+def _variant_floats(array: pa.Array) -> pa.Array:
+    return pa.array([_pack_variant_float(value) for value in array.to_pylist()], pa.binary())
+
+
+def _tagged(tag: int, numbers: npt.NDArray[Any]) -> pa.Array:
+    """Return the tag and the number's bytes, for each."""
+    width = numbers.dtype.itemsize
+    cells = np.empty((len(numbers), 1 + width), np.uint8)
+    cells[:, 0] = tag
+    cells[:, 1:] = np.ascontiguousarray(numbers).view(np.uint8).reshape(-1, width)
+    fixed = pa.Array.from_buffers(
+        pa.binary(1 + width), len(numbers), [None, pa.py_buffer(cells.tobytes())]
+    )
+    return fixed.cast(pa.binary())
+
+
+def _or_null(array: pa.Array, packed: pa.Array) -> pa.Array:
+    return pc.if_else(array.is_valid(), packed, pa.scalar(b"\0")) if array.null_count else packed
+
+
+# --- a value -------------------------------------------------------------------------------------
+
+
+def _measured(tag: int, data: bytes) -> bytes:
+    return struct.pack("<BI", tag, len(data)) + data
+
+
+def _pack_variant_float(value: float) -> bytes:
+    if math.isfinite(value) and value == int(value) and -(2**63) <= value < 2**63:
+        return struct.pack("<Bq", _WHOLE, int(value))
+    return struct.pack("<Bd", _DOUBLE, math.nan if value != value else value)
+
+
+def _pack_number(value: object) -> bytes:
+    assert isinstance(value, Decimal)
+    if not value.is_finite():
+        return _measured(_NUMBER, ("NaN" if value.is_nan() else str(value)).encode())
+    negative, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    text = "".join(map(str, digits)).lstrip("0")
+    bare = text.rstrip("0")
+    if not bare:
+        return _measured(_NUMBER, b"0e0")
+    sign = "-" if negative else ""
+    return _measured(_NUMBER, f"{sign}{bare}e{exponent + len(text) - len(bare)}".encode())
+
+
+def _pack_timetz(value: object) -> bytes:
+    assert isinstance(value, OffsetTime)
+    return _measured(_PARTS, struct.pack("<2q", value.micros, value.offset))
+
+
+def _pack_interval(value: object) -> bytes:
+    assert isinstance(value, Interval)
+    return _measured(_PARTS, struct.pack("<3q", value.months, value.days, value.micros))
+
+
+def _pack_other(value: object) -> bytes:
+    return _measured(_OTHER, repr(value).encode(errors="backslashreplace"))
+
+
+_PACKERS: Final[Mapping[str, Callable[[object], bytes]]] = {
+    "decimal": _pack_number,
+    "numeric": _pack_number,
+    "timetz": _pack_timetz,
+    "interval": _pack_interval,
+}

@@ -1,0 +1,1 @@
+"""The engine that a user holds: pipelines, status, replay, configuration."""

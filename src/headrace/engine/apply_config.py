@@ -1,0 +1,173 @@
+"""
+What a changed configuration asks of an engine at work, and doing it.
+
+Pipelines and sources come, go and become others while the rest goes on. Whatever else is
+changed, the data directory or Spark's settings, takes effect at the next start; that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.config.schema import below
+from headrace.config.text import Node
+from headrace.engine.engine import Engine
+from headrace.engine.from_config import Configured
+
+Kind = Literal["add", "drop", "change", "later"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that is to happen."""
+
+    kind: Kind
+    what: str
+    """`pipelines.orders`, `sources.shop`, or the key that takes effect later."""
+
+    why: tuple[str, ...] = ()
+    """The keys within it that are others."""
+
+    brings: str = ""
+    """What comes of it, for a person who is asked whether to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that a changed configuration asks for."""
+
+    steps: tuple[Step, ...]
+    add: tuple[str, ...]
+    """Pipelines to be taken in, those that become others included."""
+
+    drop: tuple[str, ...]
+    sources: tuple[str, ...] = ()
+    """Sources that become others, while their pipelines go on."""
+
+    values: str = field(default="", repr=False)
+    """All values of the configuration it leads to, secrets too: to tell plans apart."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing would happen, now or later."""
+        return not self.steps
+
+
+def planned(
+    before: Configured,
+    after: Configured,
+    started: Configured | None = None,
+    at_work: Collection[str] | None = None,
+) -> Plan:
+    """
+    Return what it takes to get from one configuration to another.
+
+    What takes effect at a start only is compared with the one the engine was `started` with.
+    `at_work` are the pipelines there are; one that an earlier change could not open is not.
+    """
+    old, new = _Sections(before), _Sections(after)
+    if at_work is not None:
+        old.pipelines = {n: each for n, each in old.pipelines.items() if n in at_work}
+    rest = old.rest if started is None else _Sections(started).rest
+    steps, add, drop = [], [], []
+    for name in new.sources.keys() - old.sources.keys():
+        if any(each["source"] == name for each in after.pipelines.values()):
+            steps.append(Step("add", f"sources.{name}", brings="is recorded from now on"))
+        else:
+            steps.append(Step("later", f"sources.{name}", brings="recorded from the next start on"))
+    for name in old.sources.keys() - new.sources.keys():
+        if before.sources[name].values["record"]:
+            steps.append(Step("later", f"sources.{name}", brings="recorded until the next start"))
+        else:
+            brings = "is recorded no more; its log stays"
+            steps.append(Step("drop", f"sources.{name}", brings=brings))
+    others = set()
+    for name in new.sources.keys() & old.sources.keys():
+        keys = _different(old.sources[name], new.sources[name])
+        if later := [key for key in keys if key.split("[")[0] == "record"]:
+            steps.append(Step("later", f"sources.{name}", tuple(later), "at the next start"))
+        if now := tuple(key for key in keys if key not in later):
+            others.add(name)
+            brings = "its recorder is started anew; its pipelines go on"
+            steps.append(Step("change", f"sources.{name}", now, brings))
+    for name in new.pipelines.keys() - old.pipelines.keys():
+        add.append(name)
+        brings = "loads its tables: from the log, or from the source where it has no copy"
+        steps.append(Step("add", f"pipelines.{name}", brings=brings))
+    for name in old.pipelines.keys() - new.pipelines.keys():
+        drop.append(name)
+        brings = "ends; its progress is forgotten, what its target holds stays"
+        steps.append(Step("drop", f"pipelines.{name}", brings=brings))
+    for name in new.pipelines.keys() & old.pipelines.keys():
+        keys = _different(old.pipelines[name], new.pipelines[name])
+        if keys:
+            add.append(name)
+            drop.append(name)
+            brings = "loads its tables anew, with other steps or into another target"
+            if before.pipelines[name]["mode"] == after.pipelines[name]["mode"] == "changes":
+                brings = "goes on where it stands, with other steps or into another target"
+            steps.append(Step("change", f"pipelines.{name}", keys, brings))
+    for key in _different(rest, new.rest):
+        steps.append(Step("later", key, brings="at the next start"))
+    steps.sort(key=lambda step: (step.what.split(".")[0] != "sources", step.what))
+    return Plan(
+        tuple(steps),
+        tuple(sorted(add)),
+        tuple(sorted(drop)),
+        tuple(sorted(others)),
+        repr((new.sources, new.pipelines, new.rest)),
+    )
+
+
+def apply(engine: Engine, plan: Plan, after: Configured) -> None:
+    """Carry out what can be done now; raises with everything that is wrong, and changes nothing."""
+    built = after.build()
+    wanted = [each for each in built.pipelines if each.name in plan.add]
+    others = [built.sources[name] for name in plan.sources]
+    if wanted or plan.drop or others:
+        engine.change(wanted, plan.drop, others)
+
+
+class _Sections:
+    """The values of a configuration, section by section, as text that tells them apart."""
+
+    def __init__(self, of: Configured) -> None:
+        self.sources: dict[str, dict[str, str]] = {name: {} for name in of.sources}
+        self.pipelines: dict[str, dict[str, str]] = {name: {} for name in of.pipelines}
+        self.rest: dict[str, str] = {}
+        raw = dict(_leaves("", of.tree))
+        for setting in of.settings():
+            # Shown values may be masked: where the value itself is there, it is compared.
+            text = repr(raw.get(setting.name, setting.value))
+            self._section(setting.path)[self._key(setting.path)] = text
+
+    def _section(self, path: tuple[str | int, ...]) -> dict[str, str]:
+        if len(path) > 1 and path[0] in ("sources", "pipelines"):
+            of: Mapping[str, dict[str, str]] = getattr(self, str(path[0]))
+            return of[str(path[1])]
+        return self.rest
+
+    def _key(self, path: tuple[str | int, ...]) -> str:
+        inside = path[2:] if path[0] in ("sources", "pipelines") else path
+        text = ""
+        for part in inside:
+            text = f"{text}[{part}]" if isinstance(part, int) else below(text, part)
+        return text
+
+
+def _leaves(at: str, node: Node) -> Iterator[tuple[str, Any]]:
+    if isinstance(node.value, dict):
+        for key, each in node.value.items():
+            yield from _leaves(below(at, key), each)
+    elif isinstance(node.value, list):
+        for number, each in enumerate(node.value):
+            yield from _leaves(f"{at}[{number}]", each)
+    else:
+        yield at, node.value
+
+
+def _different(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, ...]:
+    keys = {**old, **new}
+    return tuple(key for key in keys if old.get(key) != new.get(key))

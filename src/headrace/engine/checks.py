@@ -1,0 +1,205 @@
+"""What can be found wrong before anything is started: all of it, told together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from headrace.errors import BadName, HeadraceError, InvalidConfiguration
+
+if TYPE_CHECKING:
+    from headrace.capture.source import Recordable
+    from headrace.changelog.schema import TableSchema
+    from headrace.pipeline.definition import Pipeline
+
+
+# -------- gathering
+# Errors of a configuration, found one by one and told together.
+
+
+class Gathering:
+    """Collects errors as they are raised: `with gathering:` around each thing that may."""
+
+    def __init__(self) -> None:
+        self.found: list[HeadraceError] = []
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if not isinstance(error, HeadraceError):
+            return False
+        self.found.append(error)
+        return True
+
+
+@contextmanager
+def gathered() -> Iterator[Gathering]:
+    """Raise `InvalidConfiguration` at the end of the block, if anything was found in it."""
+    gathering = Gathering()
+    yield gathering
+    if gathering.found:
+        raise InvalidConfiguration.of(gathering.found)
+
+
+# -------- checks
+
+
+def checked_schemas(
+    sources: Mapping[str, Recordable],
+    tables: Mapping[str, Sequence[str]],
+    pipelines: Sequence[Pipeline],
+    misnamed: Sequence[HeadraceError],
+    selections: Mapping[str, Sequence[Sequence[str]]] | None = None,
+) -> dict[str, TableSchema]:
+    """
+    Return the schema of every `source/table`: those named, and those that `selections` choose.
+
+    Raises `InvalidConfiguration` with all that is wrong with names, sources, tables and plans.
+    """
+    schemas: dict[str, TableSchema] = {}
+    with gathered() as errors:
+        errors.found += misnamed
+        for name, source in sources.items():
+            found, wrong = looked_at(source, tables[name], (selections or {}).get(name, ()))
+            errors.found += wrong
+            schemas |= {f"{name}/{table}": schema for table, schema in found.items()}
+        for pipeline in pipelines:
+            for table in pipeline.tables:
+                if known := schemas.get(f"{pipeline.source.name}/{table}"):
+                    errors.found += pipeline.check(known)
+    return schemas
+
+
+def looked_at(
+    source: Recordable, named: Sequence[str], selections: Sequence[Sequence[str]]
+) -> tuple[dict[str, TableSchema], list[HeadraceError]]:
+    """Return the schemas of a source's tables, as far as there are, and what is wrong with it."""
+    from headrace.capture.table_selection import blamed, describe
+
+    matched, unlisted = _matching(source, named, selections)
+    wanted = [*named, *matched]
+    # What only matches a pattern is left out where it cannot be captured.
+    refused, problems = blamed(source.check(wanted), matched)
+    errors = [*(problems or unlisted)]
+    wanted = [table for table in wanted if table not in refused]
+    schemas: dict[str, TableSchema] = {}
+    # One bad table must not hide what is wrong with the pipelines of another.
+    for some in [[table] for table in wanted] if problems else [wanted]:
+        try:
+            described, _ = describe(source, some, matched)
+        except HeadraceError as error:
+            if not problems:
+                errors.append(error)
+            continue
+        schemas |= described
+    return schemas, errors
+
+
+def _matching(
+    source: Recordable, named: Sequence[str], selections: Sequence[Sequence[str]]
+) -> tuple[tuple[str, ...], list[HeadraceError]]:
+    """Return the tables that patterns stand for, or why that cannot be said."""
+    from headrace.capture.table_selection import matching
+
+    try:
+        return matching(source, named, selections), []
+    except HeadraceError as error:
+        return (), [error]
+
+
+# -------- names
+# The ids of sources and pipelines: given, or made from what they stand for.
+#
+# An id is a folder's name, a metric's label and a word on the command line, so it is short
+# and plain: `[a-z0-9][a-z0-9._-]{0,63}`.
+
+_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_OTHER = re.compile(r"[^a-z0-9._-]")
+
+
+def fitted(text: str) -> str:
+    """Return `text` made to fit an id: lower case, anything else an underscore."""
+    plain = _OTHER.sub("_", text.lower())[:64]
+    return plain if plain and _ID.fullmatch(plain) else f"x{plain}"[:64]
+
+
+def checked(name: str, what: str) -> list[HeadraceError]:
+    """Return what is wrong with an id that was given."""
+    if _ID.fullmatch(name):
+        return []
+    return [BadName(f"{what} name {name!r} is not an id")]
+
+
+def pipeline_names(
+    wanted: Sequence[tuple[str | None, str, str, str]],
+) -> tuple[list[str], list[HeadraceError]]:
+    """
+    Name pipelines given as (name or None, source, table, target type).
+
+    A default is the table's name, several joined by `_`, or `source.table.type` where that
+    is taken.
+    """
+    names: list[str] = []
+    errors: list[HeadraceError] = []
+    for given, source, table, kind in wanted:
+        if given is not None:
+            errors += checked(given, "Pipeline")
+            name = given
+        else:
+            name = fitted(table)
+            if name in names or any(name == other for other, *_ in wanted):
+                name = fitted(f"{source}.{table}.{kind}")
+        if name in names:
+            errors.append(BadName(f"Two pipelines are called {name}"))
+        names.append(name)
+    return names, errors
+
+
+def named(
+    pipelines: Sequence[Pipeline], recorded: Sequence[Recordable] = ()
+) -> tuple[dict[str, Recordable], list[str], list[HeadraceError]]:
+    """Return the sources by name, the pipelines' names, and what is wrong with both."""
+    sources, errors = named_sources([*(pipeline.source for pipeline in pipelines), *recorded])
+    names, wrong = named_pipelines(pipelines)
+    return sources, names, errors + wrong
+
+
+def named_sources(
+    given: Sequence[Recordable],
+) -> tuple[dict[str, Recordable], list[HeadraceError]]:
+    """Return sources by name, and what is wrong with the names."""
+    errors: list[HeadraceError] = []
+    sources: dict[str, Recordable] = {}
+    for source in given:
+        if source.name not in sources:
+            errors += checked(source.name, "Source")
+        if sources.setdefault(source.name, source) is not source:
+            errors.append(BadName(f"Two sources are called {source.name}"))
+    return sources, errors
+
+
+def named_pipelines(pipelines: Sequence[Pipeline]) -> tuple[list[str], list[HeadraceError]]:
+    """Return what pipelines are called, and what is wrong with that."""
+    names, errors = pipeline_names(
+        # With patterns it is not for long that a table's name says what the pipeline has.
+        [
+            (
+                p.name,
+                p.source.name,
+                p.source.name if p.patterns else "_".join(p.tables),
+                p.target.traits.type,
+            )
+            for p in pipelines
+        ]
+    )
+    if len({id(p.target) for p in pipelines}) < len(pipelines):
+        errors.append(BadName("Two pipelines share a target; give each its own"))
+    return names, errors

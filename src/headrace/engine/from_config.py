@@ -1,0 +1,423 @@
+"""
+An engine from a configuration.
+
+    tree = load(Path("headrace.conf"), environment=os.environ)
+    with configured(tree).engine() as engine:
+        engine.await_ready()
+
+`configured` checks all that can be known from the text alone; `Configured.build` makes the
+parts, `Configured.check` looks at the databases as a start would, without starting anything.
+Each of them tells everything it finds at once, with file, line and column.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.config.plugins import Chosen
+from headrace.config.schema import Problems, Values, below, located, meant, prefixed, read_section
+from headrace.config.secrets import password_in
+from headrace.config.show import Setting, as_tree, settings
+from headrace.config.text import Node, Place
+from headrace.engine.checks import Gathering, gathered, looked_at
+from headrace.engine.checks import checked as checked_id
+from headrace.engine.config_keys import KEYS
+from headrace.errors import (
+    BadPart,
+    HeadraceError,
+    InlineSecret,
+    MissingKey,
+    NoKey,
+    TableError,
+    Unused,
+    WrongValue,
+)
+from headrace.pipeline.steps import Transform
+from headrace.storage.locations import bucket_of
+from headrace.targets.definition import MEMORY
+
+if TYPE_CHECKING:
+    from headrace.capture.source import Recordable
+    from headrace.changelog.schema import TableSchema
+    from headrace.engine.engine import Engine
+    from headrace.pipeline.definition import OnError, Pipeline
+
+
+# -------- configured
+
+
+@dataclass(frozen=True, slots=True)
+class SparkConfigured:
+    """What is asked of the Spark that an engine starts."""
+
+    conf: Mapping[str, str]
+    ui: bool
+    events: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The parts of a configuration, made: for one engine, because targets hold rows."""
+
+    sources: Mapping[str, Recordable]
+    pipelines: tuple[Pipeline, ...]
+    records: tuple[tuple[Recordable, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A configuration whose values are right; nothing is made or touched yet."""
+
+    service: str
+    """Empty where it has no name."""
+
+    data: Path
+    sources: Mapping[str, Chosen] = field(repr=False)
+    pipelines: Mapping[str, Values] = field(repr=False)
+    spark: SparkConfigured = field(repr=False)
+    log: Values = field(repr=False)
+    warnings: tuple[HeadraceError, ...]
+    """What is allowed, and should not be so."""
+
+    tree: Node = field(repr=False)
+    """As it was read; it may hold passwords, and is not for printing."""
+
+    def engine(self, **overrides: Any) -> Engine:
+        """Return an engine that was not started; `overrides` are arguments of `Engine`."""
+        from headrace.engine.engine import Engine
+        from headrace.runtime.info import LogOptions
+
+        built = self.build()
+        given: dict[str, Any] = {
+            "data": self.data,
+            "records": built.records,
+            "spark_conf": self.spark.conf,
+            "spark_ui": self.spark.ui,
+            "spark_events": self.spark.events,
+            "log": LogOptions(**self.log),
+        }
+        return Engine(*built.pipelines, **{**given, **overrides})
+
+    def build(self) -> Built:
+        """Make the sources and pipelines, or raise `InvalidConfiguration` with every error."""
+        with gathered() as errors:
+            sources = {name: _made(chosen, name, errors) for name, chosen in self.sources.items()}
+            pipelines = [
+                _pipeline(name, values, sources, errors) for name, values in self.pipelines.items()
+            ]
+        return Built(
+            sources,
+            tuple(each for each in pipelines if each is not None),
+            tuple(
+                (sources[name], chosen.values["record"])
+                for name, chosen in self.sources.items()
+                if chosen.values["record"]
+            ),
+        )
+
+    def check(self) -> None:
+        """
+        Look at every database as a start does, before it starts anything; without Spark.
+
+        Raises `InvalidConfiguration` with all that is wrong with sources, tables and steps.
+        """
+
+        check_databases(self, self.build())
+
+    def masked(self) -> dict[str, Any]:
+        """Return every value in effect, defaults too, as it may be shown."""
+        return as_tree(self.settings())
+
+    def settings(self) -> tuple[Setting, ...]:
+        """Return every value in effect, with where it came from, as it may be shown."""
+        return tuple(settings(self.tree, KEYS))
+
+
+def configured(tree: Node) -> Configured:
+    """Return the configuration that `tree` is, or raise `InvalidConfiguration` with every error."""
+    problems = Problems()
+    values = read_section(tree, KEYS, "", problems)
+    if not isinstance(tree.value, dict):
+        problems.raise_all()
+    else:
+        _check_ids(tree.value, problems)
+        _check_references(values, problems)
+        _check_storage(values["log"], problems)
+    warnings = _inline_secrets(values, problems) + _idle_sources(values)
+    problems.raise_all()
+    spark = values["spark"]
+    conf = dict(spark["conf"])
+    if spark["master"] is not None:
+        conf["spark.master"] = spark["master"]
+    if values["service"] is not None:
+        conf.setdefault("spark.app.name", values["service"])
+    return Configured(
+        values["service"] or "",
+        values["data"],
+        values["sources"],
+        values["pipelines"],
+        SparkConfigured(conf, spark["ui"], spark["events"]),
+        values["log"],
+        tuple(warnings),
+        tree,
+    )
+
+
+def _check_ids(given: Mapping[str, Node], problems: Problems) -> None:
+    for section in ("sources", "pipelines"):
+        entries = given.get(section)
+        if entries is None or not isinstance(entries.value, dict):
+            continue
+        for name, node in entries.value.items():
+            for error in checked_id(name, section[:-1].capitalize()):
+                problems.found.append(located(error, node.place))
+
+
+def _check_references(values: Values, problems: Problems) -> None:
+    sources: Mapping[str, Chosen] = values["sources"] or {}
+    pipelines: Mapping[str, Values] = values["pipelines"] or {}
+    for pipeline in pipelines.values():
+        if pipeline.get("source") and pipeline["source"] not in sources:
+            problems.add(
+                WrongValue,
+                pipeline.place_of("source"),
+                below(pipeline.at, "source"),
+                "is no source of this configuration",
+                remedy=meant(pipeline["source"], sources, "There are"),
+            )
+    if not sources or pipelines or problems.found:
+        return
+    if not any(chosen.values["record"] for chosen in sources.values()):
+        problems.add(
+            MissingKey,
+            values.place,
+            "pipelines",
+            "is missing, and no source records a table",
+            remedy="Add pipelines.NAME { source = …, tables = […], target { … } }.",
+        )
+
+
+def _check_storage(log: Values, problems: Problems) -> None:
+    try:
+        if log.get("storage"):
+            bucket_of(log["storage"])
+    except WrongValue as error:
+        problems.found.append(located(error, log.place_of("storage")))
+
+
+def _inline_secrets(values: Values, problems: Problems) -> list[HeadraceError]:
+    """Return warnings about passwords that are written out, or add them to the problems."""
+    found: list[HeadraceError] = []
+    for chosen in (values["sources"] or {}).values():
+        place = chosen.values.place_of("connection")
+        text = chosen.values.get("connection")
+        # What only stands in the environment is written out nowhere.
+        if isinstance(text, str) and not _from_environment(place) and password_in(text):
+            at = below(chosen.values.at, "connection")
+            sentence = prefixed(place, f"{at} has a password written out")
+            found.append(InlineSecret(sentence, key=at, place=str(place)))
+    if values["secrets"].get("inline") == "refuse":
+        problems.found += found
+        return []
+    return found
+
+
+def _from_environment(place: Place) -> bool:
+    return place.origin.startswith("environment variable")
+
+
+def _idle_sources(values: Values) -> list[HeadraceError]:
+    taken = {pipeline.get("source") for pipeline in (values["pipelines"] or {}).values()}
+    return [
+        Unused(
+            prefixed(chosen.values.place, f"{chosen.values.at} is used by no pipeline"),
+            key=chosen.values.at,
+            remedy="Give it a pipeline, or tables to record; or take it out.",
+        )
+        for name, chosen in (values["sources"] or {}).items()
+        if name not in taken and not chosen.values.get("record")
+    ]
+
+
+def _made(chosen: Chosen, name: str, errors: Gathering) -> Any:
+    """Return a part that was made, or None where it could not be: then `errors` say why."""
+    try:
+        return chosen.build(name)
+    except HeadraceError as error:
+        errors.found.append(located(error, chosen.values.place))
+    except Exception as error:  # noqa: BLE001  # Somebody else's class may raise anything.
+        sentence = prefixed(chosen.values.place, f"{chosen.values.at} cannot be made")
+        # Not its text, which may hold a value: where it was raised says more, and no secret.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raised = f"{Path(frame.filename).name}:{frame.lineno}"
+        facts = {"type": chosen.type, "error": type(error).__name__, "raised": raised}
+        errors.found.append(BadPart(sentence, place=str(chosen.values.place), **facts))
+    return None
+
+
+def _pipeline(
+    name: str, values: Values, sources: Mapping[str, Recordable], errors: Gathering
+) -> Pipeline | None:
+    from headrace.pipeline.definition import Pipeline
+
+    before = len(errors.found)
+    filters = [_made(chosen, name, errors) for chosen in values["filters"]]
+    transforms = [_made(chosen, name, errors) for chosen in values["transforms"]]
+    target = _made(values["target"], name, errors)
+    source = sources[values["source"]]
+    if len(errors.found) > before or source is None:
+        return None
+    try:
+        return Pipeline(
+            source,
+            tables=values["tables"],
+            target=target,
+            name=name,
+            mode=values["mode"],
+            filters=filters,
+            transforms=transforms,
+            on_error=_on_error(values["error_handling"]),
+            on_schema_change=values["on_schema_change"],
+        )
+    except HeadraceError as error:
+        errors.found.append(located(error, values.place_of("tables")))
+        return None
+
+
+def _on_error(values: Values) -> OnError:
+    from headrace.pipeline.definition import DeadLetters
+
+    if values["on_persistent_failure"] == "stop":
+        return "stop"
+    letters = values["dead_letter"]
+    return DeadLetters(max_per_batch=letters["max_per_batch"], max_keys=letters["max_keys"])
+
+
+# -------- configured targets
+# What is wrong with the columns that a target in memory is configured with.
+
+
+def wrong_columns(
+    target: Chosen, transforms: Sequence[Transform], schema: TableSchema
+) -> list[HeadraceError]:
+    """Return what a start would refuse of a target over such a table, as far as that is known."""
+    from headrace.pipeline.check_steps import scope_after, unknown
+
+    if target.part is not MEMORY:
+        return []
+    scope = scope_after(transforms, schema)
+    errors = [located(error, target.values.place) for error in _wrong_key(target, scope.key)]
+    if scope.known:
+        errors += [
+            located(unknown(name, scope.names, what), place)
+            for what, place, names in _named(target)
+            for name in names
+            if name not in scope.names
+        ]
+    return [_of_table(error, schema.table) for error in errors]
+
+
+def _wrong_key(target: Chosen, key: frozenset[str]) -> Iterator[HeadraceError]:
+    given = target.values["key_fields"]
+    if key and given and set(given) != key:
+        yield TableError(
+            "Table has a key of its own", remedy="Leave key_fields out.", key=sorted(key)
+        )
+    if not (key or given):
+        yield NoKey(
+            "Table has no key",
+            remedy="Declare a primary key at the source, or name unique not-null columns in"
+            " key_fields.",
+        )
+
+
+def _named(target: Chosen) -> Iterator[tuple[str, Place, Sequence[str]]]:
+    """Yield what names columns, where it is said, and the columns."""
+    values = target.values
+    for key in ("key_fields", "lookup_fields"):
+        yield key, values.place_of(key), values[key]
+    for name, index in values["indexes"].items():
+        yield f"Index {name}", index.place_of("fields"), index["fields"]
+
+
+def _of_table(error: HeadraceError, table: str) -> HeadraceError:
+    error.facts.setdefault("table", table)
+    return error
+
+
+# -------- configured checks
+# What is wrong with a configuration's databases and steps, and where it is said.
+
+_STEP = re.compile(r"(Filter|Transform) (\d+)")
+"""How a step's errors name it; counted from 1."""
+
+
+def check_databases(configured: Configured, built: Built) -> None:
+    """Raise `InvalidConfiguration` with everything a start would refuse before Spark is up."""
+    from headrace.engine.tables import TakenTables
+
+    taken = TakenTables(built.pipelines, built.records, [])
+    schemas: dict[str, TableSchema] = {}
+    with gathered() as errors:
+        for name, source in built.sources.items():
+            found, wrong = looked_at(source, taken.named(name), taken.selections(name))
+            schemas |= {f"{name}/{table}": schema for table, schema in found.items()}
+            errors.found += [located(error, _place_of(error, name, configured)) for error in wrong]
+        for pipeline in built.pipelines:
+            errors.found += _wrong_steps(pipeline, schemas, configured)
+
+
+def _wrong_steps(
+    pipeline: Pipeline, schemas: Mapping[str, TableSchema], configured: Configured
+) -> list[HeadraceError]:
+    assert pipeline.name is not None
+    values = configured.pipelines[pipeline.name]
+    wrong: list[HeadraceError] = []
+    for table in pipeline.tables:
+        if (schema := schemas.get(f"{pipeline.source.name}/{table}")) is None:
+            continue
+        steps = [located(each, _place_of_step(each, values)) for each in pipeline.check(schema)]
+        # Which columns the target gets is not known before the steps are right.
+        wrong += steps or wrong_columns(values["target"], pipeline.transforms, schema)
+    return wrong
+
+
+def _place_of_step(error: HeadraceError, values: Values) -> Place:
+    if (step := _STEP.match(error.message)) is None:
+        return values.place
+    steps: tuple[Chosen, ...] = values["filters" if step[1] == "Filter" else "transforms"]
+    number = int(step[2]) - 1
+    return steps[number].values.place if number < len(steps) else values.place
+
+
+def _place_of(error: HeadraceError, source: str, configured: Configured) -> Place:
+    """Return where the table that an error speaks of is named, or else its source."""
+    table = error.facts.get("table")
+    for name, values in configured.pipelines.items():
+        if values["source"] == source and table in values["tables"]:
+            entry = _entry(configured.tree, "pipelines", name, "tables")
+            return _element(entry, values["tables"].index(table), values.place_of("tables"))
+    chosen = configured.sources[source]
+    if table in chosen.values["record"]:
+        return chosen.values.place_of("record")
+    return chosen.values.place
+
+
+def _entry(tree: Node, *path: str) -> Node | None:
+    found: Node | None = tree
+    for key in path:
+        if found is None or not isinstance(found.value, dict):
+            return None
+        found = found.value.get(key)
+    return found
+
+
+def _element(entry: Node | None, number: int, otherwise: Place) -> Place:
+    if entry is not None and isinstance(entry.value, list) and number < len(entry.value):
+        return entry.value[number].place
+    return otherwise

@@ -1,0 +1,209 @@
+"""
+A pipeline tried on a few real rows, before anything is started.
+
+```
+ the source ── a few rows ─▶ a segment in a temporary folder ─▶ the pipeline's own plan ─▶ before, after
+```
+
+Nothing is set up at the source, nothing is delivered, and no data directory is needed. The rows
+go through the plan that an engine would run, as inserts that are told apart by their position.
+"""  # noqa: E501 - a picture
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, TypeAlias
+
+import pyarrow as pa
+
+from headrace.capture.registry import Sample, sample
+from headrace.capture.table_selection import matching, place_of
+from headrace.changelog.change import Op
+from headrace.changelog.position import Position
+from headrace.changelog.schema import TableName, TableSchema
+from headrace.changelog.segment import segment_bytes
+from headrace.changelog.values_json import Image, images, row_values
+from headrace.changelog.writer import as_baseline
+from headrace.engine.checks import gathered
+from headrace.errors import HeadraceError, UnknownPipeline
+from headrace.pipeline.batch import BatchFacts, Part, Runner
+from headrace.pipeline.definition import DeadLetters, Pipeline
+from headrace.pipeline.result import POSITIONS, Result
+
+Outcome: TypeAlias = Literal["passed", "filtered", "failed"]
+
+_EPOCH, _COMMIT = 1, 1
+"""The rows stand at one commit of a log that is not there; their numbers are the ordinals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of one row; values are as `headrace.changelog.values_json` has them."""
+
+    row_before: Image
+    row_after: Image | None
+    """None where a filter left it out, and where it failed."""
+
+    failed: str | None = None
+    """Why it cannot be computed, and would be a dead letter: the code of the failure."""
+
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What else there is to say of the failure."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether it passed, was left out by a filter, or failed."""
+        if self.failed is not None:
+            return "failed"
+        return "filtered" if self.row_after is None else "passed"
+
+
+@dataclass(frozen=True, slots=True)
+class TriedTable:
+    """The rows of one table."""
+
+    before: TableSchema
+    after: TableSchema
+    rows: tuple[Tried, ...]
+
+    @property
+    def table(self) -> TableName:
+        return self.before.table
+
+    def count(self, outcome: Outcome) -> int:
+        """Return how many rows came out so."""
+        return sum(row.outcome == outcome for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What a pipeline is tried on."""
+
+    tables: tuple[Sample, ...]
+    left_out: Mapping[TableName, HeadraceError]
+    """Tables that merely match a pattern and cannot be had: a start leaves them out, too."""
+
+
+def take_samples(pipeline: Pipeline, most: int, table: TableName | None = None) -> Samples:
+    """
+    Return a few rows of each of a pipeline's tables, or of one of them, without Spark.
+
+    Raises what keeps a named table from being read, `InvalidConfiguration` with all that is
+    wrong with the pipeline's steps as far as that can be told without Spark, and `UnknownPipeline`.
+    """
+    matched = matching(pipeline.source, pipeline.tables, [p] if (p := pipeline.patterns) else [])
+    found: list[Sample] = []
+    left_out: dict[TableName, HeadraceError] = {}
+    with gathered() as errors:
+        for name in _wanted((*pipeline.tables, *matched), table):
+            try:
+                taken = sample(pipeline.source, name, most)
+                wrong = pipeline.check(taken.schema)
+            except HeadraceError as error:
+                if name not in matched:
+                    raise
+                left_out[name] = error
+                continue
+            if wrong and name in matched:
+                left_out[name] = wrong[0]
+            elif wrong:
+                errors.found += wrong
+            else:
+                found.append(taken)
+    return Samples(tuple(found), left_out)
+
+
+def try_rows(pipeline: Pipeline, samples: Iterable[Sample], runner: Runner) -> Iterator[TriedTable]:
+    """
+    Yield what becomes of the rows of each table, in their order.
+
+    Every row that fails is told, whatever the pipeline's `on_error` is. Raises what `Runner`
+    does for expressions, functions and frames that are wrong altogether.
+    """
+    for each in samples:
+        twin = _patient(pipeline, each.rows.num_rows)
+        output = runner.prepare(twin, each.schema, pipeline.source.traits)
+        rows: tuple[Tried, ...] = ()
+        if each.rows.num_rows:
+            changes = _as_inserts(each)
+            with TemporaryDirectory(prefix="headrace-try-") as folder:
+                result = _ran(twin, each.schema, changes, runner, Path(folder))
+            rows = tuple(_told(each.schema, changes, output, result))
+        yield TriedTable(each.schema, output, rows)
+
+
+def _wanted(tables: Sequence[TableName], asked: TableName | None) -> Sequence[TableName]:
+    if asked is None and tables:
+        return tables
+    for name in tables:
+        if asked is not None and (name == asked or place_of(name) == place_of(asked)):
+            return [name]
+    if asked is None:
+        raise UnknownPipeline(
+            "No table matches the patterns of this pipeline",
+            remedy="Correct the patterns; headrace validate looks at the database, too.",
+        )
+    raise UnknownPipeline(
+        "This pipeline has no such table",
+        remedy=f"Its tables: {', '.join(tables) or 'none'}.",
+        table=asked,
+    )
+
+
+def _patient(pipeline: Pipeline, most: int) -> Pipeline:
+    """Return a pipeline that does the same, and goes on to the last row whatever fails."""
+    return Pipeline(
+        pipeline.source,
+        target=pipeline.target,
+        tables=[*pipeline.tables, *pipeline.patterns],
+        name=pipeline.name,
+        filters=pipeline.filters,
+        transforms=pipeline.transforms,
+        on_error=DeadLetters(max_per_batch=max(1, most), max_keys=max(1, most)),
+    )
+
+
+def _as_inserts(taken: Sample) -> pa.Table:
+    """Return the rows in the shape of a segment: as a baseline's, but with positions."""
+    rows = as_baseline(taken.schema, taken.rows, taken.exact)
+    count = rows.num_rows
+    for name, values in (("_commit", [_COMMIT] * count), ("_ordinal", range(count))):
+        place = rows.schema.names.index(name)
+        kind = rows.schema.field(place)
+        rows = rows.set_column(place, kind, pa.array(values, kind.type))
+    return rows
+
+
+def _ran(
+    pipeline: Pipeline, schema: TableSchema, changes: pa.Table, runner: Runner, folder: Path
+) -> Result:
+    path = folder / "rows.parquet"
+    path.write_bytes(segment_bytes(changes))
+    count = changes.num_rows
+    marked = count - changes.column("_exact").null_count
+    part = Part(schema, (str(path),), (count,), marked)
+    first, last = (Position(_EPOCH, _COMMIT, at) for at in (0, count - 1))
+    return runner.rows(pipeline, [part], BatchFacts(first, last, count, marked=marked))
+
+
+def _told(
+    schema: TableSchema, changes: pa.Table, output: TableSchema, result: Result
+) -> Iterator[Tried]:
+    # By place: a column of the table's may have the name of one of ours.
+    ops, ordinals = (result.rows.column(at).to_pylist() for at in (0, 2))
+    width = len(POSITIONS)
+    only = result.rows.select(list(range(width, width + len(output.columns))))
+    made = row_values(only, output.columns)
+    # A row that does not pass is a delete to a source whose inserts replace.
+    after = {at: row for at, op, row in zip(ordinals, ops, made, strict=True) if op != Op.DELETE}
+    failures = {failure.place[1]: failure for failure in result.failures}
+    for at, before in enumerate(images(changes, schema, "after")):
+        assert before is not None
+        failure = failures.get(at)
+        if failure is None:
+            yield Tried(before, after.get(at))
+        else:
+            yield Tried(before, None, failure.code, failure.facts)

@@ -1,0 +1,97 @@
+"""
+Which tables of each source an engine takes: named by pipelines and records, or by a pattern.
+
+What is named is known from the start. What patterns stand for the recorder finds, at its start
+and later on, and from here it goes to the pipelines whose patterns they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.capture.table_selection import chosen, is_pattern
+from headrace.changelog.schema import TableSchema
+from headrace.pipeline.definition import Pipeline
+from headrace.runtime.new_tables import own_tables
+from headrace.runtime.pipeline_run import PipelineRun
+from headrace.runtime.source_run import Recording
+
+if TYPE_CHECKING:
+    from headrace.capture.source import Recordable
+
+
+class TakenTables:
+    """The tables of an engine. `schemas` is set by its start, and grows."""
+
+    def __init__(
+        self,
+        pipelines: Sequence[Pipeline],
+        records: Sequence[tuple[Recordable, Sequence[str]]],
+        runs: Sequence[PipelineRun],
+    ) -> None:
+        self.schemas: dict[str, TableSchema] = {}
+        """By `source/table`."""
+
+        self.recorded = [
+            (source.name, [table for table in tables if not is_pattern(table)])
+            for source, tables in records
+        ]
+        """The tables that are recorded without a pipeline; those of patterns as they come."""
+
+        self._pipelines = pipelines
+        self._records = records
+        self._runs = runs
+
+    def named(self, source: str) -> list[str]:
+        """Return the tables of a source that somebody named."""
+        taken = {table for each in self._of(source) for table in each.tables}
+        asked = {t for each, tables in self._records if each.name == source for t in tables}
+        return sorted(table for table in taken | asked if not is_pattern(table))
+
+    def selections(self, source: str) -> list[tuple[str, ...]]:
+        """Return the lists of patterns for a source: what one of them chooses is recorded."""
+        lists = [pipeline.patterns for pipeline in self._of(source)]
+        lists += [tuple(filter(is_pattern, t)) for s, t in self._records if s.name == source]
+        return [patterns for patterns in lists if patterns]
+
+    def only_recorded(self, source: str) -> list[str]:
+        """Return the tables of a source that are recorded without a pipeline."""
+        return [table for name, tables in self.recorded if name == source for table in tables]
+
+    def ask_baselines(self, recordings: Mapping[str, Recording]) -> None:
+        """See that tables without a pipeline have a baseline in the log: after a gap, too."""
+        for source, tables in self.recorded:
+            if (recording := recordings.get(source)) is not None:
+                for table in list(tables):
+                    if recording.log.usable_baseline(table) is None:
+                        recording.ask_baseline(table)
+
+    def schemas_for(self, run: PipelineRun) -> dict[str, TableSchema]:
+        """Return the tables that a pipeline begins with."""
+        return own_tables(run.pipeline, self._known(run.source))
+
+    def grow(self, recording: Recording, wake: Callable[[PipelineRun], None]) -> None:
+        """Let everybody have what the recorder found by now; `wake` those who have to act."""
+        source, found = recording.name, recording.found
+        if found is None:
+            return  # before the recorder has looked, nobody can say what is gone
+        for table, schema in found.items():
+            self.schemas[f"{source}/{table}"] = schema
+        for (each, patterns), (_, tables) in zip(self._records, self.recorded, strict=True):
+            if each.name == source:
+                tables += [table for table in chosen(found, patterns) if table not in tables]
+        there = {*self.named(source), *found}
+        known = {table: each for table, each in self._known(source).items() if table in there}
+        for run in self._runs:
+            mine = run.source == source and run.pipeline.patterns
+            if mine and run.growing.hear(known, recording.left_out, run.tables):
+                run.nudge()
+                wake(run)
+
+    def _of(self, source: str) -> list[Pipeline]:
+        return [pipeline for pipeline in self._pipelines if pipeline.source.name == source]
+
+    def _known(self, source: str) -> Mapping[str, TableSchema]:
+        places = [(place.split("/", 1), schema) for place, schema in list(self.schemas.items())]
+        return {table: schema for (of, table), schema in places if of == source}

@@ -1,1 +1,0 @@
-"""The outside: what people and programs use. Interfaces translate, and nothing more."""

@@ -1,0 +1,285 @@
+"""
+A table of Delta Lake: every commit with our number and our note.
+
+The number is Delta's own application transaction: a commit whose number is given out already
+has no effect, and two that ask for one at the same time cannot both have it (R24). Number and
+note are settings of the session, so it is used by this writer alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.errors import AnalysisException
+
+from headrace.errors import BadTable
+from headrace.lake.history import (
+    APPLICATION,
+    Commit,
+    Found,
+    Note,
+    Where,
+    looked_at,
+    read,
+    settled,
+    written,
+)
+from headrace.lake.sql import VIEW
+from headrace.pipeline.sql import quoted
+from headrace.spark_session.jvm import delta_transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.types import DataType, StructField, StructType
+
+
+_APP = "spark.databricks.delta.write.txnAppId"
+_VERSION = "spark.databricks.delta.write.txnVersion"
+_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+_LAST = "spark.databricks.delta.lastCommitVersionInSession"
+"""Set by Delta itself: the version that a session's last commit made."""
+
+_ADAPTIVE = "spark.sql.adaptive.enabled"
+
+_SETTINGS = {
+    # As `formats` says; here for a session that was brought.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # Our rows are the same each time they are asked for: they lie in Arrow, or in files.
+    "spark.databricks.delta.merge.materializeSource": "none",
+    # A row group without any of the keys is not read.
+    "spark.sql.parquet.filterPushdown": "true",
+    # Columns are added by a statement of ours, never because a frame has them.
+    "spark.databricks.delta.schema.autoMerge.enabled": "false",
+    # What a compaction makes is still small enough to be written anew by a MERGE.
+    "spark.databricks.delta.optimize.maxFileSize": str(128 * 1024 * 1024),
+    "spark.databricks.delta.optimize.minFileSize": str(32 * 1024 * 1024),
+}
+
+_KEEP_ROWS = frozenset(
+    {
+        "OPTIMIZE",
+        "VACUUM START",
+        "VACUUM END",
+        "SET TBLPROPERTIES",
+        "UNSET TBLPROPERTIES",
+        "ADD COLUMNS",
+        "CHANGE COLUMN",
+        "CHANGE COLUMNS",
+        "UPGRADE PROTOCOL",
+        "COMPUTE STATS",
+        "CLUSTER BY",
+        "ADD CONSTRAINT",
+        "DROP CONSTRAINT",
+        "REORG",
+    }
+)
+"""Commits of others that leave every row as it is."""
+
+_FEW = 20
+"""Commits looked at first: ours is mostly among the last ones."""
+
+
+class DeltaTable:
+    """A table of Delta; see `Commits`."""
+
+    SETTINGS: ClassVar[Mapping[str, str]] = _SETTINGS
+
+    def __init__(self, session: SparkSession, where: Where, *, persistent: bool) -> None:
+        self._session = session
+        self._where = where
+        by_name = where.path is None and persistent
+        self._name = where.name if by_name else None
+        self._path = None if by_name else self._folder()
+        self.table = self._name or f"delta.{quoted(str(self._path))}"
+        """As SQL takes it."""
+
+    def found(self, since: int | None = None) -> Found | None:
+        """Return what is there now; None where there is no such table."""
+        commits = self._history(_FEW)
+        if commits is None:
+            return None
+        if len(commits) == _FEW and not settled(commits, since):
+            commits = self._history() or []
+        found = looked_at(commits, since, _KEEP_ROWS)
+        return found if found.note is not None else replace(found, number=self._given_out())
+
+    def committed(self) -> int:
+        """Return the version that the last commit by this session made."""
+        if (version := self._made()) is not None:
+            return version
+        commits = self._history(1)
+        return commits[0].version if commits else -1
+
+    def identity(self) -> str:
+        """Return what Delta tells this table by from one that took its place."""
+        return str(self._session.sql(f"DESCRIBE DETAIL {self.table}").collect()[0].id)
+
+    def is_still(self, identity: str) -> bool:
+        """Return True: what takes its place begins with another version."""
+        return True
+
+    def schema(self) -> StructType:
+        """Return the columns that it has."""
+        return self._session.table(self.table).schema
+
+    def rows(self) -> DataFrame:
+        """Return what readers see."""
+        return self._session.table(self.table)
+
+    def merge(self, statement: str, frame: DataFrame, note: Note) -> bool:
+        """Run a MERGE over a frame; return whether this commit is in the table now."""
+        frame.createOrReplaceTempView(VIEW)
+        try:
+            with self._claimed(note):
+                # A commit that was not made returns nothing, one without effect a row of zeros.
+                return bool(self._session.sql(statement).collect())
+        finally:
+            self._session.catalog.dropTempView(VIEW)
+
+    def replace(self, frame: DataFrame, note: Note) -> bool:
+        """Put a frame's rows and columns in place of all there is."""
+        return self._write(frame, note, "overwrite", overwriteSchema="true")
+
+    def empty(self, frame: DataFrame, note: Note) -> bool:
+        """Put a frame's rows in place of all there is; columns stay."""
+        return self._write(frame, note, "overwrite")
+
+    def append(self, frame: DataFrame, note: Note) -> bool:
+        """Add a frame's rows."""
+        return self._write(frame, note, "append")
+
+    def append_from(self, frame: DataFrame, column: str, least: str, note: Note) -> bool:
+        """Add a frame's rows, in place of those that are there from `least` on by a column."""
+        condition = f"{quoted(column)} >= '{least}'"
+        return self._write(frame, note, "overwrite", replaceWhere=condition)
+
+    def add_columns(self, fields: Sequence[StructField]) -> None:
+        """Add columns at the end; rows that are there have null in them."""
+        columns = ", ".join(
+            f"{quoted(each.name)} {each.dataType.simpleString()}" for each in fields
+        )
+        self._session.sql(f"ALTER TABLE {self.table} ADD COLUMNS ({columns})")
+
+    def compact(self) -> None:
+        """Make few files of many small ones; no row changes."""
+        self._session.sql(f"OPTIMIZE {self.table}").collect()
+
+    def register(self) -> None:
+        """Make a table that is found by its folder known by its name, in this Spark."""
+        if self._path is None or not self._where.parts:
+            return
+        session, where = self._session, self._where
+        if where.in_session_catalog:
+            session.sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(where.schema)}")
+        location = self._path.replace("\\", "\\\\").replace("'", "\\'")
+        session.sql(f"CREATE TABLE IF NOT EXISTS {where.name} USING delta LOCATION '{location}'")
+        self.check_name()
+
+    def check_name(self) -> None:
+        """Raise `BadTable` where its name stands for another table than that in its folder."""
+        if self._path is None or not self._where.parts:
+            return
+        known, own = self._detail(self._where.name), self._detail(self.table)
+        if known is None or (own is not None and known.id == own.id and known.id):
+            return
+        raise BadTable(
+            "The name stands for another table than the one in the folder",
+            remedy="Choose another name, or remove that table, if nobody needs it; a catalog in"
+            " memory forgets its names with Spark's process.",
+            table=self._where.shown,
+            folder=known.location,
+        )
+
+    @staticmethod
+    def kept(type: DataType) -> DataType:
+        """Return the type itself."""
+        return type
+
+    def _write(self, frame: DataFrame, note: Note, mode: str, **options: str) -> bool:
+        writer = frame.write.format("delta").mode(mode).options(**options)
+        self._session.conf.unset(_LAST)
+        # The rows of a batch go to files as they are. Then only Delta's look at its own log could
+        # be adapted, and is small: three jobs where one would do.
+        with self._claimed(note, adaptive=mode != "append" or note.loads):
+            if self._name is None:
+                writer.save(self._path)
+            else:
+                writer.saveAsTable(self._name)
+        if self._made() is not None:
+            return True
+        # Not made, as its number is given out; or by a Delta that does not say so.
+        found = self.found()
+        return found is not None and found.note == note
+
+    def _made(self) -> int | None:
+        """Return the version that Delta says to have made in this session; None: it says none."""
+        # Not with a text as the default: Spark holds it to be a number, too.
+        version = self._session.conf.get(_LAST, None)
+        return None if version is None else int(version)
+
+    def _given_out(self) -> int:
+        """Return the highest number of ours: Delta keeps it when it removes old history."""
+        return delta_transaction(self._session, APPLICATION, self._path, self._name)
+
+    def _history(self, most: int | None = None) -> list[Commit] | None:
+        """Return what the last commits did, the newest first, and our notes of them."""
+        limit = "" if most is None else f" LIMIT {most}"
+        try:
+            rows = self._session.sql(f"DESCRIBE HISTORY {self.table}{limit}").collect()
+        except AnalysisException as error:
+            if self._is_missing(error):
+                return None
+            raise
+        return [Commit(row.version, row.operation, read(row.userMetadata)) for row in rows]
+
+    def _is_missing(self, error: AnalysisException) -> bool:
+        condition = error.getCondition() or ""
+        if condition == "DELTA_TABLE_ONLY_OPERATION" and self._name is not None:
+            raise BadTable(
+                "There is a table of this name, and it is not Delta's",
+                table=self._where.shown,
+            ) from None
+        return condition in (
+            "DELTA_TABLE_ONLY_OPERATION",
+            "DELTA_MISSING_DELTA_TABLE",
+            "DELTA_TABLE_NOT_FOUND",
+            "DELTA_PATH_DOES_NOT_EXIST",
+            "TABLE_OR_VIEW_NOT_FOUND",
+            "SCHEMA_NOT_FOUND",
+        )
+
+    @contextlib.contextmanager
+    def _claimed(self, note: Note, *, adaptive: bool = True) -> Iterator[None]:
+        """Let the commit that is made meanwhile have the note and its number."""
+        conf = self._session.conf
+        before = conf.get(_ADAPTIVE, "true")
+        if not adaptive:
+            conf.set(_ADAPTIVE, "false")
+        conf.set(_APP, APPLICATION)
+        conf.set(_VERSION, str(note.number))
+        conf.set(_NOTE, written(note))
+        try:
+            yield
+        finally:
+            for name in (_APP, _VERSION, _NOTE):
+                conf.unset(name)
+            conf.set(_ADAPTIVE, before or "true")
+
+    def _detail(self, name: str) -> Row | None:
+        """Return what a table says of itself; None: there is none, or its folder is gone."""
+        try:
+            return self._session.sql(f"DESCRIBE DETAIL {name}").collect()[0]
+        except AnalysisException:
+            return None
+
+    def _folder(self) -> str:
+        """Return where a table without a catalog that lasts is kept."""
+        where = self._where
+        if where.path is not None:
+            return where.path if "://" in where.path else str(Path(where.path).absolute())
+        warehouse = str(self._session.conf.get("spark.sql.warehouse.dir")).removeprefix("file:")
+        return f"{warehouse}/{where.schema}/{where.parts[-1]}"

@@ -1,0 +1,386 @@
+"""
+A table of a lake as a target: `hr.table("lake.orders", format="delta", mode="merge")`.
+
+`merge`: the table equals the source's. `append`: every change is a row, with `_change_type`,
+`_commit_version`, `_commit_timestamp` and `_position`. `history`: every row that ever was, with
+`_valid_from`, `_valid_to` and their positions; what is so now has no `_valid_to`.
+
+Delta and Iceberg keep our position in their own commits, one a batch: nothing is applied twice, and
+no version of the table shows half a transaction. With several tables, each has commits of its
+own. Plain Parquet has `append` alone, and a file a batch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+
+import pyarrow as pa
+
+from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.schema import TableName, TableSchema
+from headrace.errors import BadTable, UnknownTable
+from headrace.lake.formats import Format, check_place, chosen, needs
+from headrace.lake.history import check_name, places
+from headrace.lake.memory import LakeHome, Memory
+from headrace.lake.parquet import ParquetLoading, ParquetTable, check_plain
+from headrace.lake.rows import (
+    Mode,
+    Shape,
+    answer,
+    first_of,
+    fresh,
+    net,
+    net_rows,
+    own_columns,
+    shaped,
+    since_emptied,
+    told_rows,
+)
+from headrace.lake.sql import value
+from headrace.pipeline.failed_rows import Workspace
+from headrace.targets.target import BaselineId, Batch, Loading, SchemaAnswer, TargetTraits
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from headrace.lake.parts import Staged
+    from headrace.lake.table import LakeTable, Sessions
+
+
+# -------- loading
+# A baseline on its way into a table of a lake; see `staging` and `switching`.
+
+
+class TableLoading:
+    """Rows beside the table, in files, until one commit makes them the table."""
+
+    def __init__(self, table: LakeTable, baseline: BaselineId) -> None:
+        from headrace.lake.staged_load import Staging
+
+        self._table = table
+        self._baseline = baseline
+        self._shape = table.shape
+        self._staging = Staging(table.staging_folder.within(uuid.uuid4().hex), table.shape)
+        # Without a baseline there are changes alone, and a table of changes keeps each of them;
+        # so it does where no key tells which row of the baseline a change is of.
+        self._tells = self._shape.mode == "append" and not (baseline and self._shape.key)
+        self._reached = ORIGIN
+
+    def write(self, rows: pa.Table) -> None:
+        columns = own_columns(rows, self._shape, start=0)
+        self._staging.rows(pa.table(columns, names=[value(at) for at in range(len(columns))]))
+
+    def stage(self, frame: DataFrame, piece: int) -> None:
+        self._staging.piece(piece, self._table.stage_rows(frame, self._staging.folder))
+
+    def catch_up(self, batch: Batch) -> None:
+        # What came before is told already: batches may begin anywhere before.
+        rows = fresh(batch.tables[self._shape.schema.table], batch.epoch, self._reached)
+        emptied = batch.truncates.get(self._shape.schema.table)
+        if emptied is not None and emptied <= self._reached:
+            emptied = None
+        self._reached = max(self._reached, batch.last)
+        if self._tells:
+            self._staging.began = self._staging.began or first_of(batch, rows, emptied)
+            now = self._table.time()
+            self._staging.told(told_rows(rows, self._shape, batch.epoch, emptied, now))
+            return
+        if emptied is not None:
+            self._staging.forget()
+            rows = since_emptied(rows)
+        if rows.num_rows:
+            found = net(rows, self._shape.schema, self._shape.key)
+            self._staging.changes(net_rows(found, self._shape))
+
+    def switch(self, at: Position) -> None:
+        self._table.switch(self._staging, at, self._baseline)
+        self._staging.forget()
+
+    def discard(self) -> None:
+        self._staging.forget()
+
+
+# -------- target
+
+COMPACT_EVERY = 50
+"""Commits between two compactions: each leaves a few small files behind."""
+
+STAGED_FROM = 100_000
+"""Rows of a batch that are quicker prepared by executors than brought to the driver and back."""
+
+
+@runtime_checkable
+class UsesSpark(Protocol):
+    """A target that works with Spark itself. `use` comes before everything but `spark_needs`."""
+
+    def spark_needs(self) -> Mapping[str, str]:
+        """Return the settings that a Spark of ours is started with for it."""
+        ...
+
+    def use(self, home: LakeHome) -> None:
+        """Take what an engine lends, for one life of it."""
+        ...
+
+
+@runtime_checkable
+class StagesFrames(Protocol):
+    """
+    A target whose large batches are prepared by executors; others it takes as rows.
+
+    What `stage` returns comes back in `Batch.staged`, or is forgotten; called again for the same
+    batch, with a frame without rows that failed, the last one counts.
+    """
+
+    @property
+    def staged_from(self) -> int:
+        """So many rows of a batch, or of a baseline, are a large one."""
+        ...
+
+    def stage(
+        self, table: TableName, frame: DataFrame, epoch: int, emptied: Position | None
+    ) -> object:
+        """Let executors prepare a frame as `GivesFrames` gives it; nobody sees it yet."""
+        ...
+
+
+@runtime_checkable
+class StagesRows(Protocol):
+    """A loading whose rows executors may prepare."""
+
+    def stage(self, frame: DataFrame, piece: int) -> None:
+        """Take a piece of the baseline; the same piece again takes its place."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """Which table, and how it is kept."""
+
+    name: str | None
+    path: str | None
+    format: Format
+    mode: Mode
+    key: tuple[str, ...] | None
+    adopt: bool
+    compact_every: int
+    staged_from: int
+
+
+class TableTarget:
+    """The target that `table()` makes; see `Target` for the engine's side."""
+
+    def __init__(self, options: TableOptions) -> None:
+        self._options = options
+        self._home: LakeHome | None = None
+        self._sessions: Sessions | None = None
+        self._memory: Memory | None = None
+        self._tables: dict[TableName, LakeTable | ParquetTable] = {}
+
+    @property
+    def traits(self) -> TargetTraits:
+        options = self._options
+        return TargetTraits(
+            "table",
+            durable=True,
+            keyed=options.mode != "append",
+            transactional=options.format.transactional,
+            every_change=options.mode != "merge",
+            columns_in_turn=options.mode != "merge",
+        )
+
+    def spark_needs(self) -> Mapping[str, str]:
+        return needs(self._options.format)
+
+    def use(self, home: LakeHome) -> None:
+        self._home = home
+        self._sessions = None
+
+    def check(self, tables: Mapping[TableName, TableSchema]) -> None:
+        options = self._options
+        places(options.name, options.path, [*{**self._tables, **tables}])
+        for schema in tables.values():
+            self._shape(schema)
+        if options.format.transactional and self._home is not None:
+            self._session()
+
+    def open(
+        self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
+    ) -> None:
+        home = self._lent()
+        self._memory = Memory(home.files, home.pipeline)
+        self._tables = {}
+        # What another life left of loads, of tables that are not ours any more as well.
+        Workspace(home.files.path(f"tables/staging/{home.pipeline}")).clear()
+        for table, schema in tables.items():
+            self.add(table, schema, at.get(table, ORIGIN))
+
+    def add(self, table: TableName, schema: TableSchema, at: Position) -> None:
+        options, home = self._options, self._lent()
+        shape = self._shape(schema)
+        where = places(options.name, options.path, [*{**self._tables, table: None}])[table]
+        assert self._memory is not None, "open comes first"
+        made: LakeTable | ParquetTable
+        if options.format.transactional:
+            from headrace.lake.table import LakeTable
+
+            made = LakeTable(
+                shape,
+                where,
+                home,
+                self._memory,
+                self._session(),
+                adopt=options.adopt,
+                compact_every=options.compact_every,
+            )
+            # One that was here before may have left rows of a load.
+            made.staging_folder.clear()
+            made.open(at)
+        else:
+            if where.path is None and not home.files.local:
+                raise BadTable(
+                    "A name alone is a folder beside the log, and this log is in no folder",
+                    remedy="Give the table a folder with path, or use format delta.",
+                    table=table,
+                )
+            folder = where.path or home.files.path(
+                f"spark-warehouse/{where.schema}/{where.parts[-1]}"
+            )
+            owner = self._memory.owner
+            made = ParquetTable(shape, Path(folder).absolute(), home, owner)
+            made.open(at)
+        self._tables[table] = made
+
+    def lost(self, table: TableName) -> str | None:
+        return self._found(table).lost
+
+    def load(self, table: TableName, baseline: BaselineId) -> Loading:
+
+        found = self._found(table)
+        if isinstance(found, ParquetTable):
+            return ParquetLoading(found, baseline)
+        return TableLoading(found, baseline)
+
+    def write(self, batch: Batch) -> Position:
+        reached = []
+        for table, rows in batch.tables.items():
+            found = self._found(table)
+            if isinstance(found, ParquetTable):
+                reached.append(found.write(batch, rows))
+            else:
+                staged = cast("Staged | None", batch.staged.get(table))
+                reached.append(found.write(batch, rows, staged))
+        return min(reached, default=batch.last)
+
+    @property
+    def staged_from(self) -> int:
+        # Plain Parquet is a file a batch, which one writer writes.
+        options = self._options
+        return options.staged_from if options.format.transactional else sys.maxsize
+
+    def stage(
+        self, table: TableName, frame: DataFrame, epoch: int, emptied: Position | None
+    ) -> object:
+        found = self._found(table)
+        assert not isinstance(found, ParquetTable)
+        return found.stage(frame, epoch, emptied)
+
+    def schema_changed(self, table: TableName, old: TableSchema, new: TableSchema) -> SchemaAnswer:
+        options, found = self._options, self._found(table)
+        said = answer(options.mode, old, new)
+        if said == "continue" and isinstance(found, ParquetTable):
+            found.shape = found.shape.with_schema(new)
+        elif said == "continue" and not found.add_columns(new):  # type: ignore[union-attr]
+            said = "reload"
+        if said == "reload":
+            found.shape = self._shape(new)
+        return said
+
+    def row_count(self, table: TableName) -> int | None:
+        return None
+
+    def close(self) -> None:
+        self._sessions, self._tables = None, {}
+
+    def _shape(self, schema: TableSchema) -> Shape:
+        options = self._options
+        shape = shaped(options.mode, schema, options.key)
+        if (why := options.format.refuses(shape)) is not None:
+            raise BadTable(
+                f"A table of {options.format.name} cannot hold this: {why}",
+                remedy="Rename or drop the column: transforms=[hr.rename(…)] or [hr.drop(…)].",
+                table=schema.table,
+            )
+        return shape
+
+    def _found(self, table: TableName) -> LakeTable | ParquetTable:
+        if (found := self._tables.get(table)) is None:
+            raise UnknownTable("No such table here", table=table, tables=sorted(self._tables))
+        return found
+
+    def _lent(self) -> LakeHome:
+        if self._home is None:
+            raise BadTable(
+                "A table of a lake is kept by an engine on Spark",
+                remedy="Give it to a pipeline of an engine; a replay writes to parquet:DIR.",
+            )
+        return self._home
+
+    def _session(self) -> Sessions:
+        if self._sessions is None:
+            from headrace.lake.table import Sessions
+
+            self._sessions = Sessions(self._lent().spark, self._options.format)
+            self._sessions.session()
+        return self._sessions
+
+
+def table(
+    name: str | None = None,
+    *,
+    format: str = "delta",
+    mode: str = "merge",
+    path: str | os.PathLike[str] | None = None,
+    key: Sequence[str] | None = None,
+    adopt: bool = False,
+    compact_every: int = COMPACT_EVERY,
+    staged_from: int = STAGED_FROM,
+) -> TableTarget:
+    """
+    Keep a table of a lake: `merge` it with every change, `append` them, or keep its `history`.
+
+    `name` is `table`, `schema.table` or `catalog.schema.table`; `path` a folder instead, or
+    besides. In Spark's own catalog, which forgets with its process, a name alone stands for a
+    folder in the data directory's `spark-warehouse`, and is made known there at every start.
+    `{table}` and `{schema}` stand for the source's, so that one target takes several tables; each
+    has commits of its own. `key` says which key the source's table is taken to have, and is
+    refused where it has another or none. A table that is there already, and is not this pipeline's
+    for this table, is refused unless `adopt`: then its rows are replaced. After each
+    `compact_every` commits small files are made few; 0: never. Batches and baselines of
+    `staged_from` rows or more are prepared by executors, and do not come to the driver.
+    """
+    found, kept = chosen(format, mode)
+    folder = None if path is None else os.fspath(path)
+    check_name(name, folder)
+    if not found.transactional:
+        check_plain(folder, adopt=adopt)
+    check_place(found, name, folder)
+    if compact_every < 0:
+        raise BadTable("compact_every is a number of commits, or 0", compact_every=compact_every)
+    return TableTarget(
+        TableOptions(
+            name,
+            folder,
+            found,
+            kept,
+            tuple(key) if key else None,
+            adopt,
+            compact_every,
+            max(staged_from, 1),
+        )
+    )

@@ -1,1 +1,0 @@
-"""Executors on other machines: what they are given, and whether they can work."""

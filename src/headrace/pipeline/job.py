@@ -1,0 +1,311 @@
+"""
+One table's batch, or a piece of its baseline, as Spark jobs over all of its rows or some.
+
+The rows of a baseline have no positions, and need none until one of them fails: then they
+are copied with the numbers of segment and row in place of them, and go the way of changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.changelog.change import Op
+from headrace.changelog.schema import TableSchema
+from headrace.errors import JobFailed, RowFailed, StorageError
+from headrace.pipeline.failed_rows import Copies, Scratch, places_in, readable
+from headrace.pipeline.plan.plan import Plan
+from headrace.pipeline.plan.projection import Shape
+from headrace.pipeline.result import FUNCTION_FAILED, OUTSIDE_TYPE, POSITIONS, Failure, Place
+from headrace.pipeline.sql import quoted
+from headrace.spark_session.errors import running
+from headrace.spark_session.session import Spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+# -------- marks
+# Values that stand only as exact text.
+#
+# Where a typed column cannot hold a source's value it is null, and the text stands in the
+# mark `_exact` under the column's field id, negative for the before image (R23f). Passing the
+# null on would be a silent change (invariant 6), so a row whose result depends on such a
+# value fails. Found on the driver, in the segments that the index says have marks.
+
+
+def outside_type(
+    paths: Sequence[str],
+    schema: TableSchema,
+    after: Collection[int],
+    before: Collection[int],
+    *,
+    first: int | None = None,
+) -> list[Failure]:
+    """
+    Return the rows with a mark on one of these fields of their images.
+
+    For a baseline `first` is the number of the first segment, and places are numbers.
+    """
+    names = {column.field: column.name for column in schema.columns}
+    found = []
+    for number, path in enumerate(paths, first or 0):
+        rows = _marked(path)
+        for at, row in rows:
+            fields = {field for field, _ in row["_exact"] if field in after}
+            fields |= {-field for field, _ in row["_exact"] if -field in before}
+            if fields:
+                place = (row["_commit"], row["_ordinal"]) if first is None else (number, at)
+                found.append(Failure(place, OUTSIDE_TYPE, {"column": names[min(fields)]}))
+    return found
+
+
+def _marked(path: str) -> list[tuple[int, dict[str, Any]]]:
+    """Return the rows of a segment that have marks, with their numbers."""
+    try:
+        with pq.ParquetFile(readable(path)) as file:
+            rows = file.read(columns=["_commit", "_ordinal", "_exact"])
+    except (OSError, pa.ArrowException, StorageError) as error:
+        raise JobFailed("A segment cannot be read", file=path) from error
+    numbered = rows.append_column("at", pa.array(range(rows.num_rows), pa.int64()))
+    marked = numbered.filter(numbered["_exact"].is_valid()).to_pylist()
+    return [(row["at"], row) for row in marked]
+
+
+# -------- jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Segments of one schema, and what is made of them."""
+
+    schema: TableSchema
+    plan: Plan
+    paths: tuple[str, ...]
+    shape: Shape
+
+    def over(self, paths: Sequence[str]) -> Piece:
+        """Return the same of other files."""
+        return replace(self, paths=tuple(paths))
+
+
+class Job:
+    """The `Tried` of Spark. For one thread; `copies` live as long as it."""
+
+    def __init__(
+        self,
+        spark: Spark,
+        scratch: Scratch,
+        copies: Copies,
+        pieces: Sequence[Piece],
+        row_count: int,
+        facts: Mapping[str, Any],
+        *,
+        first: int | None = None,
+    ) -> None:
+        self.frame: DataFrame | None = None
+        """What ran last over all rows, or all but those left out."""
+
+        self._spark = spark
+        self._scratch = scratch
+        self._copies = copies
+        self._pieces = pieces
+        self._row_count = row_count
+        self._facts = facts
+        self._first = first
+        """The number of the first segment, of a baseline; None for changes."""
+
+        self._placed: list[Piece] | None = None if first is not None else list(pieces)
+
+    # --- the whole ---------------------------------------------------------------------------
+
+    def collect(self, without: frozenset[Place]) -> tuple[list[pa.Table], list[Failure]]:
+        """
+        Return the rows of each piece by place of column, and what users' functions refused.
+
+        In the shape of a result for changes; for a baseline, the row's columns alone.
+        """
+        tables, failures = [], []
+        with self._scratch.copies() as copies:
+            for piece in self._but(without, copies):
+                rows = self._run(piece, self._row_count)
+                rows, failed = self._split(rows, piece)
+                failures += failed
+                tables.append(_rows_alone(rows, piece.shape) if self._is_baseline else rows)
+        return tables, failures
+
+    def frames(
+        self, without: frozenset[Place], copies: Copies
+    ) -> Iterator[tuple[Piece, DataFrame]]:
+        """Yield the frame of each piece, without these rows and without those that failed."""
+        session = self._spark.fit_for(self._row_count)
+        for piece in self._but(without, copies):
+            with running(**self._facts):
+                frame = piece.plan.frame(session, piece.paths, piece.shape)
+                if piece.plan.framed:
+                    # Who takes the frame cannot tell whether a row is missing from it.
+                    rows = self._spark.collect(piece.plan.places(frame, piece.shape))
+                    piece.plan.checked(rows, piece.shape)
+                frame = piece.plan.without_receipts(frame, piece.shape)
+            self.frame = frame
+            yield piece, frame
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether functions of the user's are in it, whose rows must be looked at."""
+        return any(piece.plan.reports_failures or piece.plan.framed for piece in self._pieces)
+
+    def examine(self, without: frozenset[Place], most: int) -> list[Failure]:
+        """
+        Look at what users' functions make, by a job of its own, for whoever takes frames.
+
+        Return at most so many rows a piece that functions refuse. Raises `BadFrame` as `collect`
+        does.
+        """
+        failures = []
+        session = self._spark.fit_for(self._row_count)
+        with self._scratch.copies() as copies:
+            for piece in self._but(without, copies):
+                plan, shape = piece.plan, piece.shape
+                if not plan.reports_failures and not plan.framed:
+                    continue
+                with running(**self._facts):
+                    frame = plan.frame(session, piece.paths, shape)
+                    if plan.framed:
+                        # What tells rows apart, and whether they are all there.
+                        head = frame.columns[: 1 if shape is Shape.BASELINE else 3]
+                        tail = [name for name in frame.columns if name in ("_failed", "_place")]
+                        frame = frame.select(*(quoted(name) for name in (*head, *tail)))
+                    else:
+                        frame = frame.where("_failed is not null").limit(most)
+                    rows = self._spark.collect(frame)
+                failures += self._split(plan.checked(rows, shape), piece)[1]
+        return failures
+
+    def outside_type(self) -> list[Failure]:
+        """Return the rows that depend on a value which stands only as exact text."""
+        found = []
+        for piece in self._pieces:
+            schema, after = piece.schema, piece.plan.fields
+            # Without filters nothing is asked of the row before but its key.
+            key = {schema.column(name).field for name in schema.key}
+            before = after if piece.plan.filtered else key
+            found += outside_type(piece.paths, schema, after, before, first=self._first)
+        return found
+
+    # --- some of its rows: Tried -------------------------------------------------------------
+
+    def suspects(self, without: frozenset[Place], most: int) -> list[Place] | None:
+        found: list[Place] = []
+        session = self._spark.fit_for(self._row_count)
+        with self._scratch.copies() as copies:
+            for piece in self._but(without, copies, placed=True):
+                with running(**self._facts):
+                    probe = piece.plan.probe(session, piece.paths)
+                    if probe is None:
+                        return None
+                    rows = self._spark.collect(probe.limit(most))
+                found += zip(*(rows.column(at).to_pylist() for at in (0, 1)), strict=True)
+        return found
+
+    def places(self, without: frozenset[Place]) -> list[Place]:
+        paths = [path for piece in self._with_places() for path in piece.paths]
+        return [place for place in places_in(paths) if place not in without]
+
+    def fails(self, only: Sequence[Place]) -> str | None:
+        try:
+            with self._scratch.copies() as copies:
+                for piece in self._with_places():
+                    if paths := copies.only(piece.paths, only):
+                        self._run(piece.over(paths), len(only))
+        except RowFailed as error:
+            return str(error.facts["condition"])
+        return None
+
+    def alone(self, places: Sequence[Place]) -> Mapping[Place, str]:
+        found: dict[Place, str] = {}
+        session = self._spark.fit_for(len(places))
+        with self._scratch.copies() as copies:
+            for piece in self._with_places():
+                if paths := copies.only(piece.paths, places):
+                    with running(**self._facts):
+                        found |= piece.plan.conditions(session, paths, piece.shape)
+        return found
+
+    # --- parts -------------------------------------------------------------------------------
+
+    @property
+    def _is_baseline(self) -> bool:
+        return self._first is not None
+
+    def _run(self, piece: Piece, row_count: int) -> pa.Table:
+        session = self._spark.fit_for(row_count)
+        with running(**self._facts):
+            self.frame = piece.plan.frame(session, piece.paths, piece.shape)
+            rows = self._spark.collect(self.frame)
+        return piece.plan.checked(rows, piece.shape)
+
+    def _with_places(self) -> list[Piece]:
+        """Return pieces whose rows have places: copies, in the shape of changes, of a baseline."""
+        if self._placed is None:
+            self._placed, first = [], self._first or 0
+            for piece in self._pieces:
+                paths = self._copies.numbered(piece.paths, first)
+                self._placed.append(replace(piece.over(paths), shape=Shape.AFTER))
+                first += len(paths)
+        return self._placed
+
+    def _but(
+        self, without: frozenset[Place], copies: Copies, *, placed: bool = False
+    ) -> Iterator[Piece]:
+        """Yield the pieces, those rows left out."""
+        if self._first is not None:
+            # Those of other pieces of the baseline are none of ours.
+            end = self._first + sum(len(piece.paths) for piece in self._pieces)
+            without = frozenset(each for each in without if self._first <= each[0] < end)
+        if not without:
+            yield from self._with_places() if placed else self._pieces
+            return
+        for piece in self._with_places():
+            yield piece.over(copies.without(piece.paths, without))
+
+    def _split(self, rows: pa.Table, piece: Piece) -> tuple[pa.Table, list[Failure]]:
+        """Return the rows without those that a user's function refused, and these as failures."""
+        if not piece.plan.reports_failures:
+            return rows, []
+        told = rows.column(rows.num_columns - 1)
+        kept = rows.remove_column(rows.num_columns - 1)
+        if told.null_count == len(told):
+            return kept, []
+        failures = []
+        for at in pc.indices_nonzero(told.is_valid()).to_pylist():
+            facts = json.loads(told[at].as_py())
+            place = facts.pop("place", None)
+            if piece.shape is Shape.BASELINE:
+                where = self._numbers(piece, place)
+            else:
+                where = (rows.column(1)[at].as_py(), rows.column(2)[at].as_py())
+            failures.append(Failure(where, FUNCTION_FAILED, facts))
+        return kept.filter(told.is_null()), failures
+
+    def _numbers(self, piece: Piece, place: str) -> Place:
+        """Return segment and row number for a file's name and a row number in it."""
+        name, _, row = place.rpartition("/")
+        names = [path.rpartition("/")[2] for path in piece.paths]
+        return (self._first or 0) + names.index(name), int(row)
+
+
+def _rows_alone(rows: pa.Table, shape: Shape) -> pa.Table:
+    """Return a baseline's rows without the columns that say what happened to them."""
+    if shape is Shape.BASELINE:
+        # The first column only says that the row passed.
+        return rows.select(list(range(1, rows.num_columns)))
+    # One that does not pass may come as a delete, as it would among changes.
+    passed = rows.filter(pc.equal(rows.column(0), int(Op.INSERT)))
+    return passed.select(list(range(len(POSITIONS), rows.num_columns)))

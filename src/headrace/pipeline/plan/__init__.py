@@ -1,0 +1,1 @@
+"""From a pipeline's steps to expressions and plans of Spark."""

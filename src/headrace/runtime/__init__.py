@@ -1,0 +1,1 @@
+"""What runs: one source, one pipeline, their threads and their progress."""

@@ -1,0 +1,629 @@
+"""
+From a batch of the log to the target: computed, set aside, intended, written.
+
+```
+ next_batch ─▶ (intent) ─▶ Spark job a table ─▶ dead letters ─▶ target.write ─▶ reached
+               stored       rows that failed      synced                        (stored by the run)
+```
+
+The order is the safety. An intent is stored before the first effect on a target that has
+no transactions (R25), a dead letter before the target has anything of its batch, or before
+the intent is done where the target is a function (R30), and progress speaks of a write that
+has returned, never ahead of it (invariant 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace.changelog.entries import Baseline, File
+from headrace.changelog.history import Window
+from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
+from headrace.changelog.reader import LogBatch, LogReader
+from headrace.changelog.schema import TableSchema
+from headrace.deadletters.hold import (
+    Aside,
+    Held,
+    Segments,
+    baseline_letters,
+    beyond,
+    keep,
+    set_aside_in,
+    without,
+)
+from headrace.deadletters.letter import NewLetter
+from headrace.deadletters.store import Letters
+from headrace.errors import BadTransform, UnknownValue
+from headrace.lake.target import StagesFrames, StagesRows
+from headrace.pipeline.batch import BatchFacts, GivesFrames, Part, Runner
+from headrace.pipeline.definition import Pipeline
+from headrace.pipeline.foreach import FrameBatch, TakesFrames
+from headrace.pipeline.result import Failure, Place, Result
+from headrace.runtime.info import Hops, Sample
+from headrace.runtime.lease import Fence
+from headrace.runtime.model import Load, Member, TableState
+from headrace.runtime.store import Intent, Store
+from headrace.storage.files import Files
+from headrace.storage.killpoints import (
+    EFFECT_DONE,
+    INTENT_STORED,
+    JOB_DONE,
+    LETTERS_STORED,
+    TARGET_WRITTEN,
+    reach,
+)
+from headrace.targets.target import Batch, Loading
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+# -------- giving
+# Batches and baselines for a target that is a user's function of DataFrames.
+#
+# Nothing is collected: the function has the frame, and what it does with it is its effect.
+# Each frame has an id, which comes again with the same rows after a crash (R25).
+
+
+class Giving:
+    """Lets the function of one pipeline have its frames."""
+
+    def __init__(
+        self, name: str, pipeline: Pipeline, target: TakesFrames, runner: GivesFrames
+    ) -> None:
+        self._name = name
+        self._pipeline = pipeline
+        self._target = target
+        self._runner = runner
+
+    def baseline(
+        self, table: str, number: int, first: Position, parts: Sequence[Part]
+    ) -> list[Failure]:
+        """Give a baseline's rows, in pieces; return those that cannot be computed."""
+        given = before = 0
+
+        def take(frame: DataFrame, piece: int) -> None:
+            nonlocal given
+            given = before + piece  # those of each part are counted from 1
+            stem = f"{self._name}/{table}/baseline-{number}/{given}"
+            about = FrameBatch(stem, self._name, table, first, first, number, given)
+            self._target.write_frame(frame, about)
+            reach(EFFECT_DONE)
+
+        failures: list[Failure] = []
+        files = 0
+        for part in parts:
+            found = self._runner.give_baseline(self._pipeline, part, take)
+            failures += within_baseline(found, files)
+            files += len(part.paths)
+            before = given
+        return failures
+
+    def changes(
+        self,
+        member: Member,
+        batch: LogBatch,
+        parts: Sequence[Part],
+        segments: Segments,
+        held: Held,
+    ) -> Aside:
+        """Give one table's share of a batch; return what was set aside."""
+        lineage = segments.log.lineage or ""
+        aside = set_aside_in(segments, held, (), lineage) if held else Aside()
+        seen = segments.known()
+        if batch.first <= member.reached:
+            seen |= segments.upto(member.reached)  # they are in the baseline it was given
+
+        def behind(failures: Sequence[Failure]) -> frozenset[Place]:
+            nonlocal aside
+            aside = set_aside_in(segments, held, failures, lineage)
+            # Before a truncate there are no letters, but the rows fail all the same.
+            return seen | aside.places | {failure.place for failure in failures}
+
+        about = FrameBatch(
+            # By baseline: after a reload the same changes may come again, as others.
+            f"{self._name}/{member.table}/{member.baseline}/{batch.first}/{batch.last}",
+            self._name,
+            member.table,
+            batch.first,
+            batch.last,
+        )
+        facts = BatchFacts.of(segments.files, batch.first, batch.last)
+        facts = replace(facts, without=seen | aside.places)
+        self._runner.give(
+            self._pipeline,
+            parts,
+            facts,
+            behind,
+            lambda frame: self._target.write_frame(frame, about),
+        )
+        return aside
+
+
+def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
+    """Return failures of a part by their place in the baseline: `before` files come before it."""
+    return [
+        replace(failure, place=(failure.place[0] + before, failure.place[1]))
+        for failure in failures
+    ]
+
+
+# -------- staging
+# Large batches and baselines whose rows do not come here: executors prepare them (R24, S4).
+#
+# The target is given the frame and makes parts of it by tasks; what it commits then are those
+# that receipts name. A row that cannot be computed is found and left out as for any other target.
+
+
+class StagedBatches:
+    """Lets the target of one pipeline stage frames. For the run's thread alone."""
+
+    def __init__(
+        self, name: str, pipeline: Pipeline, target: StagesFrames, runner: GivesFrames
+    ) -> None:
+        self._target = target
+        self._giving = Giving(name, pipeline, self, runner)
+        self._loading: StagesRows | None = None
+        self._emptied: Position | None = None
+        self._staged: object = None
+
+    def wants(self, rows: int) -> bool:
+        """Whether so many rows are too many for the driver."""
+        return rows >= self._target.staged_from
+
+    def changes(
+        self, member: Member, batch: LogBatch, parts: Sequence[Part], segments: Segments, held: Held
+    ) -> tuple[object, Position | None, Aside]:
+        """Stage one table's share of a batch; return it, its last truncate, what was set aside."""
+        self._loading, self._emptied, self._staged = None, segments.truncated_at(), None
+        aside = self._giving.changes(member, batch, parts, segments, held)
+        return self._staged, self._emptied, aside
+
+    def baseline(
+        self,
+        table: str,
+        number: int,
+        first: Position,
+        parts: Sequence[Part],
+        loading: StagesRows,
+    ) -> list[Failure]:
+        """Stage a baseline's rows; return those that cannot be computed."""
+        self._loading = loading
+        return self._giving.baseline(table, number, first, parts)
+
+    def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
+        """Take a frame; the same again, without rows that failed, takes its place."""
+        if self._loading is not None:
+            self._loading.stage(frame, batch.piece or 0)
+        else:
+            self._staged = self._target.stage(batch.table, frame, batch.first.epoch, self._emptied)
+
+
+def staged_batches(name: str, pipeline: Pipeline, runner: Runner) -> StagedBatches | None:
+    """Return what stages for a pipeline; None where its target, or the runner, cannot."""
+    if isinstance(pipeline.target, StagesFrames) and isinstance(runner, GivesFrames):
+        return StagedBatches(name, pipeline, pipeline.target, runner)
+    return None
+
+
+def stages(loading: Loading) -> StagesRows | None:
+    """Return the loading as one that frames can be staged for; None where they cannot."""
+    return loading if isinstance(loading, StagesRows) else None
+
+
+# -------- unknown
+# Changes that lack a value which their target needs: they stop a pipeline (R21).
+
+
+def refuse_unknown(
+    log: LogReader, file: File, runner: Runner, pipeline: Pipeline, schema: TableSchema
+) -> None:
+    """
+    Raise `UnknownValue` where a change of a segment was sent without a value that is needed.
+
+    Taken as it is, the value would become null at the target. A column that the pipeline
+    drops, and that no step of it reads, may be missing.
+    """
+    if not file.unsent:
+        return
+    rows = log.rows(file)
+    lacking = {number for each in rows["_unsent"].drop_null().to_pylist() for number in each}
+    if unknown := lacking & runner.needs(pipeline, schema):
+        raise UnknownValue(
+            "A value that did not change was not sent by the source",
+            table=file.table,
+            columns=[column.name for column in schema.columns if column.field in unknown],
+        )
+
+
+# -------- delivery
+
+_ALL = 1 << 40
+"""No limit: a batch that was cut once is cut the same way again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a run needs of the world around it."""
+
+    log: LogReader
+    runner: Runner
+    store: Store
+    files: Files
+    """The data directory."""
+
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+
+    wall: Callable[[], float]
+    """Seconds since 1970."""
+
+    ask_baseline: Callable[[str, int], None]
+    """Tell the recorder that a baseline of this table is owed, newer than that number."""
+
+    flush_times: Callable[[int], tuple[float, float] | None]
+    """When an index entry's first change was read, and when it was flushed."""
+
+    fence: Fence = field(default_factory=Fence)
+    """What is closed once another writer has the log."""
+
+    def check(self) -> None:
+        """Raise `Fenced` or `LostLog` where another engine took over."""
+        self.store.check()
+        self.fence.check(self.log.last_entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """One table's share of a batch, as the target takes it."""
+
+    rows: pa.Table
+    truncate: Place | None = None
+    letters: tuple[NewLetter, ...] = ()
+    staged: object = None
+    """What the target made of the rows elsewhere; they are not among `rows` then."""
+
+
+class Delivery:
+    """Brings batches of one pipeline to its target. For the run's thread alone."""
+
+    def __init__(self, name: str, pipeline: Pipeline, around: Surroundings) -> None:
+        self.name = name
+        self.changes = 0
+        self.batches = 0
+        self.jobs = 0
+        self.hops = Hops()
+        self._pipeline = pipeline
+        self._around = around
+        self._target = pipeline.target
+        traits = pipeline.target.traits
+        self.intends = traits.durable and not traits.transactional
+        """Whether a batch must be repeated as it was cut (R25); a volatile target is rebuilt."""
+        self._keyed, self._every_change = traits.keyed, traits.every_change
+        self.tried = ORIGIN
+        """How far a durable target may be: a write whose answer was lost may have been done."""
+        self.letters_stale = False
+        """Whether an engine before this one wrote letters, not knowing that it is (R31)."""
+        self._intent: Intent | None = None
+        self._letters: Letters | None = None
+        self._giving: Giving | None = None
+        if isinstance(pipeline.target, TakesFrames):
+            if not isinstance(around.runner, GivesFrames):
+                raise BadTransform("This runner has no frames for the target", pipeline=name)
+            self._giving = Giving(name, pipeline, pipeline.target, around.runner)
+        self._staging = staged_batches(name, pipeline, around.runner)
+
+    @property
+    def takes_frames(self) -> bool:
+        """Whether the target takes DataFrames instead of rows."""
+        return self._giving is not None
+
+    @property
+    def letters(self) -> Letters:
+        """The pipeline's dead letters."""
+        assert self._letters is not None, "open comes first"
+        return self._letters
+
+    @property
+    def letter_count(self) -> int:
+        """How many letters are not superseded; 0 before they are found."""
+        return self._letters.count if self._letters is not None else 0
+
+    def open(self) -> None:
+        """Find the dead letters and the intent that the last life left."""
+        around = self._around
+        self._letters = Letters.open(around.files, self.name, around.wall)
+        self._intent = around.store.intent(self.name)
+        if self._target.traits.durable:
+            self.tried = around.log.end
+
+    def reopen_letters(self) -> None:
+        """Read letters that another engine wrote; raise where that is the later one."""
+        if self.letters_stale:
+            around = self._around
+            around.check()
+            self._letters = Letters.open(around.files, self.name, around.wall)
+            self.letters_stale = False
+
+    # -- a baseline -----------------------------------------------------------------------
+
+    def load(self, member: Member, baseline: Baseline, first: Position, loading: Loading) -> None:
+        """Bring a baseline's rows to the target, beside what is there."""
+        self._disown(member)
+        failures: list[Failure] = []
+        parts = self._parts(member, baseline.files)
+        if self._stages(baseline.files) and (rows := stages(loading)) is not None:
+            assert self._staging is not None
+            self.jobs += len(parts)
+            number = baseline.baseline
+            failures = self._staging.baseline(member.table, number, first, parts, rows)
+            self._keep_of_baseline(baseline, failures, first)
+            return
+        before = 0
+        for part in parts:
+            for loaded in self._around.runner.baseline(self._pipeline, part):
+                self.jobs += 1
+                loading.write(loaded.rows)
+                failures += within_baseline(loaded.failures, before)
+            before += len(part.paths)
+        self._keep_of_baseline(baseline, failures, first)
+
+    def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
+        """Give a baseline's rows to the user's function, in pieces."""
+        assert self._giving is not None
+        self._disown(member)
+        # Of an empty table too: the function must hear that the rows it had are gone, since a
+        # truncate that the copy has seen is not given again (R11).
+        parts = self._parts(member, baseline.files) or [Part(member.input, ())]
+        self.jobs += len(parts)
+        failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
+        self._keep_of_baseline(baseline, failures, first)
+
+    def _disown(self, member: Member) -> None:
+        log = self._around.log
+        self.letters.disown(member.table, log.epoch, log.lineage or "")
+
+    def _keep_of_baseline(
+        self, baseline: Baseline, failures: Sequence[Failure], first: Position
+    ) -> None:
+        if failures:
+            log = self._around.log
+            new = baseline_letters(log, baseline.files, failures, baseline.baseline, first)
+            self._keep(new)
+
+    def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
+        """Apply changes since F to what is being loaded."""
+        held = self.letters.held(member.table, since=load.first, baseline=load.baseline)
+        # Who keeps one row a key may be told twice; others have the seen commits already (R11).
+        window = None if self._keyed else self._window(member.table, load.baseline, batch)
+        computed = self._compute(member, batch, held, load.first, window)
+        self._keep(self.letters.not_emptied(computed.letters))
+        self._clear_truncated(batch, {member.table: computed})
+        load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
+        load.reached = batch.last
+        self.changes += batch.rows
+
+    def supersede_letters(self, member: Member, first: Position, baseline: int) -> None:
+        """Let go of what a newer baseline covers, and what was held for it (R30)."""
+        self.letters.clear(member.table, first, "reload", keep_baseline=baseline)
+
+    def drop_letters(self) -> None:
+        """Let go of all letters: the pipeline is not there any more, and holds nothing."""
+        if self._letters is not None:
+            far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
+            for table in sorted({letter.table for letter in self._letters.all()}):
+                self._letters.clear(table, far, "dropped")
+
+    # -- changes --------------------------------------------------------------------------
+
+    def next_batch(
+        self, taking: Sequence[Member], start: Position, ahead: Position | None, most_rows: int
+    ) -> LogBatch | None:
+        """Return what follows `start` for these tables: as it was intended, where it was."""
+        log = self._around.log
+        tables = [member.table for member in taking]
+        intent = self._intent
+        if intent is not None and intent.after == str(start):
+            again = [table for table in tables if table in intent.tables]
+            upto = Position.parse(intent.last)
+            return log.next_batch(again, start, _ALL, upto, most_files=_ALL)
+        batch = log.next_batch(tables, start, most_rows, ahead)
+        if batch is None and ahead is not None:
+            # A flush reaches over where the others stand: these go first, and are waited for.
+            batch = log.next_batch(tables, start, 1)
+        return batch
+
+    def deliver(self, taking: Sequence[Member], start: Position, batch: LogBatch) -> None:
+        """Take a batch to the target, for all these tables together."""
+        around = self._around
+        taking = [member for member in taking if member.table in batch.tables]
+        if self.intends:
+            self._intend(start, batch)
+        if self._giving is not None:
+            upto = self._give(self._giving, taking, batch)
+            computed_at = around.wall()
+        else:
+            computed = {
+                member.table: (
+                    self._stage(member, batch)
+                    if self._stages(batch.files_of(member.table))
+                    else self._compute(member, batch, self._held(member))
+                )
+                for member in taking
+            }
+            computed_at = around.wall()
+            reach(JOB_DONE)
+            self._keep([letter for each in computed.values() for letter in each.letters])
+            self._clear_truncated(batch, computed)
+            self.tried = max(self.tried, batch.last)
+            if self._target.traits.durable:
+                around.check()  # the job may have taken long
+            upto = self._target.write(self._as_batch(batch, computed))
+            reach(TARGET_WRITTEN)
+        if self.intends:
+            reach(EFFECT_DONE)
+            self._intent = None
+        # Invariant 2: progress speaks of the write that has returned, never ahead of it.
+        for member in taking:
+            member.reached = upto
+        self.batches += 1
+        self.changes += batch.rows
+        times = around.flush_times(batch.entries[1])
+        if times is not None:
+            committed = batch.begun / 1_000_000
+            self.hops.add(Sample(committed, *times, computed_at, around.wall()))
+
+    def _held(self, member: Member) -> dict[bytes, Position]:
+        # Letters of what is loaded beside the table speak of other rows than it has.
+        beside = member.state == TableState.RELOADING
+        return self.letters.held(member.table, newest=member.newer_than if beside else None)
+
+    def forget_intent(self) -> None:
+        """Let go of an intent whose changes a baseline will replace."""
+        if self._intent is not None:
+            self._around.store.forget_intent(self.name)
+            self._intent = None
+
+    def _intend(self, start: Position, batch: LogBatch) -> None:
+        # Who was taken over from must neither begin a batch nor repeat one: the other engine
+        # has, and went on (R31).
+        self._around.check()
+        if self._intent is not None and self._intent.after == str(start):
+            return  # the same cut as before: it is stored, with its time
+        intent = Intent(batch.tables, str(start), str(batch.last), self._around.wall())
+        self._around.store.intend(self.name, intent)
+        self._intent = intent
+        reach(INTENT_STORED)
+
+    def _compute(
+        self,
+        member: Member,
+        batch: LogBatch,
+        held: dict[bytes, Position],
+        since: Position = ORIGIN,
+        window: Window | None = None,
+    ) -> Computed:
+        """Run one table's job; what cannot be computed, or is held, is set aside."""
+        files = batch.files_of(member.table)
+        if not files:
+            return Computed(member.nothing)
+        around = self._around
+        facts = BatchFacts.of(files, batch.first, batch.last)
+        segments = Segments(around.log, batch.epoch, files, window, self._every_change)
+        lineage = around.log.lineage or ""
+        aside = set_aside_in(segments, held, (), lineage) if held else Aside()
+        left_out = segments.known() | aside.places
+        facts = replace(facts, without=left_out, every_change=self._every_change)
+        result = around.runner.rows(self._pipeline, self._parts(member, files), facts)
+        self.jobs += 1
+        if batch.first <= since:
+            result = _beyond(result, (since.commit, since.ordinal))
+        rows = result.rows
+        if result.failures:
+            aside = set_aside_in(segments, held, result.failures, lineage)
+            rows = without(rows, aside.places)
+        return Computed(rows, result.truncate, aside.letters)
+
+    def _stages(self, files: Sequence[File]) -> bool:
+        """Whether executors prepare these rows, and the driver does not see them."""
+        return self._staging is not None and self._staging.wants(sum(file.rows for file in files))
+
+    def _stage(self, member: Member, batch: LogBatch) -> Computed:
+        """Let executors prepare one table's share; what cannot be computed is set aside."""
+        assert self._staging is not None
+        files = batch.files_of(member.table)
+        log, every = self._around.log, self._every_change
+        segments = Segments(log, batch.epoch, files, every_change=every)
+        parts, held = self._parts(member, files), self._held(member)
+        staged, emptied, aside = self._staging.changes(member, batch, parts, segments, held)
+        self.jobs += 1
+        truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
+        return Computed(member.nothing, truncate, aside.letters, staged)
+
+    def _give(self, giving: Giving, taking: Sequence[Member], batch: LogBatch) -> Position:
+        """Let the user's function have each table's share as a frame."""
+        for member in taking:
+            files = batch.files_of(member.table)
+            if not files:
+                continue
+            window = self._window(member.table, member.baseline, batch)
+            segments = Segments(self._around.log, batch.epoch, files, window)
+            held = self.letters.held(member.table)
+            aside = giving.changes(member, batch, self._parts(member, files), segments, held)
+            self.jobs += 1
+            self._keep(aside.letters)
+            if (emptied := segments.truncated_at()) is not None:
+                self.letters.clear(member.table, emptied, "truncate")
+        return batch.last
+
+    def _window(self, table: str, baseline: int, batch: LogBatch) -> Window | None:
+        """Return which changes of a batch the baseline's rows may hold; None: none."""
+        window = self._around.log.window(table, baseline)
+        return window if window is not None and window.overlaps(batch.first) else None
+
+    def _clear_truncated(self, batch: LogBatch, computed: dict[str, Computed]) -> None:
+        for table, each in computed.items():
+            if each.truncate is not None:
+                at = Position(batch.epoch, *each.truncate)
+                self.letters.clear(table, at, "truncate")
+
+    def _keep(self, new: Sequence[NewLetter]) -> None:
+        if new:
+            keep(self.letters, new, self._pipeline, self.name)
+            reach(LETTERS_STORED)
+
+    def _as_batch(self, batch: LogBatch, computed: dict[str, Computed]) -> Batch:
+        return Batch(
+            id=f"{self.name}/{batch.first}/{batch.last}",
+            epoch=batch.epoch,
+            first=batch.first,
+            last=batch.last,
+            tables={table: each.rows for table, each in computed.items()},
+            truncates={
+                table: Position(batch.epoch, *each.truncate)
+                for table, each in computed.items()
+                if each.truncate is not None
+            },
+            staged={t: each.staged for t, each in computed.items() if each.staged is not None},
+        )
+
+    def _parts(self, member: Member, files: Sequence[File]) -> list[Part]:
+        """Return the files by schema version, each looked at before Spark reads it."""
+        log = self._around.log
+        by_schema: dict[int, list[File]] = {}
+        for file in files:
+            refuse_unknown(log, file, self._around.runner, self._pipeline, member.input)
+            # Spark would read a damaged file as far as it goes; the index knows better.
+            log.verify(file)
+            by_schema.setdefault(file.schema, []).append(file)
+        return [
+            Part(
+                log.schema(files[0].table, schema_id),
+                tuple(log.path(file) for file in of_schema),
+                tuple(file.rows for file in of_schema),
+                sum(file.marked for file in of_schema),
+                member.input,
+                tuple(file.bytes for file in of_schema),
+            )
+            for schema_id, of_schema in by_schema.items()
+        ]
+
+
+def _beyond(result: Result, place: Place) -> Result:
+    """
+    Return what a batch that reaches over F adds to the baseline.
+
+    Changes up to there are in its rows, and to do them again is only harmless where all of
+    them can be computed: one that fails would leave the row before it.
+    """
+    truncate = result.truncate
+    return replace(
+        result,
+        rows=beyond(result.rows, place),
+        truncate=truncate if truncate is not None and truncate > place else None,
+        failures=tuple(failure for failure in result.failures if failure.place > place),
+    )

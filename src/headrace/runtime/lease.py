@@ -1,0 +1,139 @@
+"""
+One engine a data directory.
+
+The lock file gives the friendly answer (who holds it, since when); the term in the
+control store and the numbered entries of the log give the safety (R31). The lock is the
+kernel's, so it goes with its process however that ends, and a stale file never blocks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from headrace.changelog.reader import overtaken
+from headrace.errors import BadDataDirectory, HeadraceError, Locked, LostLog
+from headrace.storage.files import Files
+
+# -------- fencing
+# Whether an engine may still bring a source's changes to targets.
+#
+# The term in the control store keeps two lives of one data directory apart. With the log in a
+#   bucket
+# another engine has another data directory and another term, and only the log itself, which both
+# write to, tells that it was taken over (R31). Rows of who was taken over from must not go
+#   anywhere:
+# its baselines would put tables back that the other has brought further.
+
+
+class Fence:
+    """One source's. Once closed it stays so, until the engine is started again."""
+
+    def __init__(self, source: str = "", files: Files | None = None) -> None:
+        """`files` is the data directory; without it, only a recorder tells."""
+        self._source = source
+        # On a disk, one data directory has one log, and the control store tells as well.
+        self._files = None if files is None or files.local else files
+        self._why: HeadraceError | None = None
+        self.term = 0
+        """The term that our recorder writes with."""
+
+    def close(self, why: HeadraceError) -> None:
+        """Let nothing pass any more: the log was lost to another writer."""
+        self._why = self._why or why
+
+    def look(self) -> None:
+        """Raise `LostLog` where it is known that another writer has the log."""
+        if (why := self._why) is not None:
+            raise LostLog(why.message, remedy=why.remedy, **why.facts)
+
+    def check(self, after: int) -> None:
+        """Look, and ask the log itself where it is in a bucket; `after` is our newest entry."""
+        self.look()
+        files, term = self._files, self.term
+        if files is not None and overtaken(files, self._source, after, term):
+            self.close(LostLog("A later writer has taken this log", source=self._source, term=term))
+            self.look()
+
+
+# -------- lease
+
+FORMAT = 1
+
+_GLOB = "*?[]{}"
+"""Spark takes a path with one of these for a pattern, and finds nothing (S6)."""
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who holds the data directory, as the lock file says it."""
+
+    pid: int
+    host: str
+    since: str
+    format: int = FORMAT
+
+
+class Lease:
+    """The lock on a data directory, held until `release` or the end of the process."""
+
+    def __init__(self, data: Path, now: Callable[[], float]) -> None:
+        self._path = data / "lock"
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = self._holder()
+            os.close(self._descriptor)
+            raise _locked(data, holder) from None
+        since = datetime.fromtimestamp(now(), UTC).isoformat(timespec="seconds")
+        mine = Holder(os.getpid(), socket.gethostname(), since)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, msgspec.json.encode(mine), 0)
+
+    def release(self) -> None:
+        """Let go; the file stays, empty."""
+        os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
+
+    def _holder(self) -> Holder | None:
+        try:
+            return msgspec.json.decode(os.pread(self._descriptor, 4096, 0), type=Holder)
+        except msgspec.DecodeError:
+            return None  # taken this instant, and not yet signed
+
+
+def usable_folder(data: str | os.PathLike[str]) -> Path:
+    """Return `data` as an absolute folder that exists and that Spark can read."""
+    path = Path(data).expanduser().absolute()
+    if found := sorted(set(str(path)) & set(_GLOB)):
+        raise BadDataDirectory(
+            f"The data directory's path holds {' '.join(found)}, which Spark takes for a pattern",
+            path=str(path),
+        )
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadDataDirectory(
+            "The data directory cannot be made", path=str(path), why=error.strerror
+        ) from error
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise BadDataDirectory("The data directory is not writable", path=str(path))
+    return path
+
+
+def _locked(data: Path, holder: Holder | None) -> Locked:
+    if holder is None:
+        return Locked(f"Another engine holds {data}", data=str(data))
+    return Locked(
+        f"Process {holder.pid} on {holder.host} holds {data} since {holder.since}",
+        data=str(data),
+        pid=holder.pid,
+        host=holder.host,
+        since=holder.since,
+    )

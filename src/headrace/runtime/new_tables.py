@@ -1,0 +1,183 @@
+"""
+Tables that a pipeline has because a pattern stands for them: at its start, and as they come.
+
+```
+ the recorder finds one ─▶ `hear` ─▶ the run's own thread: plan ─▶ target ─▶ a member, waiting
+                                          └─ what does not fit is left out, and named
+```
+
+From there it is loaded beside the others as any table is (R12, H2). Nothing is stored of it
+before: after a restart it is simply one of those that match. A table that merely matches never
+stops a pipeline: where its columns do not fit the steps, or the target cannot take it, it is
+left out until they are others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+
+from headrace.capture.source import SourceTraits
+from headrace.capture.table_selection import chosen, place_of
+from headrace.changelog.schema import TableName, TableSchema
+from headrace.errors import BadTransform, ControlError, HeadraceError
+from headrace.observe.logs import logger
+from headrace.pipeline.batch import Runner
+from headrace.pipeline.definition import Pipeline
+from headrace.runtime.model import Again, Member, decide
+from headrace.targets.target import TakesMore
+
+_log = logger(__name__)
+
+
+def own_tables(
+    pipeline: Pipeline, known: Mapping[TableName, TableSchema]
+) -> dict[TableName, TableSchema]:
+    """Return those of a source's tables that a pipeline takes: the named first."""
+    named = {table: known[table] for table in pipeline.tables}
+    return named | {table: known[table] for table in _matched(pipeline, known)}
+
+
+def takes(pipeline: Pipeline, table: TableName) -> bool:
+    """Whether a pipeline brings a table to its target, if there is one of that name."""
+    return table in pipeline.tables or bool(_matched(pipeline, [table]))
+
+
+def _matched(pipeline: Pipeline, tables: Collection[TableName]) -> list[TableName]:
+    """Return the tables that the pipeline has because of a pattern alone."""
+    named = {place_of(table) for table in pipeline.tables}
+    return [each for each in chosen(tables, pipeline.patterns) if place_of(each) not in named]
+
+
+class Growing:
+    """One pipeline's tables. `hear` and `left_out` are for any thread, the rest for the run's."""
+
+    def __init__(self, pipeline: Pipeline, traits: SourceTraits, runner: Runner) -> None:
+        self._pipeline = pipeline
+        self._target = pipeline.target
+        self._traits = traits
+        self._runner = runner
+        self._begun = self._opened = False
+        self._found: deque[TableSchema] = deque()
+        self._there: Collection[TableName] | None = None
+        self._refused: dict[TableName, HeadraceError] = {}
+        self._unfit: dict[TableName, tuple[TableSchema, HeadraceError]] = {}
+
+    @property
+    def left_out(self) -> dict[TableName, HeadraceError]:
+        """The tables that match and are not here, each with the reason."""
+        unfit = {table: error for table, (_, error) in list(self._unfit.items())}
+        return {**unfit, **self._refused}
+
+    def hear(
+        self,
+        known: Mapping[TableName, TableSchema],
+        left_out: Mapping[TableName, HeadraceError],
+        have: Collection[TableName],
+    ) -> bool:
+        """Take what the source has by now; return whether that is something to act upon."""
+        self._refused = {table: left_out[table] for table in _matched(self._pipeline, left_out)}
+        there = _matched(self._pipeline, known)
+        self._there = frozenset((*self._pipeline.tables, *there))
+        new = [known[table] for table in there if table not in have]
+        new = [schema for schema in new if self._may_fit(schema)]
+        self._found.extend(new)
+        return bool(new) or any(table not in self._there for table in have)
+
+    def prepared(self, schemas: Mapping[TableName, TableSchema]) -> tuple[Member, ...]:
+        """Analyse the plans of these tables and check the target with them."""
+        members: dict[TableName, Member] = {}
+        for table, schema in schemas.items():
+            if table in self._pipeline.tables:
+                members[table] = self._planned(schema)
+        outputs = {table: member.output for table, member in members.items()}
+        if outputs:
+            self._target.check(outputs)
+        for table, schema in schemas.items():
+            if table in members:
+                continue
+            try:
+                member = self._planned(schema)
+                # With those before it: a target may take so many and no more.
+                self._target.check({**outputs, table: member.output})
+            except HeadraceError as error:
+                self._leave_out(schema, error)
+            else:
+                members[table], outputs[table] = member, member.output
+        return tuple(members.values())
+
+    def open(self, members: Collection[Member]) -> None:
+        """Open the target; with the first table, where there is none yet."""
+        if members:
+            self._begun = True
+            self._target.open(
+                {member.table: member.output for member in members},
+                {member.table: member.reached for member in members},
+            )
+            self._opened = True
+
+    def close(self) -> None:
+        """Close the target, if it was opened, or was to be."""
+        if self._begun:
+            self._target.close()
+
+    @property
+    def next(self) -> TableSchema | None:
+        """The table that is to be taken in next; it stays that until `taken`."""
+        return self._found[0] if self._found else None
+
+    def taken(self) -> None:
+        """Go on to the one after it."""
+        self._found.popleft()
+
+    def gone(self, member: Member) -> bool:
+        """Whether there is nothing to load a table from: it is not at the source any more."""
+        there = self._there
+        return there is not None and member.table not in there and not member.shown
+
+    def planned(self, schema: TableSchema) -> Member | None:
+        """Return a table that came as a member of the pipeline; None where it does not fit."""
+        try:
+            return self._planned(schema)
+        except HeadraceError as error:
+            self._leave_out(schema, error)
+            return None
+
+    def add(self, member: Member) -> bool:
+        """Let the target have one more table; False where it cannot."""
+        try:
+            if not self._opened:
+                self._target.check({member.table: member.output})
+                self.open([member])
+            elif isinstance(self._target, TakesMore):
+                self._target.add(member.table, member.output, member.reached)
+            else:
+                raise _takes_no_more(self._pipeline)
+        except HeadraceError as error:
+            self._leave_out(member.input, error)
+            return False
+        self._unfit.pop(member.table, None)
+        return True
+
+    def _planned(self, schema: TableSchema) -> Member:
+        output = self._runner.prepare(self._pipeline, schema, self._traits)
+        return Member(schema.table, schema, output)
+
+    def _may_fit(self, schema: TableSchema) -> bool:
+        refused = self._unfit.get(schema.table)
+        return (refused is None or refused[0] != schema) and schema not in list(self._found)
+
+    def _leave_out(self, schema: TableSchema, error: HeadraceError) -> None:
+        """Go on without a table, unless it is not to blame."""
+        if isinstance(error, ControlError) or isinstance(decide(error, 1), Again):
+            raise error
+        self._unfit[schema.table] = (schema, error)
+        _log.warning("table left out", table=schema.table, code=error.code)
+
+
+def _takes_no_more(pipeline: Pipeline) -> BadTransform:
+    return BadTransform(
+        "The target takes no more tables once it is open",
+        remedy="Restart the engine: the table is there from the start then.",
+        target=pipeline.target.traits.type,
+    )

@@ -1,0 +1,132 @@
+"""The engine's Spark: ours, started again where its JVM dies, or one that was brought."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from headrace.errors import HeadraceError
+from headrace.lake.formats import merged
+from headrace.lake.memory import LakeHome
+from headrace.lake.target import UsesSpark
+from headrace.observe.logs import logger
+from headrace.pipeline.definition import Pipeline
+from headrace.runtime.delivery import Surroundings
+from headrace.spark_session.s3a import s3_needs
+from headrace.storage.files import Files
+from headrace.targets.target import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.pipeline.runner import SparkRunner
+    from headrace.spark_session.session import Spark
+
+
+_LOOK_SECONDS = 0.5
+_LONGEST_SECONDS = 30.0
+"""Between two looks, and between two starts of a Spark that keeps dying."""
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """What the user wants of a Spark that we start."""
+
+    conf: Mapping[str, str]
+    ui: bool
+    events: bool
+
+
+def spark_runner(
+    data: Path, files: Files, session: SparkSession | None, options: SparkOptions
+) -> SparkRunner:
+    """Return a runner on the session that was brought, or on one of our own; logs in `files`."""
+    # Imported here, because an engine that only records needs no Spark.
+    from headrace.pipeline.failed_rows import Workspace
+    from headrace.pipeline.runner import SparkRunner
+    from headrace.spark_session.cluster_probe import probed
+    from headrace.spark_session.session import Spark, start_session
+
+    scratch = Workspace(files.path("scratch"))
+    if session is not None:
+        return SparkRunner(probed(Spark.bring(session), files), scratch=scratch)
+
+    def start() -> Spark:
+        # One that is started again may have other executors, too.
+        started = start_session(data, conf=options.conf, ui=options.ui, events=options.events)
+        return probed(started, files)
+
+    return SparkRunner(start(), scratch=scratch, renew=start)
+
+
+def with_needs(options: SparkOptions, pipelines: Sequence[Pipeline], files: Files) -> SparkOptions:
+    """Return the options with what targets, and the log's storage, need of a Spark of ours."""
+    wanted = [each.target.spark_needs() for each in pipelines if isinstance(each.target, UsesSpark)]
+    if not files.local:
+        wanted.append(s3_needs(options.conf))
+    return replace(options, conf=merged(options.conf, wanted))
+
+
+def lend(name: str, target: Target, around: Surroundings) -> None:
+    """Let a target that works with Spark itself have what it needs of an engine."""
+    runner = around.runner
+    if isinstance(target, UsesSpark) and isinstance(runner, HasSpark):
+        home = LakeHome(
+            spark=lambda: runner.spark,
+            pipeline=name,
+            files=around.files,
+            clock=around.wall,
+            lineage=lambda: around.log.lineage or "",
+            check=around.check,
+        )
+        target.use(home)
+
+
+@runtime_checkable
+class HasSpark(Protocol):
+    """A runner on Spark."""
+
+    @property
+    def spark(self) -> Spark: ...
+
+
+class Watch:
+    """
+    Looks whether Spark lives, and starts it again where it died and is ours.
+
+    A pipeline without changes would not notice, and a status must not be green over a dead
+    JVM (invariant 9). `told` is called when it died and when it runs again.
+    """
+
+    def __init__(self, runner: SparkRunner, told: Callable[[], None]) -> None:
+        self._runner = runner
+        self._told = told
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="headrace spark", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        deaths = 0
+        while not self._over.wait(min(_LOOK_SECONDS * 2 ** min(deaths, 10), _LONGEST_SECONDS)):
+            if self._runner.alive:
+                deaths = 0
+                continue
+            self._told()
+            _log.error("spark died", deaths=deaths)
+            try:
+                self._runner.revive()
+            except HeadraceError as error:
+                _log.error("spark does not start again", code=error.code)
+            # Also after a success: one that dies again and again is not started without end.
+            deaths += 1
+            self._told()

@@ -1,0 +1,487 @@
+"""
+What the engine must still know after a crash: its term, progress, states and intents.
+
+One SQLite file (`control.sqlite`), written with full synchronisation. Every write checks
+the term in its own transaction (R31): an engine that was declared dead and comes back to
+life finds a newer term and is fenced off, instead of writing old news over new.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.changelog.position import ORIGIN, Position
+from headrace.errors import Fenced, StorageError, StorageFull, UnknownFormat
+
+# -------- store
+
+FORMAT = 1
+
+_TABLES = """
+create table if not exists about (format integer not null, term integer not null);
+create table if not exists progress (
+  pipeline text not null, "table" text not null, lineage text not null,
+  epoch integer not null, "commit" integer not null, ordinal integer not null,
+  primary key (pipeline, "table")
+) without rowid;
+create table if not exists states (
+  pipeline text not null, "table" text not null, state text not null, baseline integer,
+  primary key (pipeline, "table")
+) without rowid;
+create table if not exists origins (
+  pipeline text not null, "table" text not null,
+  epoch integer not null, "commit" integer not null, ordinal integer not null,
+  primary key (pipeline, "table")
+) without rowid;
+create table if not exists columns (
+  pipeline text not null, "table" text not null, "schema" integer not null,
+  primary key (pipeline, "table")
+) without rowid;
+create table if not exists intents (pipeline text primary key, intent text not null) without rowid;
+create table if not exists pipelines (
+  pipeline text primary key, source text not null, durable integer not null,
+  changes integer not null
+) without rowid;
+create table if not exists paused (pipeline text primary key) without rowid;
+create table if not exists highest (
+  one integer primary key check (one = 1), baseline integer not null
+) without rowid;
+create table if not exists set_aside (
+  pipeline text primary key, facts text not null, taken integer not null
+) without rowid;
+"""
+
+_OF_PIPELINES = ("progress", "states", "origins", "columns", "intents", "set_aside", "pipelines")
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """A batch that is about to have effects on a target without transactions (R25)."""
+
+    tables: tuple[str, ...]
+    after: str
+    """Where these tables stood: the batch follows."""
+
+    last: str
+    """Where it ends; cut again between the two, it is the same batch."""
+
+    time: float
+    """When it was first about to happen, in seconds since 1970 (S3)."""
+
+
+class Needs(NamedTuple):
+    """What a durable pipeline needs of its source's log."""
+
+    pipeline: str
+    changes: bool
+    """Whether it takes changes alone, so that no baseline makes up for what it lacks."""
+
+    position: Position
+    """All after it."""
+
+
+class Store:
+    """Progress and states, per pipeline and table. Safe to call from several threads."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        with self._guarded():
+            connection.executescript(_TABLES)
+            if (row := connection.execute("select format, term from about").fetchone()) is None:
+                connection.execute("insert into about values (?, 0)", (FORMAT,))
+                row = (FORMAT, 0)
+        if row[0] != FORMAT:
+            raise UnknownFormat("control.sqlite is in an unknown format", format=row[0])
+        self.term = 0
+        """0 until `take_over`; nothing can be written before."""
+
+    @classmethod
+    def at(cls, path: Path) -> Store:
+        """Open or create the file at `path`."""
+        try:
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            path.chmod(0o600)
+            connection.execute("pragma journal_mode = wal")
+            connection.execute("pragma synchronous = full")
+            return cls(connection)
+        except sqlite3.Error as error:
+            raise StorageError(
+                "Control state cannot be opened", path=str(path), why=str(error)
+            ) from error
+
+    def take_over(self) -> int:
+        """Raise the term and make it ours: every older engine is fenced from here on."""
+        with self._guarded(), self._transaction():
+            self._connection.execute("update about set term = term + 1")
+            (self.term,) = self._connection.execute("select term from about").fetchone()
+        return self.term
+
+    def outrank(self, term: int) -> None:
+        """Raise our term beyond one that a log has seen: a lost store has begun at 1 again."""
+        if term < self.term:
+            return
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute("update about set term = ?", (term + 1,))
+            self.term = term + 1
+
+    def reached(self, pipeline: str, table: str) -> Position:
+        """Return the position up to which all is durable, or `ORIGIN`."""
+        with self._guarded():
+            row = self._connection.execute(
+                'select epoch, "commit", ordinal from progress where pipeline = ? and "table" = ?',
+                (pipeline, table),
+            ).fetchone()
+        return Position(*row) if row else ORIGIN
+
+    def lineage(self, pipeline: str, table: str) -> str | None:
+        """Return the lineage that position is of, None where there is none."""
+        with self._guarded():
+            row = self._connection.execute(
+                'select lineage from progress where pipeline = ? and "table" = ?',
+                (pipeline, table),
+            ).fetchone()
+        return str(row[0]) if row else None
+
+    def advance(self, pipeline: str, tables: Sequence[str], lineage: str, to: Position) -> Position:
+        """
+        Record that all up to `to` is durable, of all these tables at once (invariant 2).
+
+        With it the pipeline's intent is done. Returns what is now stored.
+        """
+        with self._guarded(), self._transaction():
+            self._check_term()
+            # Forward only: a batch whose outcome was lost can simply be sent again.
+            self._connection.executemany(
+                "insert into progress values (?, ?, ?, ?, ?, ?) on conflict do update set"
+                ' lineage = excluded.lineage, epoch = excluded.epoch, "commit" ='
+                ' excluded."commit", ordinal = excluded.ordinal where (excluded.epoch,'
+                ' excluded."commit", excluded.ordinal) > (epoch, "commit", ordinal)',
+                [(pipeline, each, lineage, to.epoch, to.commit, to.ordinal) for each in tables],
+            )
+            self._connection.execute("delete from intents where pipeline = ?", (pipeline,))
+        return min(self.reached(pipeline, each) for each in tables)
+
+    def settle(
+        self,
+        pipeline: str,
+        table: str,
+        lineage: str,
+        at: Position,
+        state: str,
+        baseline: int,
+    ) -> None:
+        """Record that a loaded table took the place of what was there: progress begins anew."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            # Also backwards: what was reached before is not in these rows.
+            self._connection.execute(
+                "insert or replace into progress values (?, ?, ?, ?, ?, ?)",
+                (pipeline, table, lineage, at.epoch, at.commit, at.ordinal),
+            )
+            self._connection.execute(
+                "insert or replace into states values (?, ?, ?, ?)",
+                (pipeline, table, state, baseline),
+            )
+            self._note_baselines([baseline])
+
+    def origin(self, pipeline: str, table: str, now: Position) -> Position:
+        """Return where a pipeline of changes alone began with a table: `now`, the first time."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute(
+                "insert or ignore into origins values (?, ?, ?, ?, ?)",
+                (pipeline, table, now.epoch, now.commit, now.ordinal),
+            )
+            row = self._connection.execute(
+                'select epoch, "commit", ordinal from origins where pipeline = ? and "table" = ?',
+                (pipeline, table),
+            ).fetchone()
+        return Position(*row)
+
+    def origins(self, pipeline: str) -> dict[str, Position]:
+        """Return where a pipeline of changes alone began with its tables."""
+        with self._guarded():
+            rows = self._connection.execute(
+                'select "table", epoch, "commit", ordinal from origins where pipeline = ?',
+                (pipeline,),
+            ).fetchall()
+        return {row[0]: Position(*row[1:]) for row in rows}
+
+    def places(self) -> set[Position]:
+        """Return every place that a pipeline may begin at, also one that does not run now."""
+        with self._guarded():
+            rows = self._connection.execute(
+                'select epoch, "commit", ordinal from progress'
+                ' union select epoch, "commit", ordinal from origins'
+            ).fetchall()
+        return {Position(*row) for row in rows}
+
+    def note_pipeline(self, pipeline: str, source: str, *, durable: bool, changes: bool) -> None:
+        """Store what a pipeline is, so that it is known when it does not run (R27)."""
+        told = (pipeline, source, durable, changes)
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute("insert or replace into pipelines values (?, ?, ?, ?)", told)
+
+    def knows(self, pipeline: str) -> bool:
+        """Return whether a pipeline of this name ever ran here, and was not forgotten."""
+        with self._guarded():
+            row = self._connection.execute(
+                "select 1 from pipelines where pipeline = ?", (pipeline,)
+            ).fetchone()
+        return row is not None
+
+    def needs_of(self, source: str) -> list[Needs]:
+        """Return what the durable pipelines of a source need, whether they run or not."""
+        with self._guarded():
+            rows = self._connection.execute(
+                "select pipeline, changes from pipelines where source = ? and durable", (source,)
+            ).fetchall()
+            found = [(name, changes, self._places_of(name)) for name, changes in rows]
+        needs = []
+        for name, changes, places in found:
+            if (intent := self.intent(name)) is not None:
+                places.append(Position.parse(intent.after))
+            if places:
+                needs.append(Needs(name, bool(changes), min(places)))
+        return needs
+
+    def _places_of(self, pipeline: str) -> list[Position]:
+        # Where it began counts for tables only that have not come further.
+        rows = self._connection.execute(
+            'select epoch, "commit", ordinal from progress where pipeline = ? union'
+            ' select epoch, "commit", ordinal from origins where pipeline = ? and "table" not in'
+            ' (select "table" from progress where pipeline = ?)',
+            (pipeline, pipeline, pipeline),
+        ).fetchall()
+        return [Position(*row) for row in rows]
+
+    def columns(self, pipeline: str, table: str) -> int | None:
+        """Return the log's number of the schema that a target has a table in, as far as noted."""
+        with self._guarded():
+            row = self._connection.execute(
+                'select "schema" from columns where pipeline = ? and "table" = ?',
+                (pipeline, table),
+            ).fetchone()
+        return row[0] if row else None
+
+    def note_columns(self, pipeline: str, table: str, schema: int) -> None:
+        """Store that a target has, or is about to be given, a table in this schema."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute(
+                "insert or replace into columns values (?, ?, ?)", (pipeline, table, schema)
+            )
+
+    def intend(self, pipeline: str, intent: Intent) -> None:
+        """Store a batch's intent, before its first effect."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute(
+                "insert or replace into intents values (?, ?)",
+                (pipeline, msgspec.json.encode(intent).decode()),
+            )
+
+    def intent(self, pipeline: str) -> Intent | None:
+        """Return the batch that may have had effects, and that progress does not speak of."""
+        with self._guarded():
+            row = self._connection.execute(
+                "select intent from intents where pipeline = ?", (pipeline,)
+            ).fetchone()
+        return msgspec.json.decode(row[0], type=Intent) if row else None
+
+    def forget_intent(self, pipeline: str) -> None:
+        """Forget it: what it spoke of is replaced by a baseline."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute("delete from intents where pipeline = ?", (pipeline,))
+
+    def forget(self, pipeline: str, *, paused: bool = True) -> None:
+        """Forget a pipeline: one of its name begins anew; and that it is paused, unless told."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            for table in (*_OF_PIPELINES, *(("paused",) if paused else ())):
+                self._connection.execute(f"delete from {table} where pipeline = ?", (pipeline,))
+
+    def set_paused(self, pipeline: str, paused: bool) -> None:
+        """Store that somebody paused the pipeline, or let it go on: a restart keeps to it."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute("delete from paused where pipeline = ?", (pipeline,))
+            if paused:
+                self._connection.execute("insert into paused values (?)", (pipeline,))
+
+    def paused(self, pipeline: str) -> bool:
+        """Return whether the pipeline was paused."""
+        with self._guarded():
+            row = self._connection.execute(
+                "select 1 from paused where pipeline = ?", (pipeline,)
+            ).fetchone()
+        return row is not None
+
+    def note_set_aside(self, pipeline: str, facts: Mapping[str, object], *, taken: bool) -> None:
+        """Store that the pipeline holds nothing at its source (R28); taken: its tables wait."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute(
+                "insert or replace into set_aside values (?, ?, ?)",
+                (pipeline, msgspec.json.encode(facts).decode(), taken),
+            )
+
+    def set_aside(self, pipeline: str) -> tuple[dict[str, object], bool] | None:
+        """Return why it was set aside, and whether that was taken; None: it was not."""
+        with self._guarded():
+            row = self._connection.execute(
+                "select facts, taken from set_aside where pipeline = ?", (pipeline,)
+            ).fetchone()
+        return (msgspec.json.decode(row[0], type=dict[str, object]), bool(row[1])) if row else None
+
+    def forget_set_aside(self, pipeline: str) -> None:
+        """Note that it is exact again."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.execute("delete from set_aside where pipeline = ?", (pipeline,))
+
+    def state(self, pipeline: str, table: str) -> tuple[str, int | None] | None:
+        """Return the stored state and the baseline it speaks of."""
+        with self._guarded():
+            row = self._connection.execute(
+                'select state, baseline from states where pipeline = ? and "table" = ?',
+                (pipeline, table),
+            ).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def set_state(self, pipeline: str, table: str, state: str, baseline: int | None) -> None:
+        """Store a state before it takes effect (R12)."""
+        self.set_states(pipeline, {table: (state, baseline)})
+
+    def set_states(self, pipeline: str, states: Mapping[str, tuple[str, int | None]]) -> None:
+        """Store the states of several tables, and the baselines they speak of, at once."""
+        with self._guarded(), self._transaction():
+            self._check_term()
+            self._connection.executemany(
+                "insert into states values (?, ?, ?, ?) on conflict do update set"
+                " state = excluded.state, baseline = excluded.baseline",
+                [(pipeline, table, *stored) for table, stored in states.items()],
+            )
+            self._note_baselines([number or 0 for _, number in states.values()])
+
+    def highest_baseline(self) -> int:
+        """
+        Return the highest number of a baseline that any state ever spoke of.
+
+        Letters and durable targets outlive the log; in a new one, numbers begin beyond it.
+        """
+        with self._guarded():
+            row = self._connection.execute("select baseline from highest").fetchone()
+        return row[0] if row else 0
+
+    def _note_baselines(self, numbers: Sequence[int]) -> None:
+        self._connection.execute(
+            "insert into highest values (1, ?) on conflict do update set"
+            " baseline = max(baseline, excluded.baseline)",
+            (max(numbers, default=0),),
+        )
+
+    def check(self) -> None:
+        """Raise `Fenced` if another engine took over."""
+        with self._guarded():
+            self._check_term()
+
+    def close(self) -> None:
+        """Close the file; nothing may follow."""
+        with self._lock:
+            self._connection.close()
+
+    def _check_term(self) -> None:
+        (term,) = self._connection.execute("select term from about").fetchone()
+        if term != self.term:
+            raise Fenced("Another engine took over", term=self.term, newer=term)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("rollback")
+            raise
+        self._connection.execute("commit")
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL"
+                kind = StorageFull if full else StorageError
+                raise kind("Control state cannot be written", why=str(error)) from error
+
+
+# -------- store reading
+# What `control.sqlite` says of pipelines, for whoever only looks.
+#
+# Nothing is written, no term is taken, and an engine that runs is not disturbed.
+
+_PROGRESS = (
+    'select p.pipeline, p."table", p.lineage, p.epoch, p."commit", p.ordinal, s.state,'
+    " s.baseline, u.pipeline is not null, a.pipeline is not null from progress p"
+    ' left join states s using (pipeline, "table") left join paused u using (pipeline)'
+    " left join set_aside a using (pipeline) order by 1, 2"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProgress:
+    """How far a pipeline has brought a table, as stored."""
+
+    pipeline: str
+    table: str
+    lineage: str
+    position: Position
+    state: str
+    baseline: int
+    """The baseline its rows began with; 0 for none."""
+
+    paused: bool
+    set_aside: bool
+
+
+def stored_progress(data: Path) -> tuple[StoredProgress, ...]:
+    """Return what is stored under a data directory; nothing where no engine stored anything."""
+    path = data / "control.sqlite"
+    if not path.exists():
+        return ()
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            known = connection.execute("select format from about").fetchone()
+            if known is not None and known[0] != FORMAT:
+                raise UnknownFormat("control.sqlite is in an unknown format", format=known[0])
+            rows = connection.execute(_PROGRESS).fetchall()
+    except sqlite3.Error as error:
+        raise StorageError(
+            "Control state cannot be read", path=str(path), why=str(error)
+        ) from error
+    return tuple(
+        StoredProgress(
+            pipeline=pipeline,
+            table=table,
+            lineage=lineage,
+            position=Position(epoch, commit, ordinal),
+            state=state or "",
+            baseline=baseline or 0,
+            paused=bool(paused),
+            set_aside=bool(aside),
+        )
+        for pipeline, table, lineage, epoch, commit, ordinal, state, baseline, paused, aside in rows
+    )

@@ -1,0 +1,253 @@
+"""
+The threads that drive pipelines: one each, so that a slow or failing one holds nobody back.
+
+A thread waits on its source's log; a sign there, or somebody's wish, wakes it. Between
+two steps a pipeline is at rest, and that is when it can be paused.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.capture.source import Room
+from headrace.changelog.reader import LogReader
+from headrace.errors import ControlError, HeadraceError
+from headrace.observe.logs import logger
+from headrace.pipeline.batch import Runner
+from headrace.runtime.model import Watermark
+from headrace.runtime.pipeline_run import IDLE, PipelineRun
+from headrace.runtime.source_run import Recording
+from headrace.runtime.wal_pressure import is_full, pinned_by, to_set_aside
+
+# -------- guarding
+# Sees to it that a source keeps our place: looks at its room whenever it was measured (R28).
+#
+# One pipeline at a time gives way, and the source has time to show what that brought before
+# the next one does.
+
+PATIENCE = 1
+"""Measurements not acted upon after one gave way: they may have been made before it had effect."""
+
+_log = logger(__name__)
+
+
+class Guard:
+    """Guards one source. Called on the recorder's reader thread, once a measurement."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        runs: Sequence[PipelineRun],
+        wake: Callable[[PipelineRun], None],
+        acknowledge: Callable[[], None],
+    ) -> None:
+        """`runs` are those of this source."""
+        self._recording = recording
+        self._runs = {run.name: run for run in runs}
+        self._wake = wake
+        self._acknowledge = acknowledge
+        self._patience = 0
+        self._warned = False
+
+    def pins(self) -> Mapping[str, Watermark]:
+        """Return what each pipeline still needs the source to keep."""
+        return {name: run.watermark() for name, run in self._runs.items()}
+
+    def look(self, room: Room) -> None:
+        """Take a new measurement."""
+        marks, end = self.pins(), self._recording.log.end
+        self._warn(room, pinned_by(room, end, marks))
+        name = None if self._patience else to_set_aside(room, end, marks)
+        self._patience = max(0, self._patience - 1)
+        if name is None:
+            # Pipelines do this whenever they are idle; all of them may hang, one of them aside.
+            self._acknowledge()
+            return
+        facts = {"source": self._recording.name, "used": room.used, "limit": room.limit}
+        try:
+            self._runs[name].set_aside(**facts)
+            self._acknowledge()
+        except HeadraceError as error:
+            # Not raised: it would end the thread that listens to the recorder. The next
+            # measurement tries again.
+            _log.error("pipeline cannot be set aside", pipeline=name, code=error.code)
+            return
+        self._patience = PATIENCE
+        self._wake(self._runs[name])
+        _log.warning("pipeline set aside", pipeline=name, **facts)
+
+    def _warn(self, room: Room, held_by: str) -> None:
+        if is_full(room) and not self._warned:
+            _log.warning(
+                "source runs out of room",
+                source=self._recording.name,
+                used=room.used,
+                limit=room.limit,
+                pinned_by=held_by,
+            )
+        self._warned = is_full(room)
+
+
+# -------- driving
+
+_GRACE_SECONDS = 1.0
+"""How long a stop waits for a batch to end by itself before its job is cancelled."""
+
+_NO_ENTRY = sys.maxsize
+"""No entry has a number beyond it."""
+
+_AGAIN_SECONDS = 0.2
+"""Between two tries to cancel: a job that starts just after one is caught by the next."""
+
+
+class Drivers:
+    """A thread for each pipeline, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        recordings: Mapping[str, Recording],
+        runner: Runner,
+        heard: Callable[[], None],
+        acknowledge: Callable[[], None],
+    ) -> None:
+        self._recordings = recordings
+        self._runner = runner
+        self._heard = heard
+        self._acknowledge = acknowledge
+        self._stopping = threading.Event()
+        self._threads: list[tuple[PipelineRun, threading.Thread]] = []
+        self._stepping: dict[str, threading.Lock] = {}
+        self._leaving: list[PipelineRun] = []
+        self._broken: set[str] = set()
+        """Pipelines whose thread an unexpected error has ended."""
+
+    def start(self, runs: Sequence[PipelineRun]) -> None:
+        """Begin to work."""
+        self.take(runs, runs)
+
+    def take(self, runs: Sequence[PipelineRun], all_runs: Sequence[PipelineRun]) -> None:
+        """Begin to work on these, beside those that are at work already."""
+        threads = [(run, self._thread(run)) for run in runs]
+        for run in runs:
+            self._stepping[run.name] = threading.Lock()
+        self._threads += threads
+        for _, thread in threads:
+            thread.start()
+        for name, recording in list(self._recordings.items()):
+            mine = [run for run in all_runs if run.source == name]
+            recording.guard = Guard(recording, mine, self.wake, self._acknowledge)
+
+    def leave(self, run: PipelineRun) -> None:
+        """End one pipeline's thread; the others go on."""
+        self._leaving.append(run)
+        run.nudge()
+        self._recordings[run.source].log.interrupt()
+        mine = [pair for pair in self._threads if pair[0] is run]
+        self._join(mine)
+        self._threads = [pair for pair in self._threads if pair not in mine]
+        self._broken.discard(run.name)
+        self._leaving.remove(run)
+
+    def wake(self, run: PipelineRun) -> None:
+        """Let a pipeline look again at what it is to do; one that broke off begins again."""
+        if run.name in self._broken:
+            self._broken.discard(run.name)
+            thread = self._thread(run)
+            self._threads.append((run, thread))
+            thread.start()
+        self._recordings[run.source].log.interrupt()
+
+    def _thread(self, run: PipelineRun) -> threading.Thread:
+        return threading.Thread(target=self._drive, args=(run,), name=f"headrace {run.name}")
+
+    def rest(self, run: PipelineRun) -> None:
+        """Return when the pipeline is at rest; a job that runs is cancelled (S8)."""
+        lock = self._stepping[run.name]
+        while not lock.acquire(timeout=_AGAIN_SECONDS):
+            self._runner.cancel(run.pipeline)
+        lock.release()
+
+    def stop(self) -> None:
+        """End every thread; a job that takes long is cancelled, and computed again next time."""
+        self._stopping.set()
+        for recording in list(self._recordings.values()):
+            recording.guard = None
+            recording.log.interrupt()
+        self._join(self._threads)
+        self._threads.clear()
+
+    def _join(self, threads: Sequence[tuple[PipelineRun, threading.Thread]]) -> None:
+        """Wait for threads that were told to end; their jobs are cancelled if that takes long."""
+        for run, thread in threads:
+            wait = _GRACE_SECONDS
+            while thread.is_alive():
+                thread.join(wait)
+                wait = _AGAIN_SECONDS
+                if thread.is_alive():
+                    self._runner.cancel(run.pipeline)
+
+    def _drive(self, run: PipelineRun) -> None:
+        """Take one pipeline's steps; whatever ends them, nobody is told that all is well."""
+        try:
+            self._take_steps(run)
+        except BaseException as error:
+            self._broken.add(run.name)
+            run.fail(
+                ControlError(
+                    "Pipeline ended on an unexpected error",
+                    pipeline=run.name,
+                    error=type(error).__name__,
+                )
+            )
+            self._heard()
+            raise
+
+    def _take_steps(self, run: PipelineRun) -> None:
+        """Step until the engine stops; one that another engine fenced off only waits for that."""
+        recording = self._recordings[run.source]
+        told: HeadraceError | None = None
+        while not self._over(run):
+            seen, heeded = recording.log.last_entry, run.wishes
+            before = run.state
+            try:
+                with self._stepping[run.name]:
+                    pause = run.step()
+            except HeadraceError as error:
+                run.fail(error)
+                pause = IDLE
+            if run.state != before or pause is not None:
+                self._heard()
+            if run.error is not None and run.error is not told:
+                _log.error("batch failed", pipeline=run.name, code=run.error.code, state=run.state)
+            told = run.error
+            if pause is None:
+                continue
+            self._acknowledge()
+            if not (run.failed or run.paused):
+                recording.ask_flush()
+
+            def called(heeded: int = heeded) -> bool:
+                return self._over(run) or run.wishes != heeded
+
+            if pause == IDLE:
+                recording.log.wait(seen, None, called)
+            else:
+                self._sit_out(recording.log, pause, called)
+
+    @staticmethod
+    def _sit_out(log: LogReader, seconds: float, called: Callable[[], bool]) -> None:
+        """
+        Wait the pause after a failure whole, unless somebody wishes something of the pipeline.
+
+        New entries of the log mend nothing: under load they come many times a second. Nor
+        does what wakes another pipeline of the same source.
+        """
+        until = time.monotonic() + seconds
+        while not called() and (left := until - time.monotonic()) > 0:
+            log.wait(_NO_ENTRY, left, called)
+
+    def _over(self, run: PipelineRun) -> bool:
+        return self._stopping.is_set() or any(run is each for each in self._leaving)

@@ -1,0 +1,1 @@
+"""Spark itself: the session, the JVM, Connect, executors, its errors."""

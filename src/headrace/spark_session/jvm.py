@@ -1,0 +1,689 @@
+"""
+The one Spark that a process can have.
+
+PySpark keeps its JVM, its context and its default session in class attributes, so there is
+room for one. Here it is started, shared among those who use it, ended with its last user,
+and forgotten where it died, so that the next start finds PySpark as it was in the beginning.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+import string
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SparkFailed
+from headrace.spark_session import class_archive
+from headrace.spark_session.java import VECTOR_MODULE, Java, find_java
+from headrace.spark_session.settings import (
+    JAVA_OPTIONS,
+    application_settings,
+    event_settings,
+    is_local,
+    ui_settings,
+)
+from headrace.storage.permissions import make_private_folder, open_private
+
+if TYPE_CHECKING:
+    from pyspark.core.context import SparkContext
+    from pyspark.sql import SparkSession
+
+
+# -------- launch
+# The JVM, as a child process of ours.
+#
+# PySpark starts one through a shell script that shares our terminal. Here Spark's own
+# launcher only says what it would run; we leave out the one option a slim Java does not
+# know, send every line it prints into a file, and keep it in a session of its own, so
+# that Ctrl-C reaches us and not the JVM under our feet. It reads its standard input to
+# the end, and so it ends when we do, however we end.
+
+START_SECONDS = 90.0
+FETCH_SECONDS = 600.0
+"""For a JVM that fetches jars before it listens: that depends on the network."""
+
+PACKAGES = "spark.jars.packages"
+_UNRESOLVED = (b"unresolved dependency", b"UNRESOLVED DEPENDENCIES", b"download failed")
+"""What Ivy prints where it cannot have a jar."""
+
+STOP_SECONDS = 10.0
+_POLL_SECONDS = 0.01
+_PLAIN = frozenset(string.ascii_letters + string.digits + "._-/,;@%+*()[]{}$<>|~^&?'\"")
+_LONGEST_FOLDER = 60
+"""Spark puts sockets there with names of 42 characters, and a socket's path ends at 104."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A running JVM, and how to speak to it."""
+
+    process: subprocess.Popen[bytes]
+    """Kept as long as the JVM is wanted: its pipe is what holds the JVM up."""
+
+    port: int
+    secret: str
+    output: Path
+    """What the JVM printed, if anything."""
+
+    folder: Path
+    """Its temporary files: one that was killed cannot remove them itself."""
+
+    def stop(self) -> None:
+        """Let the JVM end by itself, and end it where it does not; clear up behind it."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            # It is the leader of its own group, and Python workers are in it.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def launch(
+    java: Java,
+    spark_home: Path,
+    settings: Mapping[str, str],
+    environ: Mapping[str, str],
+    logs: Path,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Machine:
+    """
+    Start a JVM with Spark's gateway and return it once it listens.
+
+    `meanwhile` is called while it starts: importing PySpark takes a while, too.
+    """
+    make_private_folder(logs)
+    output = logs / "spark.out"
+    own = {
+        **environ,
+        "JAVA_HOME": java.home,
+        "SPARK_HOME": str(spark_home),
+        "SPARK_SCALA_VERSION": _scala_version(spark_home),
+        "SPARK_CONNECT_MODE": "0",
+    }
+    folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+    told = folder / "gateway"
+    if len(os.fsencode(folder)) <= _LONGEST_FOLDER and " " not in str(folder):
+        # In front, so that the same option of a user comes later and wins.
+        options = f"-Djava.io.tmpdir={folder} {settings.get(JAVA_OPTIONS, '')}"
+        settings = {**settings, JAVA_OPTIONS: options}
+    try:
+        written = folder / "settings.properties"
+        with open_private(written) as file:
+            file.write(properties(settings))
+        command = command_line(java, _ask_launcher(java, spark_home, written, own, output))
+        inner = {
+            **workers_from_folder(own, spark_home, settings),
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+        }
+        # In front, as above.
+        quick = [command[0], *class_archive.options(java, spark_home, settings), *command[1:]]
+        packages = settings.get(PACKAGES, "")
+        try:
+            process, port, secret = _begin(quick, inner, told, output, packages, meanwhile)
+        except SparkFailed as error:
+            # A signal ended it: an archive is mapped as it is, and its bytes may have been hurt.
+            if quick == command or int(str(error.facts.get("code", 0))) >= 0:
+                raise
+            process, port, secret = _begin(command, inner, told, output, packages, meanwhile)
+            class_archive.discard(java, spark_home)
+        # Read by now, and no longer needed: the fewer places a secret lies in, the better.
+        written.unlink()
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Machine(process, port, secret, output, folder)
+
+
+def _begin(
+    command: list[str],
+    environ: Mapping[str, str],
+    told: Path,
+    output: Path,
+    packages: str,
+    meanwhile: Callable[[], object],
+) -> tuple[subprocess.Popen[bytes], int, str]:
+    """Start the JVM and return it with its port and secret; ended again where it gives none."""
+    with open_private(output) as lines:
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=lines,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        meanwhile()
+        return process, *_await_gateway(process, told, output, packages)
+    except BaseException:
+        process.kill()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
+        raise
+
+
+def command_line(java: Java, answer: bytes) -> list[str]:
+    """Return the command in the launcher's `answer`, as this Java takes it."""
+    # Anything the launcher prints for people comes first; then a NUL alone on its line.
+    _, mark, rest = answer.partition(b"\0\n")
+    command = [os.fsdecode(word) for word in rest.split(b"\0")[:-1]]
+    if not mark or not command:
+        raise SparkFailed("Spark's launcher gave no command to run", java=java.executable)
+    if not java.has_vector:
+        command = [word for word in command if word != f"--add-modules={VECTOR_MODULE}"]
+    return command
+
+
+def workers_from_folder(
+    environ: Mapping[str, str], spark_home: Path, settings: Mapping[str, str]
+) -> dict[str, str]:
+    """
+    Return the JVM's environment such that Python workers import the PySpark that is installed.
+
+    With SPARK_HOME, Spark puts a zip of it before everything else. A zip has no bytecode: a
+    worker then takes a second of CPU to start instead of a fifth, and one of a streaming source
+    is given up after ten of wall. Only here, where workers run in this very Python.
+    """
+    packages = Path(sysconfig.get_path("purelib"))
+    python = settings.get("spark.pyspark.python")
+    here = (
+        settings.get("spark.master", "").startswith("local")
+        and python == environ.get("PYSPARK_PYTHON", python) == sys.executable
+        and environ.get("PYSPARK_DRIVER_PYTHON", python) == python
+        and spark_home == packages / "pyspark"
+        and (packages / "py4j").is_dir()
+    )
+    if not here:
+        return dict(environ)
+    kept = {name: value for name, value in environ.items() if name != "SPARK_HOME"}
+    # All else that a driver looks for in that folder.
+    return {"SPARK_CONF_DIR": str(spark_home / "conf"), **kept}
+
+
+def properties(settings: Mapping[str, str]) -> bytes:
+    """Return settings as a file of Java's properties, in ASCII."""
+    return "".join(
+        f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items()
+    ).encode("ascii")
+
+
+def _escaped(text: str) -> str:
+    """Return a name or value of which nothing means anything: what is no letter, as its number."""
+    # By the units of UTF-16: beyond those 65,536, a character is written as two.
+    units = struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass"))
+    return "".join(
+        chr(unit) if unit < 128 and chr(unit) in _PLAIN else f"\\u{unit:04x}" for (unit,) in units
+    )
+
+
+def _ask_launcher(
+    java: Java,
+    spark_home: Path,
+    settings: Path,
+    environ: Mapping[str, str],
+    output: Path,
+) -> bytes:
+    """
+    Return what Spark's launcher would run.
+
+    The options come from it and never from a list of ours: they differ by Spark's version,
+    and without one of them Java 25 hangs for ever. Settings are in a file: some are secrets, and
+    everybody on the machine can read the words of a command.
+    """
+    with open_private(output) as lines:
+        done = subprocess.run(
+            [
+                java.executable,
+                "-Xmx128m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                "-cp",
+                f"{spark_home / 'jars'}/*",
+                "org.apache.spark.launcher.Main",
+                "org.apache.spark.deploy.SparkSubmit",
+                *("--properties-file", str(settings)),
+                # Else they would be left out, because a file was given.
+                "--load-spark-defaults",
+                "pyspark-shell",
+            ],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=lines,
+            check=False,
+        )
+    if done.returncode:
+        raise SparkFailed("Spark's launcher failed", code=done.returncode, log=output)
+    return done.stdout
+
+
+def _await_gateway(
+    process: subprocess.Popen[bytes], told: Path, output: Path, packages: str
+) -> tuple[int, str]:
+    """Wait for the file the JVM renames into place, and return its port and secret."""
+    patience = FETCH_SECONDS if packages else START_SECONDS
+    deadline = time.monotonic() + patience
+    while not told.exists():
+        if process.poll() is not None:
+            if packages and any(each in output.read_bytes() for each in _UNRESOLVED):
+                raise _not_fetched(packages, output)
+            raise SparkFailed("The JVM ended at its start", code=process.returncode, log=output)
+        if time.monotonic() > deadline:
+            raise _silent(packages, patience, output)
+        time.sleep(_POLL_SECONDS)
+    data = told.read_bytes()
+    port, length = struct.unpack_from(">ii", data)
+    return port, data[8 : 8 + length].decode()
+
+
+def _silent(packages: str, seconds: float, output: Path) -> SparkFailed:
+    """Return the error of a JVM that says nothing: perhaps it waits for jars that it fetches."""
+    if not packages:
+        return SparkFailed("The JVM did not answer", seconds=int(seconds), log=output)
+    return SparkFailed(
+        "The JVM did not answer while it fetched jars",
+        remedy="See in log how far it came. Start again, which goes on with the jars that are here;"
+        " behind a mirror, name it in spark.jars.repositories or spark.jars.ivySettings; or give"
+        " the jars in spark.jars.",
+        packages=packages,
+        seconds=int(seconds),
+        log=output,
+    )
+
+
+def _not_fetched(packages: str, output: Path) -> SparkFailed:
+    """Return the error of a JVM that could not have its jars; all it says itself is its end."""
+    return SparkFailed(
+        "Jars that Spark needs are not here, and could not be fetched",
+        remedy="Start once with a network, which keeps them for later; behind a mirror, name it in"
+        " spark.jars.repositories or spark.jars.ivySettings; or give the jars in spark.jars.",
+        packages=packages,
+        log=output,
+    )
+
+
+def _scala_version(spark_home: Path) -> str:
+    """Return 2.13 from the name of a jar: the launcher otherwise looks for a source tree."""
+    for jar in spark_home.glob("jars/spark-launcher_*.jar"):
+        return jar.name.removeprefix("spark-launcher_").split("-")[0]
+    raise SparkFailed("PySpark has no jars", folder=spark_home / "jars")
+
+
+# -------- quiet
+# Foreign loggers, kept off the user's terminal.
+#
+# PySpark prints every error it raises, with the row's values in it, through loggers of its
+# own; py4j warns through Python's last resort. Both would spoil a terminal, and the first
+# would put values into logs. Errors of a user's own session are left to print as ever.
+
+_NOISY = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+
+class _Quiet(logging.Filter):
+    """Drops what PySpark would print about errors in our own calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ours = threading.local()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not getattr(self.ours, "depth", 0)
+
+
+_quiet = _Quiet()
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Run calls into Spark whose errors are ours to tell, and not PySpark's to print."""
+    _quiet.ours.depth = getattr(_quiet.ours, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _quiet.ours.depth -= 1
+
+
+def hush() -> None:
+    """Load PySpark, and keep its loggers off the terminal."""
+    # All of it, for it takes a while: this is called while a JVM starts.
+    import pyspark.sql  # noqa: F401
+    from py4j import java_gateway
+    from pyspark.logger import PySparkLogger
+
+    for name in _NOISY:
+        PySparkLogger.getLogger(name).addFilter(_quiet)
+    logger = logging.getLogger("py4j")
+    # Without a handler of its own, Python prints its warnings to standard error.
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    # A lost connection goes to the root logger, by a function that also sets up logging for
+    # the whole process. py4j's own logger has methods of the same names.
+    java_gateway.logging = logger
+
+
+# -------- jvm
+
+_ATTEMPTS = 2
+"""Starts of a JVM: a busy machine was once seen to lose the first connection."""
+
+_GONE = "gone"
+"""The name that objects of a dead JVM are given; no JVM gives it out."""
+
+
+class Running:
+    """A JVM of ours with its session, shared by `users`."""
+
+    def __init__(
+        self, session: SparkSession, machine: Machine, scratch: Path | None, path: list[str]
+    ) -> None:
+        self.session = session
+        self.machine = machine
+        self.scratch = scratch
+        self.path = path
+        """What PySpark put on Python's search path: a folder of this JVM."""
+
+        self.users = 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs and Spark in it was not stopped."""
+        return self.machine.process.poll() is None and _answers(self.session.sparkContext)
+
+
+_lock = threading.RLock()
+running: Running | None = None
+
+
+def acquire(
+    data: str | os.PathLike[str] | None,
+    conf: Mapping[str, str],
+    environ: Mapping[str, str] | None,
+    *,
+    ui: bool = False,
+    events: bool = False,
+) -> Running | SparkSession:
+    """
+    Return the Spark of this process with one user more, starting it where none runs.
+
+    Where somebody else started one, its session is returned instead.
+    """
+    global running
+    with _lock:
+        if running is not None and not running.alive:
+            _end(running)
+            running = None
+        if running is None:
+            if (theirs := _active()) is not None:
+                return theirs
+            environ = os.environ if environ is None else environ
+            running = _start(data, conf, environ, ui=ui, events=events)
+        running.users += 1
+        return running
+
+
+def release(mine: Running) -> None:
+    """One user less; the last one ends Spark."""
+    global running
+    with _lock:
+        mine.users -= 1
+        # One that died may have been replaced meanwhile, and that is not ours to end.
+        if mine is running and mine.users <= 0:
+            _end(mine)
+            running = None
+
+
+def reachable(context: SparkContext) -> bool:
+    """Whether the JVM of a context that somebody else started runs."""
+    # PySpark holds the process where it started one itself.
+    process = getattr(context._gateway, "proc", None)
+    return (process is None or process.poll() is None) and _answers(context)
+
+
+def spark_home() -> Path:
+    """Return the folder of PySpark's own jars, without importing it."""
+    found = importlib.util.find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise SparkFailed("PySpark is not installed", remedy="Install the package pyspark.")
+    folder = Path(found.origin).parent
+    if not (folder / "jars").is_dir() and "SPARK_HOME" in os.environ:
+        # A PySpark that lies within a Spark distribution has its jars there.
+        return Path(os.environ["SPARK_HOME"])
+    return folder
+
+
+def _answers(context: SparkContext) -> bool:
+    """Whether Spark was not stopped: one round trip, a fraction of a millisecond."""
+    from py4j.protocol import Py4JError
+
+    found = context._jsc
+    try:
+        return found is not None and not found.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
+
+
+def _start(
+    data: str | os.PathLike[str] | None,
+    conf: Mapping[str, str],
+    environ: Mapping[str, str],
+    *,
+    ui: bool,
+    events: bool,
+) -> Running:
+    scratch = None
+    if data is None:
+        scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    folder = scratch or Path(data).absolute()  # type: ignore[arg-type]
+    asked = (ui_settings() if ui else {}) | (event_settings() if events else {})
+    # Spark's own launcher adds these to what settings say.
+    options = environ.get("SPARK_SUBMIT_OPTS", "")
+    settings = application_settings(folder, os.cpu_count() or 1, {**asked, **conf}, options)
+    # Spark runs Python workers by this name; the one on PATH may be another Python.
+    settings.setdefault("spark.pyspark.python", environ.get("PYSPARK_PYTHON", sys.executable))
+    own = dict(environ)
+    # Where Spark itself looks for sources in Python it goes by the environment alone.
+    own.setdefault("PYSPARK_DRIVER_PYTHON", own.get("PYSPARK_PYTHON", sys.executable))
+    if is_local(settings["spark.master"]):
+        # Without it Spark listens on every interface of the machine.
+        own.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    elif ui:
+        raise SparkFailed(
+            "On a cluster, Spark's pages would be open to its whole network",
+            remedy="Leave them off, or turn them on yourself with spark_conf.",
+        )
+    if settings["spark.eventLog.enabled"] == "true" and "spark.eventLog.dir" not in conf:
+        # Plans stand in there, and with them the literals of everybody's filters.
+        Path(settings["spark.eventLog.dir"]).mkdir(0o700, parents=True, exist_ok=True)
+    java = find_java(environ)
+    failure: Exception | None = None
+    for _ in range(_ATTEMPTS):
+        machine = launch(java, spark_home(), settings, own, folder / "logs", hush)
+        before = list(sys.path)
+        try:
+            session = _connect(machine, settings)
+        except Exception as error:  # noqa: BLE001  # Whatever it is, PySpark must forget this JVM.
+            failure = error
+            _forget()
+            machine.stop()
+        else:
+            added = [path for path in sys.path if path not in before]
+            return Running(session, machine, scratch, added)
+    raise SparkFailed(
+        "Spark did not start", error=type(failure).__name__, log=folder / "logs"
+    ) from failure
+
+
+def _connect(machine: Machine, settings: Mapping[str, str]) -> SparkSession:
+    """Hand our JVM to PySpark, which takes it for one that runs already."""
+    # Imported here: it takes a while, and the JVM starts up meanwhile.
+    from pyspark.conf import SparkConf
+    from pyspark.core.context import SparkContext
+    from pyspark.sql import SparkSession
+
+    given = {
+        "PYSPARK_GATEWAY_PORT": str(machine.port),
+        "PYSPARK_GATEWAY_SECRET": machine.secret,
+        "PYSPARK_PYTHON": settings["spark.pyspark.python"],
+    }
+    with _environment(given), _signals_kept():
+        SparkContext._ensure_initialized()
+        conf = SparkConf(loadDefaults=True, _jvm=SparkContext._jvm)
+        context = SparkContext(conf=conf)
+        return SparkSession(context)
+
+
+def _active() -> SparkSession | None:
+    """Return the session of a Spark that somebody else started in this process, and that runs."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.core.context import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        return None
+    if reachable(context):
+        return SparkSession(context)
+    # It is dead, and PySpark would hand it out for ever.
+    _forget()
+    return None
+
+
+def _end(ended: Running) -> None:
+    # A JVM that is gone already is no reason to warn: it was to go.
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if ended.alive:
+            ended.session.stop()
+    _forget()
+    ended.machine.stop()
+    for path in ended.path:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(path)
+    if ended.scratch is not None:
+        shutil.rmtree(ended.scratch, ignore_errors=True)
+
+
+def _forget() -> None:
+    """Make PySpark forget its JVM, dead or alive, so that the next start gets a new one."""
+    from pyspark import accumulators
+    from pyspark.core.context import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.context import SQLContext
+
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    if context is not None:
+        context._jsc = None
+        server = getattr(context, "_accumulatorServer", None)
+        if server is not None:
+            with contextlib.suppress(Exception):
+                server.shutdown()
+            context._accumulatorServer = None  # type: ignore[assignment]
+    if gateway is not None:
+        # Its callback server and the thread that frees Java objects end here, too.
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+        _disown(gateway._gateway_client)
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+    SQLContext._instantiatedContext = None
+    accumulators._accumulatorRegistry.clear()
+
+
+def _disown(client: Any) -> None:
+    """
+    Take their names from what Python still holds of the JVM's objects.
+
+    A column or frame that somebody kept would otherwise pass for whatever object the next
+    JVM gives the same number, and a pipeline would compute something else without a word.
+    """
+    from py4j.java_gateway import JavaObject
+
+    for each in gc.get_objects():
+        if issubclass(type(each), JavaObject) and each._gateway_client is client:
+            each._target_id = _GONE
+
+
+@atexit.register
+def _at_exit() -> None:
+    """End our Spark in order when the process ends without having stopped it."""
+    global running
+    with _lock:
+        if running is not None:
+            _end(running)
+            running = None
+
+
+@contextlib.contextmanager
+def _environment(given: Mapping[str, str]) -> Iterator[None]:
+    """Set these variables for a moment: PySpark takes them from nowhere else."""
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Keep the process's own answer to Ctrl-C: PySpark would put its own in place."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def delta_transaction(
+    session: SparkSession, application: str, path: str | None, name: str | None
+) -> int:
+    """Return the highest number of an application's commits to a Delta table; SQL does not tell."""
+    jvm: Any = session._jvm
+    tables, own = jvm.io.delta.tables.DeltaTable, session._jsparkSession
+    table = tables.forPath(own, path) if name is None else tables.forName(own, name)
+    # Its history was read just before, so this is not an old one.
+    found = table.deltaLog().unsafeVolatileSnapshot().transactions().get(application)
+    return int(found.get()) if found.isDefined() else 0
+
+
+def iceberg_table(session: SparkSession, name: str) -> Any:
+    """Return Iceberg's own object of a table, as it is now; SQL does not tell all that it knows."""
+    jvm: Any = session._jvm
+    # A catalog is made, at its first use, from the settings of the session that is active.
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session._jsparkSession, name)

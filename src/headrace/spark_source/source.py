@@ -1,0 +1,472 @@
+"""
+What Spark finds by the name: `format("headrace")` (S11).
+
+It says which columns there are, and gives Spark a reader.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as t
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+
+from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.reader import LogReader
+from headrace.errors import BadSchema, ChangesMissing, HeadraceError, UnknownTable
+from headrace.pipeline.plan.types import spark_type
+from headrace.spark_source.columns import Frame, frame_of
+from headrace.spark_source.leases import Keeper, needed
+from headrace.spark_source.offsets import (
+    NEWEST_BASELINE,
+    Asked,
+    Offset,
+    check_end,
+    exact_from,
+    first_offset,
+    idle_offset,
+    last_position,
+    least_end,
+    newest_baseline,
+    next_offset,
+)
+from headrace.spark_source.options import (
+    Options,
+    check_batch,
+    check_stream,
+    known_table,
+    located,
+    opened,
+    parse_options,
+    wait_for,
+)
+from headrace.spark_source.plan import between, grouped
+from headrace.spark_source.slices import Slice, Task, read_slices
+from headrace.storage.locations import elsewhere
+
+# -------- told
+# Errors on their way through Spark, of which nothing but the text arrives.
+#
+# The text has everything then: the code, what happened, and what to do. Spark would print a
+# page of its own frames before it; a worker that fails is not used again, so it is told not to.
+
+_WORKER = "PYTHON_WORKER_FACTORY"
+"""How the names of variables begin that only Spark's workers have."""
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Give our errors a text that says everything."""
+    try:
+        yield
+    except HeadraceError as error:
+        facts = "".join(f", {name}={value}" for name, value in error.facts.items())
+        error.args, error.facts = (f"{error.message}{facts}. {error.remedy}",), {}
+        if any(name.startswith(_WORKER) for name in os.environ):
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise error from None
+
+
+# -------- readers
+# The readers that Spark calls, of a part of the log and of all that comes.
+#
+# A reader holds what was asked for and opens the log when it is first needed; Spark makes one in
+# each process that plans, and sends it to the executors, where `read` finds everything it needs
+# in its partition. Names in camel case end here and in `source`.
+
+try:  # since Spark 4.2
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    HAS_LIMITS = True
+except ImportError:  # pragma: no cover - Spark 4.1
+    HAS_LIMITS = False
+
+    class ReadLimit:  # type: ignore[no-redef]
+        """What this version does not have."""
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """What this version does not have."""
+
+    @dataclass
+    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
+        """What this version does not have."""
+
+        max_rows: int
+
+    @dataclass
+    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
+        """What this version does not have."""
+
+
+LOOK_SECONDS = 1.0
+"""A query looks so often for what is new where each look is a request that is paid for."""
+
+IDLE_SECONDS = 60.0
+"""A query without rows moves on so often: seldom, as it costs Spark a job (R34)."""
+
+
+@dataclass(frozen=True)
+class Partition(InputPartition):
+    """What one task reads."""
+
+    task: Task
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table of a log, as it was when the DataFrame was made."""
+
+    data: str
+    source: str
+    schema_id: int
+
+
+class _Reader:
+    """What both kinds of reader share: the log, opened when it is first needed."""
+
+    _goes_on = False
+    """Whether it may have begun in an earlier life."""
+
+    def __init__(self, options: Options, place: Place) -> None:
+        self._options = options
+        self._place = place
+        self._opened: Asked | None = None
+        self._looked = 0.0
+        self._keeper: Keeper | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # To the executors goes what was asked for; the log stays.
+        return {**self.__dict__, "_opened": None, "_keeper": None}
+
+    def _frame(self, log: LogReader) -> Frame:
+        return framed(log, self._place, self._options)
+
+    def _asked(self, *, polled: bool = False) -> Asked:
+        """Return the log as it is now; where it is `polled`, as it was a moment ago."""
+        now = time.monotonic()
+        if self._opened is not None:
+            recent = now - self._looked < LOOK_SECONDS
+            if polled and recent and elsewhere(self._place.data):
+                return self._opened
+            self._opened.log.refresh()
+        else:
+            log = opened(self._place.data, self._place.source)
+            asked = Asked(log, self._options, self._frame(log))
+            if self._options.reader is not None:
+                self._keeper = Keeper(
+                    self._place.data,
+                    self._place.source,
+                    self._options.reader,
+                    self._options.lease,
+                    wait=self._options.wait,
+                    goes_on=self._goes_on,
+                )
+            self._opened = asked
+        self._looked = now
+        return self._opened
+
+    def _keep(self, asked: Asked, at: Offset) -> None:
+        if self._keeper is not None:
+            self._keeper.keep(needed(asked, at), asked.log)
+
+    def _move(self, asked: Asked, to: Offset) -> None:
+        if self._keeper is not None:
+            self._keeper.move(needed(asked, to), asked.log)
+
+    def _end(self) -> None:
+        """Let others have the name."""
+        if self._keeper is not None:
+            self._keeper.end()
+        self._opened = self._keeper = None
+
+    def _partitions(self, asked: Asked, slices: Sequence[Slice]) -> list[Partition]:
+        task = Task(
+            self._place.data,
+            self._place.source,
+            asked.frame,
+            self._options.images,
+            self._options.on_truncate == "row",
+        )
+        return [Partition(task, tuple(group)) for group in grouped(slices)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition; on an executor."""
+        if isinstance(partition, Partition):
+            with told():
+                yield from read_slices(partition.task, partition.slices)
+
+
+class HeadraceReader(_Reader, DataSourceReader):
+    """Reads a part of the log, to its end as it is when the query is planned."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return what each task reads."""
+        with told():
+            asked = self._asked()
+            start = first_offset(asked.log, self._options)
+            if start.waits:
+                start, end = self._from_baseline(asked)
+            else:
+                end = Offset(last_position(asked.log, self._options))
+            self._keep(asked, start)
+            self._end()  # nobody tells when it was read; its lease says how long it may take
+            return self._partitions(asked, between(asked, start, end))
+
+    def _from_baseline(self, asked: Asked) -> tuple[Offset, Offset]:
+        """Return from a baseline to where the result is exact at the earliest (R11)."""
+
+        def exact() -> bool | None:
+            asked.log.refresh()
+            found = newest_baseline(asked)
+            return (
+                found is not None and last_position(asked.log, self._options) >= (found.window[1])
+            ) or None
+
+        if wait_for(exact, self._options.wait) is None:
+            raise _no_baseline(asked)
+        found = newest_baseline(asked)
+        assert found is not None
+        start = Offset(found.window[0], found.baseline, 0)
+        return start, Offset(last_position(asked.log, self._options))
+
+
+class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the log."""
+
+    _goes_on = True
+
+    def __init__(self, options: Options, place: Place) -> None:
+        super().__init__(options, place)
+        self._first: Offset | None = None
+        """Where it begins, if it is a query without a checkpoint."""
+        self._seen: Offset | None = None
+        self._answered: Offset | None = None
+        self._upto: Position | None = None
+        self._moved = time.monotonic()
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a query without a checkpoint begins; asked more than once."""
+        with told():
+            asked = self._asked()
+            if self._first is None:
+                self._first = first_offset(asked.log, self._options)
+            self._keep(asked, self._first)
+            self._seen = self._seen or self._first
+            return self._first.as_json()
+
+    def latestOffset(
+        self, start: Mapping[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
+        """Return where the next batch ends; asked some eighty times a second."""
+        with told():
+            asked = self._asked(polled=True)
+            at = Offset.parse(start) if start is not None else self._seen
+            if at is None:
+                # Spark 4.1 does not tell where a query stands that was started again.
+                end = self._from_anywhere(asked)
+                if end == self._answered:  # and nothing was planned: it stands there
+                    self._move(asked, end)
+                    self._keep(asked, end)
+                self._answered = end
+                return end.as_json()
+            self._keep(asked, at)
+            if self._upto is not None and at.baseline is not None:
+                self._upto = max(self._upto, self._await_exact(asked, at, self._upto))
+            found = next_offset(asked, at, getattr(limit, "max_rows", None), self._upto)
+            if found == at:
+                if at != self._first:
+                    check_end(asked, at)
+                found = self._idle(asked, at)
+            if found != at:
+                self._moved = time.monotonic()
+                if at == self._first and not at.waits:
+                    found = replace(found, since=at.position)
+            return found.as_json()
+
+    def _from_anywhere(self, asked: Asked) -> Offset:
+        """Return an end that is right wherever the checkpoint stands: all there is."""
+        number = None
+        if self._options.start == "baseline":
+            # It may wait for one still. The end lies beyond the window of that one, so that
+            # naming it makes no difference to a query that is further.
+            self._await_exact(asked, NEWEST_BASELINE, ORIGIN)
+            found = newest_baseline(asked)
+            number = None if found is None else found.baseline
+        end = least_end(asked.log, self._options)
+        return Offset(end, number, None, asked.log.lineage or "")
+
+    def _idle(self, asked: Asked, at: Offset) -> Offset:
+        # One that ends at a place moves there once a run: the next may come when that is gone.
+        if self._upto is None and time.monotonic() - self._moved < IDLE_SECONDS:
+            return at
+        return idle_offset(asked, at, self._upto)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return how much a batch may hold."""
+        most = self._options.most_rows
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return where the log ends, for the query's progress."""
+        with told():
+            return Offset(self._asked().log.end).as_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take the log's end as it is now for the end."""
+        with told():
+            self._upto = self._asked().log.end
+
+    def _await_exact(self, asked: Asked, at: Offset, upto: Position) -> Position:
+        """Return an end from which on what began with a baseline is exact (R11)."""
+
+        def there() -> Position | None:
+            asked.log.refresh()
+            newest = newest_baseline(asked) if at.waits else None
+            exact = exact_from(asked, at) if newest is None else newest.window[1]
+            if exact is None:
+                return None if at.waits else upto
+            return upto if exact <= upto else asked.log.end if exact <= asked.log.end else None
+
+        found = wait_for(there, self._options.wait)
+        if found is None:
+            raise _no_baseline(asked)
+        return found
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return what each task of a batch reads."""
+        with told():
+            asked = self._asked()
+            first, last = Offset.parse(start), Offset.parse(end)
+            self._seen = last
+            if first == last:
+                return []
+            first = _begun(first, last, fresh=first == self._first)
+            self._keep(asked, first)
+            return self._partitions(asked, between(asked, first, last))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let go of what is done; called when the next batch is planned, never while idle."""
+        if self._options.reader is None:
+            return
+        with told():
+            self._move(self._asked(), Offset.parse(end))
+
+    def stop(self) -> None:
+        """End; the lease goes on, so that a query that is started again finds its place."""
+        self._end()
+
+
+def _begun(first: Offset, last: Offset, *, fresh: bool) -> Offset:
+    """
+    Return where a batch began when it was planned.
+
+    Of the first one Spark knows only where a query would begin now: the log may have been
+    pruned since, or have grown. Its end knows better.
+    """
+    if last.since is not None:
+        return Offset(last.since, lineage=last.lineage)
+    return NEWEST_BASELINE if fresh and last.baseline is not None else first
+
+
+def _no_baseline(asked: Asked) -> ChangesMissing:
+    return ChangesMissing(
+        "There is no baseline of this table yet, or the log has not come to where it is exact",
+        table=asked.table,
+        remedy="Wait until the engine is ready (await_ready), or give it longer: wait=60s.",
+    )
+
+
+def framed(log: LogReader, place: Place, options: Options) -> Frame:
+    """Return what a DataFrame shows of a table."""
+    return frame_of(log.schema(options.table, place.schema_id), place.schema_id, options)
+
+
+# -------- source
+
+
+class HeadraceSource(DataSource):
+    """The changes of one table, from the log that an engine or `hr.record` writes."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(dict(options))
+        with told():
+            self._options = parse_options(options)
+        self._place: Place | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what stands in `format(…)`."""
+        return "headrace"
+
+    def schema(self) -> t.StructType:
+        """Return the table's columns as they are now, then ours."""
+        with told():
+            place, log = self._located()
+            self._place = place
+            return _spark_schema(framed(log, place, self._options))
+
+    def reader(self, schema: t.StructType) -> DataSourceReader:
+        """Return a reader of a part of the log."""
+        with told():
+            check_batch(self._options)
+            place = self._placed(schema)
+        return HeadraceReader(self._options, place)
+
+    def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
+        """Return a reader that follows the log."""
+        with told():
+            check_stream(self._options, admission=HAS_LIMITS)
+            place = self._placed(schema)
+        return HeadraceStreamReader(self._options, place)
+
+    def _located(self) -> tuple[Place, LogReader]:
+        options = self._options
+        data, source = located(options, options.wait)
+        log = opened(data, source)
+        known_table(log, options.table, options.wait)
+        return Place(data, source, log.columns(options.table, 0).schema), log
+
+    def _placed(self, schema: t.StructType) -> Place:
+        """Return which version of the table a frame shows; of a catalog's, by its columns."""
+        if self._place is not None:
+            return self._place
+        place, log = self._located()
+        for schema_id in range(place.schema_id, 0, -1):
+            found = replace(place, schema_id=schema_id)
+            with suppress(UnknownTable):
+                mine = _spark_schema(framed(log, found, self._options))
+                if _same(mine, schema):
+                    return found
+        raise BadSchema(
+            "The table never had these columns",
+            table=self._options.table,
+            remedy="Leave the schema out: the source has its own. A table of a catalog is made"
+            " anew when its source has other columns.",
+        )
+
+
+def _spark_schema(frame: Frame) -> t.StructType:
+    return t.StructType([t.StructField(each.name, spark_type(each.type)) for each in frame.arrow])
+
+
+def _same(ours: t.StructType, given: t.StructType) -> bool:
+    return [(each.name, each.dataType) for each in ours] == [
+        (each.name, each.dataType) for each in given
+    ]

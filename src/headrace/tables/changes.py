@@ -1,0 +1,239 @@
+"""What happened to a table: changes as readers see them, made when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.changelog.position import Position
+from headrace.changelog.values import ValueType
+from headrace.tables.columns import BITS, CHUNK, Chunk, Row
+from headrace.tables.hash_index import Numbers
+from headrace.tables.store import Store
+from headrace.tables.version import Version
+
+# -------- change
+
+_SLICE: Final = 1024
+"""Changes turned into Python numbers at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """One change of a table, as seen in that table: an upsert of a known key is an update."""
+
+    op: str
+    """`insert`, `update`, `delete` or `truncate`."""
+
+    key: tuple[object, ...]
+    """The key's values; empty for a truncate, which is of all rows."""
+
+    before: Row | None
+    after: Row | None
+    position: Position
+    """The change's own; for rows that were there, or were loaded anew, the table's."""
+
+
+class RowChanges(Sequence[TableChange]):
+    """
+    Changes from one version to the next, as row numbers.
+
+    The writer makes no object a row: whoever reads the changes does, on his own thread.
+    """
+
+    __slots__ = ("_after", "_before", "_commits", "_key", "_new", "_old", "_ordinals", "_position")
+
+    def __init__(
+        self,
+        key: Sequence[str],
+        position: Position,
+        *,
+        old: Sequence[Chunk] = (),
+        new: Sequence[Chunk] = (),
+        before: Numbers,
+        after: Numbers,
+        at: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None,
+    ) -> None:
+        self._key = tuple(key)
+        self._position = position
+        self._old, self._new = old, new
+        self._before, self._after = before, after
+        """Row numbers in `old` and `new`, -1 for none; a truncate is -1 twice."""
+        self._commits = None if at is None else at[0]
+        self._ordinals = None if at is None else at[1]
+
+    @classmethod
+    def none(cls) -> RowChanges:
+        """Return no changes."""
+        return _NONE
+
+    def after_truncate(self, at: Position) -> RowChanges:
+        """Return these changes with a truncate before them."""
+        none = np.array([-1], np.int32)
+        commits = np.empty(0, np.int64) if self._commits is None else self._commits
+        ordinals = np.empty(0, np.int64) if self._ordinals is None else self._ordinals
+        return RowChanges(
+            self._key,
+            at,
+            old=self._old,
+            new=self._new,
+            before=np.concatenate([none, self._before]),
+            after=np.concatenate([none, self._after]),
+            at=(
+                np.concatenate([np.array([at.commit], np.int64), commits]),
+                np.concatenate([np.array([at.ordinal], np.int64), ordinals]),
+            ),
+        )
+
+    def __len__(self) -> int:
+        return len(self._after)
+
+    def __iter__(self) -> Iterator[TableChange]:
+        for start in range(0, len(self), _SLICE):
+            yield from self._some(start, start + _SLICE)
+
+    @overload
+    def __getitem__(self, at: int) -> TableChange: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[TableChange]: ...
+    def __getitem__(self, at: int | slice) -> TableChange | list[TableChange]:
+        if isinstance(at, slice):
+            start, stop, step = at.indices(len(self))
+            return list(self._some(start, stop))[::step] if step > 0 else list(self)[at]
+        place = range(len(self))[at]
+        return next(self._some(place, place + 1))
+
+    def _some(self, start: int, stop: int) -> Iterator[TableChange]:
+        before, after = self._before[start:stop].tolist(), self._after[start:stop].tolist()
+        if self._commits is None or self._ordinals is None:
+            positions: Iterator[Position] = iter([self._position] * len(before))
+        else:
+            positions = map(
+                Position,
+                [self._position.epoch] * len(before),
+                self._commits[start:stop].tolist(),
+                self._ordinals[start:stop].tolist(),
+            )
+        for old, new, position in zip(before, after, positions, strict=True):
+            was = _row(self._old, old)
+            now = _row(self._new, new)
+            row = now or was
+            key = tuple([row[name] for name in self._key]) if row is not None else ()
+            yield TableChange(_OPS[was is not None, now is not None], key, was, now, position)
+
+
+_OPS: Final = {
+    (False, True): "insert",
+    (True, True): "update",
+    (True, False): "delete",
+    (False, False): "truncate",
+}
+
+_NONE = RowChanges((), Position(0, 0), before=np.empty(0, np.int32), after=np.empty(0, np.int32))
+
+
+def _row(chunks: Sequence[Chunk], number: int) -> Row | None:
+    return None if number < 0 else Row(chunks[number >> BITS].values, number & (CHUNK - 1))
+
+
+# -------- difference
+# What a reload changed: the difference between two versions that share no rows.
+
+_AT_ONCE = 65_536
+"""Rows compared at a time: both sides are gathered for it."""
+
+
+def difference(old: tuple[Store, Version] | None, new: tuple[Store, Version]) -> RowChanges:
+    """Return the changes that lead from `old`, or from nothing, to `new`: deletes first."""
+    after_store, after = new
+    key = [column.name for column in after_store.layout.key.columns]
+    if old is None:
+        return present(after, key)
+    before_store, before = old
+    if _key_kinds(before_store) != _key_kinds(after_store):
+        # Nothing tells which row became which: all are gone, by a truncate, and all have come.
+        rows = np.concatenate([np.array([-1], np.int32), after.rows()])
+        absent = np.full(len(rows), -1, np.int32)
+        return RowChanges(key, after.position, new=after.chunks, before=absent, after=rows)
+    gone, came, kept_old, kept_new = _matched(before_store, before, after_store, after)
+    changed = _changed(before_store, kept_old, after_store, kept_new)
+    none_before, none_after = np.full(len(came), -1, np.int32), np.full(len(gone), -1, np.int32)
+    later = np.concatenate([kept_new[changed], came])
+    order = np.argsort(later, kind="stable")
+    return RowChanges(
+        key,
+        after.position,
+        old=before.chunks,
+        new=after.chunks,
+        before=np.concatenate([gone, np.concatenate([kept_old[changed], none_before])[order]]),
+        after=np.concatenate([none_after, later[order]]),
+    )
+
+
+def _key_kinds(store: Store) -> list[tuple[str, ValueType]]:
+    return [(column.name, column.type) for column in store.layout.key.columns]
+
+
+def present(version: Version, key: list[str]) -> RowChanges:
+    """Return every row of a version, as if it were inserted at the version's position."""
+    rows = version.rows()
+    absent = np.full(len(rows), -1, np.int32)
+    return RowChanges(key, version.position, new=version.chunks, before=absent, after=rows)
+
+
+def _matched(
+    before_store: Store, before: Version, after_store: Store, after: Version
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Return rows only in the one, rows only in the other, and the pairs that share a key."""
+    old_key, old_row = _keyed(before_store, before)
+    new_key, new_row = _keyed(after_store, after)
+    _, old_at, new_at = np.intersect1d(old_key, new_key, assume_unique=True, return_indices=True)
+    gone = np.sort(np.delete(old_row, old_at))
+    came = np.delete(new_row, new_at)
+    return gone, came, old_row[old_at], new_row[new_at]
+
+
+def _keyed(store: Store, version: Version) -> tuple[npt.NDArray[Any], Numbers]:
+    """Return what tells keys apart, and the row of each."""
+    hashes, rows = version.by_hash()
+    if store.layout.key.integer or not len(rows):
+        return hashes, rows
+    # Aliases are each store's own, and one hash may be two keys: the bytes decide.
+    keys = np.empty(len(rows), np.object_)
+    keys[:] = store.key_bytes(rows).to_pylist()
+    return keys, rows
+
+
+def _changed(before: Store, old: Numbers, after: Store, new: Numbers) -> npt.NDArray[np.bool_]:
+    if before.layout.schema.columns != after.layout.schema.columns:
+        return np.ones(len(new), np.bool_)  # another row by its columns alone
+    every = range(len(after.layout.schema.columns))
+    changed = np.zeros(len(new), np.bool_)
+    for start in range(0, len(new), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        pairs = zip(before.gather(old[some], every), after.gather(new[some], every), strict=True)
+        for one, other in pairs:
+            changed[some] |= _differ(one, other)
+    return changed
+
+
+def _differ(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return where two columns differ; null is equal to null."""
+    found: npt.NDArray[np.bool_]
+    if pa.types.is_struct(one.type):
+        found = pc.xor(one.is_null(), other.is_null()).to_numpy(zero_copy_only=False)
+        for a, b in zip(one.flatten(), other.flatten(), strict=True):
+            found = found | _differ(a, b)
+        return found
+    if pa.types.is_nested(one.type):
+        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+        return np.fromiter((a != b for a, b in pairs), np.bool_, len(one))
+    unequal = pc.fill_null(pc.not_equal(one, other), False)
+    found = pc.or_(unequal, pc.xor(one.is_null(), other.is_null())).to_numpy(zero_copy_only=False)
+    return found

@@ -1,0 +1,405 @@
+"""
+Targets of your own, called with one row at a time.
+
+```python
+class Names(hr.RowTarget):
+    def __init__(self):
+        self.names = {}
+    def on_baseline_row(self, row):
+        self.names[row["id"]] = row["name"]
+    def on_insert(self, row):
+        self.names[row["id"]] = row["name"]
+    def on_update(self, row, identity):
+        self.names.pop(identity["id"], None)
+        self.names[row["id"]] = row["name"]
+    def on_delete(self, identity):
+        self.names.pop(identity["id"], None)
+    def on_truncate(self):
+        self.names.clear()
+```
+
+For tables that are wanted as Python objects, or go where one call takes one row. Where whole
+batches can be taken, a `Target` is about ten times faster.
+"""
+
+from __future__ import annotations
+
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.changelog.change import Op
+from headrace.changelog.position import ORIGIN, Position
+from headrace.changelog.schema import Column, TableName, TableSchema
+from headrace.errors import FunctionFailed, NoKey, TableError
+from headrace.tables import Row
+from headrace.targets.target import BaselineId, Batch, SchemaAnswer, TargetTraits
+
+# -------- row changes
+# The rows of a batch, one at a time, for targets that are called with each.
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """One change: an upsert with its row, or a delete without."""
+
+    op: Op
+    position: Position
+    row: Row | None
+    identity: Row
+    """The key by which the row is known until then: for a key change, the old one."""
+
+
+def rows_in(table: pa.Table, schema: TableSchema) -> Iterator[Row]:
+    """Yield the rows of a baseline."""
+    values = _readers(table, schema.columns)
+    for at in range(table.num_rows):
+        yield Row(values, at)
+
+
+def row_of(values: Mapping[str, object]) -> Row:
+    """Return plain values as a row."""
+    return Row({name: [value].__getitem__ for name, value in values.items()}, 0)
+
+
+def changes_in(
+    table: pa.Table, schema: TableSchema, epoch: int, after: Position
+) -> Iterator[RowChange]:
+    """
+    Yield what comes after a position, in order.
+
+    A delete and an upsert of one position are one row under another key, and one change.
+    """
+    values = _readers(table, schema.columns)
+    keys = {name: values[name] for name in schema.key}
+    ops, commits, ordinals = (
+        table.column(name).to_pylist() for name in ("_op", "_commit", "_ordinal")
+    )
+    at, count = 0, table.num_rows
+    while at < count:
+        first, place = at, (commits[at], ordinals[at])
+        if ops[at] == Op.DELETE and at + 1 < count and place == (commits[at + 1], ordinals[at + 1]):
+            at += 1
+        position = Position(epoch, *place)
+        if position > after:
+            row = None if ops[at] == Op.DELETE else Row(values, at)
+            # A row that moved is known already, whatever its source called the change.
+            op = Op.UPDATE if at > first else Op(ops[at])
+            yield RowChange(op, position, row, Row(keys, first))
+        at += 1
+
+
+def _readers(table: pa.Table, columns: Sequence[Column]) -> dict[str, Callable[[int], object]]:
+    return {column.name: _Decoded(table.column(column.name), column) for column in columns}
+
+
+class _Decoded:
+    """A column that is decoded when the first row is asked for it, for all of them at once."""
+
+    __slots__ = ("_array", "_column", "_values")
+
+    def __init__(self, array: pa.ChunkedArray, column: Column) -> None:
+        self._array = array
+        self._column = column
+        self._values: list[object] | None = None
+
+    def __call__(self, at: int) -> object:
+        if self._values is None:
+            self._values = self._column.type.from_arrow(self._array)
+        return self._values[at]
+
+
+# -------- rows
+
+
+class RowTarget(ABC):
+    """
+    A class to derive from; the row hooks must be there, all others have a default.
+
+    *Tables*: one; a pipeline of several needs a target for each. *Order*: `on_init`, then
+    the baseline's rows, then what changed meanwhile, `on_baseline_complete`, and every
+    change from there on, in position order. *Duplicates*: none while the engine lives; after
+    a crash the batch it was in comes again, the same under the same `batch_id`, so whoever
+    keeps `position` with his rows can leave out what he has. *Loads*: a load begins with
+    `on_truncate`, except the first one of a target that is not durable. Until its end rows
+    are missing; a target whose readers must not see that keeps the old ones until
+    `on_baseline_complete`. *Durability*: what a hook returns from is done, at the latest
+    when `on_batch_complete` returns. *Threads*: one at a time. *Errors*: whatever a hook
+    raises is tried again, from the same change on, a baseline from its first row; other
+    pipelines go on. *Shutdown*: `on_close`, once.
+
+    Rows hold every column, and decode what is asked for; `dict(row)` is a copy to keep.
+    """
+
+    position: Position = ORIGIN
+    """Of the change a hook is called for; `ORIGIN` for a baseline's rows, which have none."""
+
+    batch_id: str = ""
+    """Of the batch a hook is called for; the same if it comes again."""
+
+    schema: TableSchema
+    """The table's columns and key, from `on_init` on."""
+
+    _calls: _Calls | None = None
+
+    # --- the thirteen -----------------------------------------------------------------------
+
+    def on_init(  # noqa: B027  a default
+        self, table: TableName, columns: Sequence[Column]
+    ) -> None:
+        """Prepare; called at every start, before anything else."""
+
+    @abstractmethod
+    def on_baseline_row(self, row: Row) -> None:
+        """Take a row that was there before the changes, in no order."""
+
+    def on_baseline_complete(self) -> None:  # noqa: B027  a default
+        """Let readers look: the table is what it was at `position`."""
+
+    @abstractmethod
+    def on_insert(self, row: Row) -> None:
+        """Take a new row, or one that entered the filter. It may be there, and is replaced."""
+
+    @abstractmethod
+    def on_update(self, row: Row, identity: Row) -> None:
+        """Take a row's new values; `identity` is the key by which it was known so far."""
+
+    @abstractmethod
+    def on_delete(self, identity: Row) -> None:
+        """Remove a row, or one that left the filter; it may not be there."""
+
+    @abstractmethod
+    def on_truncate(self) -> None:
+        """Remove all rows."""
+
+    def is_durable(self) -> bool:
+        """
+        Say whether the rows outlive the engine; asked before the start.
+
+        If not, they come anew at every start, and the log keeps what that needs (R8).
+        """
+        return False
+
+    def on_schema_change(self, old: Sequence[Column], new: Sequence[Column]) -> SchemaAnswer:
+        """Say what to do about other columns; rows have them from here on, as `schema` does."""
+        return "reload"
+
+    def export_snapshot(self) -> Iterable[Mapping[str, object]] | None:
+        """Return all rows; None where that cannot be. Called once snapshots are delivered."""
+        return None
+
+    def restore_snapshot(
+        self, info: Mapping[str, object], entries: Iterable[Mapping[str, object]]
+    ) -> None:
+        """Take the rows of a snapshot. Called once snapshots are delivered."""
+        self.on_truncate()
+        for entry in entries:
+            self.on_baseline_row(row_of(entry))
+        self.on_baseline_complete()
+
+    def supports_consistent_snapshot(self) -> bool:
+        """Say whether `export_snapshot` gives one state; it is called between two batches."""
+        return True
+
+    def on_close(self) -> None:  # noqa: B027  a default
+        """Let go of what is held; nothing follows."""
+
+    # --- one more ---------------------------------------------------------------------------
+
+    def on_batch_complete(self) -> None:  # noqa: B027  a default
+        """Make what was taken since the last call durable: the engine goes on from here."""
+
+    # --- for the engine ---------------------------------------------------------------------
+
+    @property
+    def traits(self) -> TargetTraits:
+        name = type(self).__name__
+        return TargetTraits(
+            type=name,
+            durable=self.is_durable(),
+            transactional=False,
+            columns_in_turn=True,
+        )
+
+    def check(self, tables: Mapping[TableName, TableSchema]) -> None:
+        if len(tables) != 1:
+            raise TableError(
+                "Target takes one table",
+                remedy="Make a pipeline, with a target of its own, for each table.",
+                tables=sorted(tables),
+            )
+        for name, schema in tables.items():
+            if not schema.key:
+                raise NoKey(
+                    "Table has no key", remedy="Declare a primary key at the source.", table=name
+                )
+
+    def open(
+        self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
+    ) -> None:
+        ((name, self.schema),) = tables.items()
+        # A durable target may hold rows of an earlier life, this object those of its last.
+        held = self.is_durable() or (self._calls is not None and self._calls.held)
+        self._calls = calls = _Calls(self, held=held, position=at.get(name, ORIGIN))
+        calls.call(self.on_init, name, self.schema.columns)
+
+    def load(self, table: TableName, baseline: BaselineId) -> RowLoading:
+        return RowLoading(self._opened(), baseline)
+
+    def write(self, batch: Batch) -> Position:
+        calls = self._opened()
+        if self.schema.table in batch.tables and batch.last > calls.position:
+            # What comes while a load is delivered would meet half a table: the load brings it.
+            if not calls.loading:
+                calls.done = max(calls.done, calls.position)
+                calls.take(batch)
+            calls.position = batch.last
+        return max(calls.position, batch.last)
+
+    def schema_changed(self, table: TableName, old: TableSchema, new: TableSchema) -> SchemaAnswer:
+        answers: list[SchemaAnswer] = []
+
+        def on_schema_change() -> None:
+            answers.append(self.on_schema_change(old.columns, new.columns))
+
+        self._opened().call(on_schema_change)
+        if answers[0] != "refuse":
+            self.schema = new
+        return answers[0]
+
+    def row_count(self, table: TableName) -> int | None:
+        return None
+
+    def close(self) -> None:
+        if self._calls is not None and not self._calls.closed:
+            self._calls.closed = True
+            self._calls.call(self.on_close)
+
+    def _opened(self) -> _Calls:
+        if self._calls is None:
+            raise TableError("Target is not open", target=type(self).__name__)
+        return self._calls
+
+
+class _Calls:
+    """What a target was called with, and how far that is."""
+
+    def __init__(self, target: RowTarget, *, held: bool, position: Position) -> None:
+        self.target = target
+        self.held = held
+        """Whether there may be rows."""
+        self.position = position
+        """Where the table is."""
+        self.done = position
+        """The last change that was taken, ahead of `position` after one that failed."""
+        self.load: RowLoading | None = None
+        self.loading = False
+        """Whether the load has begun to call the target."""
+        self.closed = False
+
+    def call(self, hook: Callable[..., object], *values: object) -> None:
+        try:
+            hook(*values)
+        except Exception as error:
+            # Its text may hold values of the row, and stays out of ours.
+            raise FunctionFailed(
+                "Hook of the target raised",
+                table=self.target.schema.table,
+                hook=getattr(hook, "__name__", "?"),
+                error=type(error).__name__,
+                where=_where(error),
+            ) from error
+
+    def at(self, position: Position, batch_id: str) -> None:
+        self.target.position = position
+        self.target.batch_id = batch_id
+
+    def truncate(self) -> None:
+        self.call(self.target.on_truncate)
+        self.held = False
+
+    def take(self, batch: Batch) -> None:
+        """Call for every change of a batch after those that are done."""
+        target, table = self.target, self.target.schema.table
+        emptied = batch.truncates.get(table)
+        if emptied is not None and emptied > self.done:
+            self.at(emptied, batch.id)
+            self.truncate()
+            self.done = emptied
+        for change in changes_in(batch.tables[table], target.schema, batch.epoch, self.done):
+            self.at(change.position, batch.id)
+            self.held = True
+            if change.row is None:
+                self.call(target.on_delete, change.identity)
+            elif change.op == Op.INSERT:
+                self.call(target.on_insert, change.row)
+            else:
+                self.call(target.on_update, change.row, change.identity)
+            self.done = change.position
+        self.at(batch.last, batch.id)
+        self.call(target.on_batch_complete)
+
+
+class RowLoading:
+    """
+    A baseline on its way to a target of rows; see `Loading`.
+
+    There is no place beside: the target is called as rows come. A load that is given up
+    leaves them there, and the next one begins by removing them.
+    """
+
+    def __init__(self, calls: _Calls, baseline: BaselineId) -> None:
+        self._calls = calls
+        self._baseline = baseline
+        calls.load, calls.loading = self, False
+
+    def write(self, rows: pa.Table) -> None:
+        if not rows.num_rows:
+            return
+        calls = self._begun()
+        calls.held = True
+        for row in rows_in(rows, calls.target.schema):
+            calls.call(calls.target.on_baseline_row, row)
+
+    def catch_up(self, batch: Batch) -> None:
+        self._begun().take(batch)
+
+    def switch(self, at: Position) -> None:
+        calls = self._begun()
+        calls.at(at, "")
+        if self._baseline:
+            calls.call(calls.target.on_baseline_complete)
+        calls.position = calls.done = at
+        self.discard()
+
+    def discard(self) -> None:
+        if self._calls.load is self:
+            self._calls.load, self._calls.loading = None, False
+
+    def _begun(self) -> _Calls:
+        """Have the target empty, before it is called for the first time."""
+        calls = self._calls
+        if calls.load is not self:
+            raise TableError(
+                "Load is over: another one was begun, or it ended", table=calls.target.schema.table
+            )
+        if not calls.loading:
+            calls.at(ORIGIN, "")
+            # Without a baseline nothing takes the place of what a durable target holds.
+            if self._baseline or not calls.target.is_durable():
+                if calls.held:
+                    calls.truncate()
+                calls.done = ORIGIN
+            calls.loading = True
+        return calls
+
+
+def _where(error: BaseException) -> str:
+    """Return the line of the hook that raised, without the values it held."""
+    # The first frame is our call.
+    frames = traceback.extract_tb(error.__traceback__, limit=2)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}"

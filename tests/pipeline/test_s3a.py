@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import SparkFailed
-from headrace.lake.formats import DELTA, merged, needs
+from headrace.lake.formats import DELTA, needs
 from headrace.spark_session.s3a import s3_needs, storage_settings, unreadable
+from headrace.spark_session.settings import merged
 
 S3A = "spark.hadoop.fs.s3a."
 KEYS = {"AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "the-secret"}

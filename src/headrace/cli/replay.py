@@ -98,8 +98,8 @@ def _replaces(into: str, *, force: bool) -> bool:
 
 def reads(conf: Mapping[str, str], data: Path) -> Mapping[str, str]:
     """Return settings of Spark with what the storage needs that a data directory names."""
-    from headrace.lake.formats import merged
     from headrace.spark_session.s3a import s3_needs
+    from headrace.spark_session.settings import merged
     from headrace.storage.s3 import storage_of
 
     return conf if storage_of(data).local else merged(conf, [s3_needs(conf)])

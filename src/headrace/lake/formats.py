@@ -7,22 +7,14 @@ Spark of ours is started with what its targets need.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from pathlib import Path
 
 from headrace.errors import BadTable, SparkFailed
 from headrace.lake.history import Where
 from headrace.lake.rows import MODES, Mode, Shape
-
-PACKAGES = "spark.jars.packages"
-EXCLUDES = "spark.jars.excludes"
-IVY = "spark.jars.ivy"
-EXTENSIONS = "spark.sql.extensions"
-_LISTS = (PACKAGES, EXCLUDES, EXTENSIONS)
-"""Settings that are lists: what others put there stays."""
+from headrace.spark_session.settings import EXTENSIONS, IVY, PACKAGES, ivy_folder, listed
 
 _DELTA_CLASS = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -170,23 +162,6 @@ def needs(format: Format, version: str | None = None) -> dict[str, str]:
     return {PACKAGES: package, IVY: str(ivy_folder()), **format.settings, **format.tuning}
 
 
-def merged(conf: Mapping[str, str], wanted: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return a user's settings with what targets need; what he says himself stays."""
-    found = dict(conf)
-    for needed in wanted:
-        for name, value in needed.items():
-            if name not in _LISTS:
-                found.setdefault(name, value)
-                continue
-            listed = [*_listed(found.get(name, "")), *_listed(value)]
-            found[name] = ",".join(dict.fromkeys(listed))
-    return found
-
-
-def _listed(text: str) -> list[str]:
-    return [each.strip() for each in text.split(",") if each.strip()]
-
-
 def check_session(
     format: Format, setting: Callable[[str], str | None], *, own: bool = False
 ) -> None:
@@ -196,7 +171,7 @@ def check_session(
     With `own` it is one of ours, which only lacks it because the target came later.
     """
     for name, value in format.settings.items():
-        if value not in _listed(setting(name) or ""):
+        if value not in listed(setting(name) or ""):
             asked = {PACKAGES: " or ".join(format.packages.values()), **format.settings}
             lines = ", ".join(f"{key}={each}" for key, each in asked.items())
             raise SparkFailed(
@@ -208,9 +183,3 @@ def check_session(
                 " engine starts with such a target and no other Spark runs in this process.",
                 setting=name,
             )
-
-
-def ivy_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where fetched jars are kept; it may be removed at any time."""
-    base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or Path.home(), ".cache"))
-    return Path(base) / "headrace" / "ivy"

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from headrace.errors import HeadraceError
-from headrace.lake.formats import merged
 from headrace.lake.memory import LakeHome
 from headrace.lake.target import UsesSpark
 from headrace.observe.logs import logger
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.delivery import Surroundings
 from headrace.spark_session.s3a import s3_needs
+from headrace.spark_session.settings import merged
 from headrace.storage.files import Files
 from headrace.targets.target import Target
 

@@ -35,6 +35,7 @@ from headrace.spark_session import class_archive
 from headrace.spark_session.java import VECTOR_MODULE, Java, find_java
 from headrace.spark_session.settings import (
     JAVA_OPTIONS,
+    PACKAGES,
     application_settings,
     event_settings,
     is_local,
@@ -60,7 +61,6 @@ START_SECONDS = 90.0
 FETCH_SECONDS = 600.0
 """For a JVM that fetches jars before it listens: that depends on the network."""
 
-PACKAGES = "spark.jars.packages"
 _UNRESOLVED = (b"unresolved dependency", b"UNRESOLVED DEPENDENCIES", b"download failed")
 """What Ivy prints where it cannot have a jar."""
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headrace.errors import SparkFailed
-from headrace.lake.formats import EXCLUDES, IVY, PACKAGES, ivy_folder
 from headrace.spark_session.jvm import spark_home
+from headrace.spark_session.settings import EXCLUDES, IVY, PACKAGES, ivy_folder
 
 _CONNECTOR = "org.apache.hadoop:hadoop-aws"
 _FILES = "spark.hadoop.fs.s3a."

@@ -7,12 +7,20 @@ from them and a test can hold them against a running session.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import SparkFailed
+
+PACKAGES = "spark.jars.packages"
+EXCLUDES = "spark.jars.excludes"
+IVY = "spark.jars.ivy"
+EXTENSIONS = "spark.sql.extensions"
+_LISTS = (PACKAGES, EXCLUDES, EXTENSIONS)
+"""Settings that are lists: what others put there stays."""
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
@@ -193,6 +201,30 @@ def event_settings() -> dict[str, str]:
 def is_local(master: str) -> bool:
     """Whether driver and executors share one machine."""
     return _THIS_MACHINE.fullmatch(master) is not None
+
+
+def merged(conf: Mapping[str, str], wanted: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return a user's settings with what targets need; what he says himself stays."""
+    found = dict(conf)
+    for needed in wanted:
+        for name, value in needed.items():
+            if name not in _LISTS:
+                found.setdefault(name, value)
+                continue
+            members = [*listed(found.get(name, "")), *listed(value)]
+            found[name] = ",".join(dict.fromkeys(members))
+    return found
+
+
+def listed(text: str) -> list[str]:
+    """Return the members of a setting that is a list."""
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def ivy_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where fetched jars are kept; it may be removed at any time."""
+    base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or Path.home(), ".cache"))
+    return Path(base) / "headrace" / "ivy"
 
 
 def _quoted(path: Path) -> str:

@@ -11,12 +11,12 @@ from headrace.changelog.values import ValueType
 from headrace.config.hocon import parse
 from headrace.engine.from_config import configured
 from headrace.errors import BadTable, HeadraceError, NoKey, SparkFailed, TableError
-from headrace.lake import formats
-from headrace.lake.formats import DELTA, PARQUET, check_session, merged, needs
+from headrace.lake.formats import DELTA, PARQUET, check_session, needs
 from headrace.lake.history import Note, Where, check_name, places, read, written
 from headrace.lake.rows import answer, shaped
 from headrace.lake.sql import merge_history, merge_rows
 from headrace.lake.target import TableTarget
+from headrace.spark_session.settings import ivy_folder, merged
 from headrace.testing.source import TABLE, THINGS
 
 
@@ -183,8 +183,8 @@ def test_a_spark_without_delta_is_refused_with_the_settings_to_add() -> None:
 
 
 def test_jars_are_kept_in_the_users_cache(tmp_path: Path) -> None:
-    assert formats.ivy_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "headrace" / "ivy"
-    assert formats.ivy_folder({"HOME": "/h"}) == Path("/h/.cache/headrace/ivy")
+    assert ivy_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "headrace" / "ivy"
+    assert ivy_folder({"HOME": "/h"}) == Path("/h/.cache/headrace/ivy")
 
 
 # -- what stands in a commit --------------------------------------------------------------------

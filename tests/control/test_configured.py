@@ -18,6 +18,7 @@ from headrace.config.text import Place
 from headrace.engine.config_keys import FILTERS, TARGETS, TRANSFORMS
 from headrace.engine.from_config import Configured, configured
 from headrace.errors import InvalidConfiguration
+from headrace.lake import definition as lake_definition
 from headrace.lake import target as lake_target
 from headrace.pipeline import definition as pipeline_definition
 from headrace.pipeline import settings as pipeline_settings
@@ -214,7 +215,7 @@ def test_a_table_of_a_lake_is_a_target(tmp_path: Path) -> None:
     assert isinstance(made, lake_target.TableTarget)
     assert made.traits.type == "table"
     kept = (lake_target.COMPACT_EVERY, lake_target.STAGED_FROM)
-    assert kept == (pipeline_settings.COMPACT_EVERY, pipeline_settings.STAGED_FROM)
+    assert kept == (lake_definition.COMPACT_EVERY, lake_definition.STAGED_FROM)
     wrong: Any = shop_plain(tmp_path)
     wrong["pipelines"]["paid"]["target"] = {"type": "table", "path": "/l", "format": "parquet"}
     with pytest.raises(InvalidConfiguration) as caught:

@@ -22,6 +22,7 @@ from headrace.config.schema import (
     Values,
 )
 from headrace.config.secrets import Secret
+from headrace.lake.definition import TABLE
 from headrace.pipeline.settings import FILTERS as FILTER_TYPES
 from headrace.pipeline.settings import MAX_KEYS, MAX_PER_BATCH, MODES, ON_SCHEMA_CHANGE
 from headrace.pipeline.settings import TARGETS as FUNCTION_TARGETS
@@ -65,7 +66,9 @@ def _plain(value: object) -> object:
 SOURCES = Catalogue(
     "source", "headrace.sources", {"sqlite": SQLITE, "postgres": POSTGRES}, adopted_source
 )
-TARGETS = Catalogue("target", "headrace.targets", {"indexed-memory": MEMORY, **FUNCTION_TARGETS})
+TARGETS = Catalogue(
+    "target", "headrace.targets", {"indexed-memory": MEMORY, **FUNCTION_TARGETS, "table": TABLE}
+)
 FILTERS = Catalogue("filter", "headrace.filters", FILTER_TYPES)
 TRANSFORMS = Catalogue("transform", "headrace.transforms", TRANSFORM_TYPES)
 

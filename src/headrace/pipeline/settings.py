@@ -36,9 +36,7 @@ MODES = ("baseline_then_changes", "baseline", "changes")
 ON_SCHEMA_CHANGE = ("continue", "rebaseline", "stop")
 MAX_PER_BATCH = 20
 MAX_KEYS = 1_000
-COMPACT_EVERY = 50
-STAGED_FROM = 100_000
-"""As `definition` and `lake.target` have them, which are not imported with Arrow for that."""
+"""As `definition` has them, which is not imported with Arrow for that."""
 
 
 def imported(call: str) -> Any:
@@ -77,21 +75,6 @@ def _foreach_batch(name: str, values: Values) -> Target:
     from headrace.pipeline.foreach import foreach_batch
 
     return foreach_batch(call)
-
-
-def _table(name: str, values: Values) -> Target:
-    from headrace.lake.target import table
-
-    return table(
-        values.get("name"),
-        format=values["format"],
-        mode=values["mode"],
-        path=values.get("path"),
-        key=values["key_fields"] or None,
-        adopt=values["adopt"],
-        compact_every=values["compact_every"],
-        staged_from=values["staged_from"],
-    )
 
 
 def _function(name: str, values: Values) -> steps.Function:
@@ -226,53 +209,5 @@ TRANSFORMS = {
 TARGETS = {
     "foreach-batch": Part(
         "Calls a function `f(df, batch)` with each batch as a DataFrame.", (_CALL,), _foreach_batch
-    ),
-    "table": Part(
-        "Keeps a table of a lake, in Delta, Iceberg or plain Parquet.",
-        (
-            Key(
-                "name",
-                Text('"lake.orders"'),
-                "Its name; `{table}` and `{schema}` stand for the source's.",
-            ),
-            Key(
-                "format",
-                Choice(("delta", "iceberg", "parquet")),
-                "How it is kept.",
-                default="delta",
-            ),
-            Key(
-                "mode",
-                Choice(("merge", "append", "history")),
-                "The rows as they are, every change as a row, or all rows that ever were.",
-                default="merge",
-            ),
-            Key("path", Text('"/lake/orders"'), "Its folder, where it is not by its name."),
-            Key(
-                "key_fields",
-                ListOf(Text(), example="[id]"),
-                "The source's key, to have it checked; it cannot be another.",
-                default=[],
-            ),
-            Key(
-                "adopt",
-                Boolean(),
-                "Whether a table that is there already is taken, and its rows replaced.",
-                default=False,
-            ),
-            Key(
-                "compact_every",
-                Integer(0),
-                "Commits between two compactions of small files; 0: never.",
-                default=COMPACT_EVERY,
-            ),
-            Key(
-                "staged_from",
-                Integer(1),
-                "Rows of a batch or baseline from which executors prepare it.",
-                default=STAGED_FROM,
-            ),
-        ),
-        _table,
     ),
 }

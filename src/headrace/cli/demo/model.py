@@ -23,12 +23,11 @@ from headrace.cli.demo import goods
 from headrace.cli.demo.goods import BARCODE, Till
 from headrace.errors import BadDataDirectory, FellBehind, HeadraceError, StorageError, StorageFull
 from headrace.observe import logs
-from headrace.runtime.info import CopyInfo
 
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
     from headrace.deadletters.letter import DeadLetter
-    from headrace.runtime.info import PipelineInfo, SourceInfo
+    from headrace.runtime.info import CopyInfo, PipelineInfo, SourceInfo
 
 
 # -------- shop

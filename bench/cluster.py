@@ -31,7 +31,7 @@ from headrace.changelog.segment import describe, segment_bytes
 from headrace.changelog.values import ValueType
 from headrace.lake.formats import DELTA, needs
 from headrace.lake.memory import LakeHome
-from headrace.lake.target import StagesRows, table
+from headrace.lake.target import table
 from headrace.pipeline.batch import BatchFacts, Part
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.runner import SparkRunner
@@ -40,7 +40,7 @@ from headrace.spark_session.session import Spark, start_session
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.memory import memory
-from headrace.targets.target import Target
+from headrace.targets.target import StagesRows, Target
 from headrace.testing.source import MemorySource
 from tests.cluster.cluster import Cluster, packed, running_cluster
 

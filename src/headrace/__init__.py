@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.errors import HeadraceError
     from headrace.lake.target import table
     from headrace.pipeline.definition import DeadLetters, Pipeline
-    from headrace.pipeline.foreach import FrameBatch, foreach_batch
+    from headrace.pipeline.foreach import foreach_batch
     from headrace.pipeline.steps import (
         derive,
         drop,
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from headrace.tables.columns import Row
     from headrace.targets.memory import TableChange, memory
     from headrace.targets.row_target import RowTarget
+    from headrace.targets.target import FrameBatch
 
 __all__ = [
     "DeadLetter",
@@ -100,7 +101,7 @@ _HOMES = {
     "DeadLetter": "headrace.deadletters.letter",
     "DeadLetters": "headrace.pipeline.definition",
     "Engine": "headrace.engine.engine",
-    "FrameBatch": "headrace.pipeline.foreach",
+    "FrameBatch": "headrace.targets.target",
     "HeadraceError": "headrace.errors",
     "LogInfo": "headrace.runtime.info",
     "Pipeline": "headrace.pipeline.definition",

@@ -18,7 +18,7 @@ import pytest
 from headrace.changelog.position import Position
 from headrace.changelog.ranges import after, before
 from headrace.engine.engine import Engine
-from headrace.engine.replay import ReplayProgress, replay_log, target_named
+from headrace.engine.replay import ReplayProgress, replay_log
 from headrace.errors import (
     AlreadyStored,
     BadTransform,
@@ -35,7 +35,7 @@ from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.foreach import foreach_batch
 from headrace.pipeline.steps import drop, equals, rename
 from headrace.runtime.store import stored_progress
-from headrace.targets.files import JsonLines, ParquetFolder, _Written
+from headrace.targets.files import JsonLines, ParquetFolder, _Written, target_named
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.targets.target import Batch
 from tests.control.stepping import Stepping

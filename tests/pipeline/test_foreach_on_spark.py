@@ -22,10 +22,11 @@ from headrace.errors import (
     TargetError,
 )
 from headrace.pipeline.batch import BatchFacts, GivesFrames, Part
-from headrace.pipeline.foreach import ForeachBatch, FrameBatch, TakesFrames
+from headrace.pipeline.foreach import ForeachBatch
 from headrace.pipeline.result import Failure, Place
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, frame, function, rename, where
+from headrace.targets.target import FrameBatch, TakesFrames
 from tests.pipeline.making import (
     ORDERS,
     TRAITS,

@@ -65,7 +65,8 @@ def replay(
     starts a Spark of its own: an engine may run there, and none of its pipelines is touched.
     Ends with exit code 1 where a row could not be computed, and was left out.
     """
-    from headrace.engine.replay import replay_log, target_named
+    from headrace.engine.replay import replay_log
+    from headrace.targets.files import target_named
 
     found = read_configuration(config, sets)
     folder = used_folder(data or found.data)

@@ -12,7 +12,6 @@ gone in the same batch, but such a target is asked for all of them.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,16 +51,14 @@ from headrace.errors import (
     NotRunning,
     PositionExpired,
     TooManyFailed,
-    UnknownPart,
 )
 from headrace.pipeline.batch import BatchFacts, Part, Runner
 from headrace.pipeline.definition import DeadLetters, Pipeline
-from headrace.pipeline.foreach import TakesFrames
 from headrace.pipeline.result import Failure, Place, result_schema
 from headrace.runtime.delivery import refuse_unknown, within_baseline
 from headrace.runtime.new_tables import own_tables
 from headrace.storage.s3 import storage_of
-from headrace.targets.target import Batch, Loading, Target
+from headrace.targets.target import Batch, Loading, TakesFrames, Target
 
 if TYPE_CHECKING:
     from headrace.runtime.pipeline_run import PipelineRun
@@ -71,7 +68,6 @@ __all__ = [
     "Replayed",
     "Replays",
     "replay_log",
-    "target_named",
 ]
 
 
@@ -669,31 +665,6 @@ def replay_log(
     return _replayed(name, twin, target, log, runner, start, end, on_progress)
 
 
-def target_named(text: str, *, replace: bool = False) -> Target:
-    """
-    Return the target that a text stands for: `memory`, `parquet:DIR`, `jsonl:FILE`.
-
-    A file that is there is kept, and the replay refused, unless `replace` says otherwise.
-    """
-    from headrace.targets.files import JsonLines, ParquetFolder
-    from headrace.targets.memory import memory
-
-    kind, _, place = text.partition(":")
-    if text == "memory":
-        return memory()
-    if kind == "parquet" and place:
-        return ParquetFolder(Path(place).expanduser())
-    if kind == "jsonl" and place:
-        stream = sys.stdout.buffer if place == "-" else Path(place).expanduser()
-        return JsonLines(stream, replace=replace)
-    raise UnknownPart(
-        "No such target of a replay",
-        remedy="Give memory, parquet:DIR, or jsonl:FILE with - for stdout.",
-        # Not all of it: somebody may have given an address, with its password.
-        target=kind,
-    )
-
-
 def _replayed(
     name: str,
     twin: Pipeline,
@@ -704,6 +675,8 @@ def _replayed(
     end: Moment | None,
     on_progress: OnProgress,
 ) -> Replayed:
+    from headrace.targets.files import target_named
+
     made = target_named(target) if isinstance(target, str) else target
     if isinstance(made, TakesFrames):
         raise BadTransform(

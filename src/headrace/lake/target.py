@@ -128,36 +128,6 @@ class UsesSpark(Protocol):
         ...
 
 
-@runtime_checkable
-class StagesFrames(Protocol):
-    """
-    A target whose large batches are prepared by executors; others it takes as rows.
-
-    What `stage` returns comes back in `Batch.staged`, or is forgotten; called again for the same
-    batch, with a frame without rows that failed, the last one counts.
-    """
-
-    @property
-    def staged_from(self) -> int:
-        """So many rows of a batch, or of a baseline, are a large one."""
-        ...
-
-    def stage(
-        self, table: TableName, frame: DataFrame, epoch: int, emptied: Position | None
-    ) -> object:
-        """Let executors prepare a frame as `GivesFrames` gives it; nobody sees it yet."""
-        ...
-
-
-@runtime_checkable
-class StagesRows(Protocol):
-    """A loading whose rows executors may prepare."""
-
-    def stage(self, frame: DataFrame, piece: int) -> None:
-        """Take a piece of the baseline; the same piece again takes its place."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """Which table, and how it is kept."""

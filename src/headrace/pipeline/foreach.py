@@ -20,66 +20,31 @@ place of its own, has the effect of once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import BadTransform, FunctionFailed, HeadraceError, TargetError
-from headrace.targets.target import BaselineId, Batch, Loading, SchemaAnswer, TargetTraits
+from headrace.targets.target import (
+    BaselineId,
+    Batch,
+    FrameBatch,
+    Loading,
+    SchemaAnswer,
+    TargetTraits,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+__all__ = ["OURS", "ForeachBatch", "FrameBatch", "Function", "foreach_batch"]
+
 OURS = ("_op", "_position", "_commit", "_ordinal", "_time")
 """What a frame tells of each row, behind the row's own columns."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameBatch:
-    """What a function is told of the frame it is given."""
-
-    id: str
-    """The same for a batch that is given again; unique among all others."""
-
-    pipeline: str
-    table: str
-    first: Position
-    last: Position
-    """Where the batch begins and ends; for rows of a baseline, both are where changes go on."""
-
-    baseline: int | None = None
-    """
-    The number of the baseline whose rows these are; None for changes.
-
-    A baseline takes the place of whatever was given of the table before. That of an empty table
-    is one piece without rows.
-    """
-
-    piece: int | None = None
-    """Which piece of the baseline it is, from 1."""
-
-
 Function: TypeAlias = "Callable[[DataFrame, FrameBatch], object]"
-
-
-@runtime_checkable
-class TakesFrames(Protocol):
-    """
-    A target that takes DataFrames instead of rows.
-
-    *Order*: batches in position order, the tables of one batch one after the other; a
-    baseline's pieces before the changes that follow it. *Duplicates*: a batch whose outcome is
-    unknown comes again, the same rows under the same id. *Durability*: what returns is
-    durable. *Threads*: one at a time. *Errors*: `RowFailed` where a row of the frame cannot
-    be computed: it is then called again with a frame without that row. Anything else fails
-    the batch.
-    """
-
-    def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
-        """Take a batch of one table."""
-        ...
 
 
 class ForeachBatch:

@@ -38,10 +38,8 @@ from headrace.deadletters.hold import (
 from headrace.deadletters.letter import NewLetter
 from headrace.deadletters.store import Letters
 from headrace.errors import BadTransform, UnknownValue
-from headrace.lake.target import StagesFrames, StagesRows
 from headrace.pipeline.batch import BatchFacts, GivesFrames, Part, Runner
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.foreach import FrameBatch, TakesFrames
 from headrace.pipeline.result import Failure, Place, Result
 from headrace.runtime.info import Hops, Sample
 from headrace.runtime.lease import Fence
@@ -56,7 +54,14 @@ from headrace.storage.killpoints import (
     TARGET_WRITTEN,
     reach,
 )
-from headrace.targets.target import Batch, Loading
+from headrace.targets.target import (
+    Batch,
+    FrameBatch,
+    Loading,
+    StagesFrames,
+    StagesRows,
+    TakesFrames,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

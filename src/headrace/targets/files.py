@@ -8,6 +8,7 @@ alone, a key change is two of one position, and a truncate has no row, as `forea
 
 from __future__ import annotations
 
+import sys
 import urllib.parse
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -23,14 +24,14 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.changelog.values_json import plain, row_values
-from headrace.errors import BadTransform, StorageError, TargetError
+from headrace.errors import BadTransform, StorageError, TargetError, UnknownPart
 from headrace.storage.permissions import (
     create_output,
     make_private_folder,
     not_written,
     open_private,
 )
-from headrace.targets.target import BaselineId, Batch, TargetTraits
+from headrace.targets.target import BaselineId, Batch, Target, TargetTraits
 
 _INSTANT = ValueType("timestamptz")
 _META: Final = 4
@@ -284,3 +285,27 @@ _TAIL: Final = (
     pa.field("_time", pa.timestamp("us", "UTC")),
 )
 _ENCODER = msgspec.json.Encoder()
+
+
+def target_named(text: str, *, replace: bool = False) -> Target:
+    """
+    Return the target that a text stands for: `memory`, `parquet:DIR`, `jsonl:FILE`.
+
+    A file that is there is kept, and the replay refused, unless `replace` says otherwise.
+    """
+    from headrace.targets.memory import memory
+
+    kind, _, place = text.partition(":")
+    if text == "memory":
+        return memory()
+    if kind == "parquet" and place:
+        return ParquetFolder(Path(place).expanduser())
+    if kind == "jsonl" and place:
+        stream = sys.stdout.buffer if place == "-" else Path(place).expanduser()
+        return JsonLines(stream, replace=replace)
+    raise UnknownPart(
+        "No such target of a replay",
+        remedy="Give memory, parquet:DIR, or jsonl:FILE with - for stdout.",
+        # Not all of it: somebody may have given an address, with its password.
+        target=kind,
+    )

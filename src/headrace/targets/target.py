@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 BaselineId = int
 
@@ -192,4 +195,80 @@ class FollowsSchema(Protocol):
         After `continue` batches have the new columns. After `reload` a baseline is loaded
         with them, beside what readers see. After `refuse` the pipeline stops.
         """
+        ...
+
+
+# -- targets that take DataFrames -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FrameBatch:
+    """What a function is told of the frame it is given."""
+
+    id: str
+    """The same for a batch that is given again; unique among all others."""
+
+    pipeline: str
+    table: str
+    first: Position
+    last: Position
+    """Where the batch begins and ends; for rows of a baseline, both are where changes go on."""
+
+    baseline: int | None = None
+    """
+    The number of the baseline whose rows these are; None for changes.
+
+    A baseline takes the place of whatever was given of the table before. That of an empty table
+    is one piece without rows.
+    """
+
+    piece: int | None = None
+    """Which piece of the baseline it is, from 1."""
+
+
+@runtime_checkable
+class TakesFrames(Protocol):
+    """
+    A target that takes DataFrames instead of rows.
+
+    *Order*: batches in position order, the tables of one batch one after the other; a
+    baseline's pieces before the changes that follow it. *Duplicates*: a batch whose outcome is
+    unknown comes again, the same rows under the same id. *Durability*: what returns is
+    durable. *Threads*: one at a time. *Errors*: `RowFailed` where a row of the frame cannot
+    be computed: it is then called again with a frame without that row. Anything else fails
+    the batch.
+    """
+
+    def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
+        """Take a batch of one table."""
+        ...
+
+
+@runtime_checkable
+class StagesFrames(Protocol):
+    """
+    A target whose large batches are prepared by executors; others it takes as rows.
+
+    What `stage` returns comes back in `Batch.staged`, or is forgotten; called again for the same
+    batch, with a frame without rows that failed, the last one counts.
+    """
+
+    @property
+    def staged_from(self) -> int:
+        """So many rows of a batch, or of a baseline, are a large one."""
+        ...
+
+    def stage(
+        self, table: TableName, frame: DataFrame, epoch: int, emptied: Position | None
+    ) -> object:
+        """Let executors prepare a frame as `GivesFrames` gives it; nobody sees it yet."""
+        ...
+
+
+@runtime_checkable
+class StagesRows(Protocol):
+    """A loading whose rows executors may prepare."""
+
+    def stage(self, frame: DataFrame, piece: int) -> None:
+        """Take a piece of the baseline; the same piece again takes its place."""
         ...

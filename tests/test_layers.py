@@ -209,10 +209,13 @@ def loaded_by(statement: str) -> set[str]:
             "import headrace.config.load, headrace.engine.from_config",
             {"pyspark", "pyarrow", "grpc", "pandas", "psycopg", "rich"},
         ),
-        ("import headrace.testing", {"pyspark", "grpc", "headrace.runtime", "headrace.pipeline"}),
+        (
+            "import headrace.testing",
+            {"pyspark", "grpc", "headrace.runtime", "headrace.engine", "headrace.pipeline"},
+        ),
         (
             "import headrace.tables.table",
-            {"pyspark", "grpc", "headrace.runtime", "headrace.capture"},
+            {"pyspark", "grpc", "headrace.runtime", "headrace.engine", "headrace.capture"},
         ),
     ],
 )

@@ -32,7 +32,7 @@ from headrace.changelog.values import ValueType
 from headrace.lake.formats import DELTA, needs
 from headrace.lake.memory import LakeHome
 from headrace.lake.target import table
-from headrace.pipeline.batch import BatchFacts, Part
+from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, drop, where
@@ -148,7 +148,7 @@ def _loads(spark: Spark, folder: Path, paths: Sequence[Path], *, quick: bool) ->
     target.check({ORDERS.table: schema})
     target.open({ORDERS.table: schema}, {ORDERS.table: ORIGIN})
     names = tuple(str(path) for path in paths)
-    part = Part(ORDERS, names, (FILE_ROWS,) * len(names))
+    part = SegmentGroup(ORDERS, names, (FILE_ROWS,) * len(names))
     rows = sum(part.row_counts)
     reader = spark.bulk.read.schema(from_arrow_schema(ORDERS.segment))
     numbers = itertools.count(1)
@@ -235,7 +235,7 @@ def _jobs(spark: Spark, folder: Path) -> tuple[Callable[[], int], Callable[[], i
 
     pipeline, runner = _pipeline(memory()), SparkRunner(spark)
     runner.prepare(pipeline, ORDERS, SourceTraits("test"))
-    parts = [Part(ORDERS, (str(path),))]
+    parts = [SegmentGroup(ORDERS, (str(path),))]
 
     reader = spark.small.read.schema(from_arrow_schema(ORDERS.segment))
 

@@ -22,10 +22,10 @@ from bench.postgres_recorder import source_of
 from bench.postgres_table import after_images, sums_of_columns
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.decode.relations import Schemas
-from headrace.capture.postgres.position import Place, parse_lsn
+from headrace.capture.postgres.position import LsnPosition, parse_lsn
 from headrace.capture.postgres.server.catalog import look_up, schema_of
 from headrace.capture.postgres.stream.spill import Spill
-from headrace.capture.postgres.stream.stream import Received, Stream
+from headrace.capture.postgres.stream.stream import Received, ReplicationStream
 from headrace.capture.postgres.stream.transactions import Transactions
 
 _INSERT = ord("I")
@@ -64,7 +64,7 @@ def _receive(backlog: Backlog) -> tuple[list[Received], int]:
         )
     )
     options = source_of(backlog.server.dsn).options
-    stream = Stream(connect(options, replication=True), "bench_decoder", start, "bench")
+    stream = ReplicationStream(connect(options, replication=True), "bench_decoder", start, "bench")
     found: list[Received] = []
     inserts = 0
     with closing(stream):
@@ -89,7 +89,7 @@ def _decoded(
 ) -> Iterator[pa.Table]:
     spill = Spill(folder / "decoder")
     transactions = Transactions(
-        layouts, spill, after=start, place=lambda lsn: Place("1", 1, 0, 1, lsn), around=1000
+        layouts, spill, after=start, place=lambda lsn: LsnPosition("1", 1, 0, 1, lsn), around=1000
     )
     for part in received:
         for changes in transactions.take(part.buffer, part.starts, part.stops):

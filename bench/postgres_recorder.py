@@ -33,7 +33,7 @@ from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.process import start_recorder
 from headrace.changelog.reader import LogReader
 from headrace.engine.engine import Engine
-from headrace.runtime.copy_on_spark import Copies, CopiesParts
+from headrace.runtime.copy_on_spark import CopiesParts, SparkCopies
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 
@@ -78,10 +78,10 @@ class Recorded:
         self._complete = threading.Event()
         self._copied = threading.Event()
         source = source_of(dsn)
-        self._copies: Copies | None = None
+        self._copies: SparkCopies | None = None
         if runner is not None:
             folder = files.path(f"log/{NAME}/segments")
-            self._copies = Copies(
+            self._copies = SparkCopies(
                 source.spec, folder, runner, lambda command: self.recorder.send(command), _nobody
             )
         self.recorder = start_recorder(

@@ -50,7 +50,7 @@ from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import Transform, derive, drop, where
 from headrace.runtime.delivery import Surroundings
 from headrace.runtime.pipeline_run import IDLE, MOST_ROWS, PipelineRun
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.spark_session.session import Spark, start_session
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
@@ -212,7 +212,7 @@ def _through(
 ) -> float:
     """Take the whole log to memory, but for what is `missing`; return the seconds it took."""
     folder.mkdir()
-    store = Store.at(folder / "control.sqlite")
+    store = ProgressStore.at(folder / "control.sqlite")
     store.take_over()
     target = memory()
     source = MemorySource("bench")

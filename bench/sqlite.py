@@ -23,8 +23,8 @@ from pathlib import Path
 
 from bench.harness import Result, Rounds, at_least, at_most
 from headrace.capture.sqlite import Batch, Capture
-from headrace.capture.sqlite.library.handlers import Lines
-from headrace.capture.sqlite.library.records import Form
+from headrace.capture.sqlite.library.handlers import JsonLineHandler
+from headrace.capture.sqlite.library.records import RecordFormat
 from headrace.capture.sqlite.triggers import LOG
 
 ROWS = 1_000_000
@@ -149,7 +149,7 @@ def _to_file(shop: Shop, folder: Path, method: str, *, expected: int) -> Timed:
     written = folder / "lines.json"
     count = 0
     with written.open("wb") as file:
-        lines = Lines(file, Form())
+        lines = JsonLineHandler(file, RecordFormat())
 
         def handle(batch: Batch) -> None:
             nonlocal count

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.capture import log_maintenance
-from headrace.capture.baselines import Copies
+from headrace.capture.baselines import BaselineRequests
 from headrace.capture.messages import (
     COMMANDS,
     Flushed,
@@ -308,7 +308,7 @@ def test_a_copy_of_which_changes_were_pruned_is_taken_again(
 ) -> None:
     copying(world)
     end = world.reader().end.commit
-    monkeypatch.setattr(Copies, "firsts", [])
+    monkeypatch.setattr(BaselineRequests, "firsts", [])
     reports = world.step(order(world, end, heard=1_000))
     for _ in range(250):
         reports += world.step()

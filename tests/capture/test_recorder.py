@@ -17,7 +17,7 @@ from headrace.capture.messages import (
     LagReport,
     Report,
     StateReport,
-    Stop,
+    StopRecorder,
     TakeBaseline,
 )
 from headrace.capture.recorder import Recorder
@@ -416,7 +416,7 @@ def test_a_refusing_source_stops_the_recorder(world: World) -> None:
 def test_stopping_flushes_what_is_pending(world: World) -> None:
     world.insert(1)
     world.step()
-    reports = world.step(Stop())
+    reports = world.step(StopRecorder())
     assert flushes(reports)
     assert states(reports) == ["closed"]
     assert world.recorder.done

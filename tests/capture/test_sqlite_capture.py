@@ -12,7 +12,7 @@ import pytest
 from headrace.capture.source import SourcePosition
 from headrace.capture.sqlite import copy as baseline
 from headrace.capture.sqlite import database, triggers, watch
-from headrace.capture.sqlite.database import Place
+from headrace.capture.sqlite.database import CapturePosition
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.errors import BadPosition, SourceUnreachable, TableRefused
 from headrace.testing.contracts import read_all
@@ -129,11 +129,11 @@ def test_a_wider_table_widens_the_log(path: Path, app: sqlite3.Connection) -> No
 
 
 def test_a_text_that_is_no_place_is_refused() -> None:
-    made = Place("0" * 32, 5, "1.2.3")
-    assert Place.parse(str(made)) == made
+    made = CapturePosition("0" * 32, 5, "1.2.3")
+    assert CapturePosition.parse(str(made)) == made
     for text in ("", "x/1/", "0" * 32 + "/-1/", "0" * 32 + "/1"):
         with pytest.raises(BadPosition):
-            Place.parse(text)
+            CapturePosition.parse(text)
 
 
 @pytest.mark.meets("R40")

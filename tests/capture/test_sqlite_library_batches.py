@@ -75,13 +75,13 @@ def test_a_lock_that_is_held_for_long_ends_no_copy(
 ) -> None:
     monkeypatch.setattr(module, "COPY_BUSY_SECONDS", 0.001)
     tried = threading.Semaphore(0)
-    pause = module.Run._locked
+    pause = module.CaptureRun._locked
 
-    def counted(run: module.Run) -> None:
+    def counted(run: module.CaptureRun) -> None:
         tried.release()
         pause(run)
 
-    monkeypatch.setattr(module.Run, "_locked", counted)
+    monkeypatch.setattr(module.CaptureRun, "_locked", counted)
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(10)])
     Capture(path, ["t"], print).setup()
     app.execute("delete from __headrace_meta where name = 'file'")  # so that the start writes, too
@@ -124,13 +124,13 @@ def test_a_capture_that_waits_for_a_lock_can_be_closed(
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(10)])
     Capture(path, ["t"], print).setup()
     waits = threading.Event()
-    pause = module.Run._locked
+    pause = module.CaptureRun._locked
 
-    def noted(run: module.Run) -> None:
+    def noted(run: module.CaptureRun) -> None:
         waits.set()
         pause(run)
 
-    monkeypatch.setattr(module.Run, "_locked", noted)
+    monkeypatch.setattr(module.CaptureRun, "_locked", noted)
     blocker = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, timeout=patience()
     )

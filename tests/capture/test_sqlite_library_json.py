@@ -17,8 +17,8 @@ import pytest
 
 from headrace.capture.sqlite import Batch, Capture, triggers
 from headrace.capture.sqlite.library import handlers
-from headrace.capture.sqlite.library.handlers import Lines, Post, Words
-from headrace.capture.sqlite.library.records import Form
+from headrace.capture.sqlite.library.handlers import JsonLineHandler, Post, Words
+from headrace.capture.sqlite.library.records import RecordFormat
 from headrace.errors import SourceRefused, TargetError
 from tests.capture.library import Heard, Running, running
 from tests.support.patience import patience
@@ -167,7 +167,7 @@ def test_names_may_be_anything(path: Path, app: sqlite3.Connection) -> None:
 def test_lines_for_people_and_lines_of_json(path: Path, app: sqlite3.Connection) -> None:
     app.execute("insert into t values (1, 'a', null)")
     words, made = io.BytesIO(), io.BytesIO()
-    for handler in (Words(words, Form()), Lines(made, Form())):
+    for handler in (Words(words, RecordFormat()), JsonLineHandler(made, RecordFormat())):
         Capture(path, ["t"], handler).bootstrap()
     first, second = words.getvalue().decode().splitlines()
     assert first.endswith("Z t BOOTSTRAP")
@@ -193,7 +193,7 @@ def test_output_that_cannot_be_written_is_not_acknowledged(
 ) -> None:
     app.execute("insert into t values (1, 'a', null)")
     with pytest.raises(TargetError, match="ENOSPC"):
-        Capture(path, ["t"], Lines(Full(), Form())).cdc()  # type: ignore[arg-type]
+        Capture(path, ["t"], JsonLineHandler(Full(), RecordFormat())).cdc()  # type: ignore[arg-type]
     with running(path, ["t"]) as heard:
         heard.count(1)
 
@@ -272,14 +272,14 @@ def test_a_batch_is_sent_as_one_object_and_any_2xx_takes_it(
 ) -> None:
     app.execute("insert into t values (1, 'a', null)")
     address.answers = [status]
-    drain(path, Post(address.url.replace("//", "//me:s%20t@"), Form()))
+    drain(path, Post(address.url.replace("//", "//me:s%20t@"), RecordFormat()))
     assert [change["after"] for change in address.bodies[0]["changes"]] == [{"id": 1, "v": "a"}]
     epoch = triggers.capture_id(app)
     assert address.headers[0]["Idempotency-Key"] == f"{epoch}/2-2"
     assert address.headers[0]["Content-Type"] == "application/json"
     assert address.headers[0]["Authorization"].startswith("Basic ")
     app.execute("insert into t values (2, 'b', null)")
-    drain(path, Post(address.url, Form()))
+    drain(path, Post(address.url, RecordFormat()))
     assert [change["after"]["id"] for change in address.bodies[1]["changes"]] == [2]
 
 
@@ -288,7 +288,7 @@ def test_what_is_not_taken_is_sent_again_under_the_same_key(
 ) -> None:
     app.execute("insert into t values (1, 'a', null)")
     address.answers = [503, 0, 429, 500, 200]
-    drain(path, Post(address.url, Form()))
+    drain(path, Post(address.url, RecordFormat()))
     assert len(address.bodies) == 5
     assert len({headers["Idempotency-Key"] for headers in address.headers}) == 1
 
@@ -302,7 +302,10 @@ def test_what_is_never_taken_ends_the_run_and_is_not_acknowledged(
     app.execute("insert into t values (1, 'a', null)")
     address.answers = answers
     with pytest.raises(TargetError, match=text) as caught:
-        drain(path, Post(address.url.replace("//", "//me:secret@"), Form(), retry_seconds=0.01))
+        drain(
+            path,
+            Post(address.url.replace("//", "//me:secret@"), RecordFormat(), retry_seconds=0.01),
+        )
     assert "secret" not in str(caught.value)
     with running(path, ["t"]) as heard:
         heard.count(1)
@@ -313,7 +316,7 @@ def test_closing_ends_the_wait_for_an_address(
 ) -> None:
     app.execute("insert into t values (1, 'a', null)")
     address.answers = [503] * 10_000
-    post = Post(address.url, Form())
+    post = Post(address.url, RecordFormat())
     run = Running(Capture(path, ["t"], post), "cdc")
     assert address.asked.wait(patience())
     run.capture.close()
@@ -326,4 +329,4 @@ def test_closing_ends_the_wait_for_an_address(
 
 def test_an_address_is_one_of_http() -> None:
     with pytest.raises(SourceRefused):
-        Post("ftp://somewhere", Form())
+        Post("ftp://somewhere", RecordFormat())

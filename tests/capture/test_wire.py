@@ -21,7 +21,7 @@ from headrace.capture.messages import (
     Setup,
     Started,
     StateReport,
-    Stop,
+    StopRecorder,
     TakeBaseline,
 )
 from headrace.capture.process import Inbox
@@ -34,7 +34,7 @@ COMMANDS_SENT: list[Command | Setup] = [
     FlushNow(),
     Acknowledge("0001-0000000000000001-00000000"),
     TakeBaseline("orders"),
-    Stop(),
+    StopRecorder(),
     Setup("sqlite", "shop", {"path": "/x", "columns": {"at": "text"}}, ("t",), "/d", "w", 3, "r"),
 ]
 REPORTS_SENT: list[Report] = [

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from headrace.changelog.entries import AnyEntry, Heartbeat, encode
-from headrace.changelog.index import CHECKPOINT_EVERY, Index
+from headrace.changelog.index import CHECKPOINT_EVERY, LogIndex
 from headrace.changelog.position import Position
 from headrace.errors import CorruptIndex, LostLog, UnknownFormat
 from headrace.storage.files import Files
@@ -31,8 +31,8 @@ def files() -> Files:
     return files
 
 
-def filled(files: Files, count: int) -> Index:
-    index = Index(files)
+def filled(files: Files, count: int) -> LogIndex:
+    index = LogIndex(files)
     for number in range(1, count + 1):
         index.append(beat(number))
         index.checkpoint()
@@ -40,7 +40,7 @@ def filled(files: Files, count: int) -> Index:
 
 
 def load(files: Files) -> list[AnyEntry]:
-    return list(Index(files).load())
+    return list(LogIndex(files).load())
 
 
 def name(number: int) -> str:
@@ -96,7 +96,7 @@ def test_a_damaged_checkpoint_costs_nothing_but_reads(files: Files, damage: str)
     files.put(at, data)
     if damage == "missing":
         files.remove(at)
-    index = Index(files)
+    index = LogIndex(files)
     assert [entry.entry for entry in index.load()] == [*range(1, CHECKPOINT_EVERY + 2)]
     assert index.owed == (CHECKPOINT_EVERY,)
     index.mend()
@@ -158,7 +158,7 @@ def test_an_entry_of_another_format_is_refused_by_name(files: Files) -> None:
 
 @pytest.mark.meets("R31")
 def test_of_two_writers_one_loses_the_number(files: Files) -> None:
-    first, second = filled(files, 3), Index(files)
+    first, second = filled(files, 3), LogIndex(files)
     assert len(list(second.load())) == 3
     second.append(beat(4, writer="second"))
     with pytest.raises(LostLog) as caught:
@@ -174,7 +174,7 @@ def test_a_refresh_reads_what_appeared_and_lists_no_folder() -> None:
     files = files_on(disk)
     files.make_folder("")
     writer = filled(files, 2)
-    reader = Index(files)
+    reader = LogIndex(files)
     assert len(list(reader.load())) == 2
     steps.clear()
     assert list(reader.refresh()) == []
@@ -188,7 +188,7 @@ def test_a_refresh_reads_what_appeared_and_lists_no_folder() -> None:
 
 def test_a_refresh_to_an_entry_that_is_gone_names_it(files: Files) -> None:
     filled(files, 2)
-    reader = Index(files)
+    reader = LogIndex(files)
     assert len(list(reader.load())) == 2
     with pytest.raises(CorruptIndex) as caught:
         list(reader.refresh(3))

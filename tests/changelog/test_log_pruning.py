@@ -324,7 +324,7 @@ def test_a_reader_that_looks_too_seldom_begins_anew_and_is_told_what_it_missed(
 ) -> None:
     log = begun(files)
     reader, empty = reading(files), LogReader(files, SOURCE)
-    index = index_module.Index(files.within(f"log/{SOURCE}/index"))
+    index = index_module.LogIndex(files.within(f"log/{SOURCE}/index"))
     assert len(list(index.load())) == 1
     deleting = Deleting(log)
     for number in range(1, 50):

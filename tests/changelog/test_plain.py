@@ -32,7 +32,7 @@ from headrace.changelog.values import (
     OffsetTime,
     ValueType,
 )
-from headrace.changelog.values_json import Form, images, plain, row_values, unsent
+from headrace.changelog.values_json import JsonForm, images, plain, row_values, unsent
 from tests.changelog.log_making import table
 from tests.changelog.test_value_table import FITTING, KINDS, same
 from tests.support.tiers import examples
@@ -218,7 +218,7 @@ def test_a_value_that_was_not_sent_is_not_there_and_is_named() -> None:
     rows = rows.set_column(place, "_unsent", pa.array([None, [3]], rows.schema[place].type))
     assert images(rows, WIDE, "after") == [after, {"id": 1, "name": "a"}]
     assert unsent(rows, WIDE) == [[], ["bio"]]
-    marked = images(rows, WIDE, "after", Form(unsent="?"))
+    marked = images(rows, WIDE, "after", JsonForm(unsent="?"))
     assert marked[1] == {"id": 1, "name": "a", "bio": "?"}
 
 

@@ -12,8 +12,8 @@ from headrace.changelog.change import Change
 from headrace.changelog.entries import Gap
 from headrace.changelog.position import MAX_COMMIT, MAX_ORDINAL, Position
 from headrace.changelog.ranges import (
+    ChangeSlice,
     Moment,
-    Piece,
     Span,
     after,
     before,
@@ -60,7 +60,7 @@ def read(log: LogReader, start: Moment | None = None, end: Moment | None = None)
     part = span(log, ["orders"], start, end)
     found = []
     for piece in changes(log, "orders", part):
-        assert isinstance(piece, Piece)
+        assert isinstance(piece, ChangeSlice)
         found += [piece.position(row) for row in range(piece.rows.num_rows)]
     return found
 
@@ -187,13 +187,13 @@ def test_a_gap_is_handed_over_between_the_changes_around_it() -> None:
     found = reading(files)
     whole = list(changes(found, "orders", span(found, ["orders"], None, None)))
     kinds = [type(each) for each in whole]
-    assert kinds == [Piece, Gap, Piece]
+    assert kinds == [ChangeSlice, Gap, ChangeSlice]
     gap = whole[1]
     assert isinstance(gap, Gap)
     assert gap.reason == "lineage"
-    assert [each.epoch for each in whole if isinstance(each, Piece)] == [1, 2]
+    assert [each.epoch for each in whole if isinstance(each, ChangeSlice)] == [1, 2]
     upto = Span(at(1), at(2))
-    assert [type(each) for each in changes(found, "orders", upto)] == [Piece]
+    assert [type(each) for each in changes(found, "orders", upto)] == [ChangeSlice]
     assert not missing(found, "orders", upto)
 
 
@@ -211,7 +211,7 @@ def test_a_damaged_segment_is_named_with_its_place_after_all_before_it(harm: str
     seen = []
     with pytest.raises(CorruptSegment) as caught:
         for piece in changes(log, "orders", Span(at(2), at(5))):
-            assert isinstance(piece, Piece)
+            assert isinstance(piece, ChangeSlice)
             seen += [piece.position(row) for row in range(piece.rows.num_rows)]
     assert seen == [at(2)]
     assert caught.value.facts["file"] == segments.path(name)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.changelog.change import Change, Op, as_segment
 from headrace.changelog.entries import Baseline
-from headrace.changelog.history import Snapshot, Window
+from headrace.changelog.history import BaselineWindow, TransactionSnapshot
 from headrace.changelog.position import Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
@@ -52,8 +52,10 @@ def test_a_change_is_held_where_its_commit_is_in_the_window_and_its_transaction_
     changes: list[tuple[int, int | None]],
 ) -> None:
     xmin, xmax = HIGH + low, HIGH + low + span
-    snapshot = Snapshot(xmin, xmax, frozenset(xmin + each for each in running if each < span))
-    window = Window.of(baseline(first, first + wide, str(snapshot)))
+    snapshot = TransactionSnapshot(
+        xmin, xmax, frozenset(xmin + each for each in running if each < span)
+    )
+    window = BaselineWindow.of(baseline(first, first + wide, str(snapshot)))
     assert window is not None
     assert window.snapshot == snapshot
     rows = as_segment(
@@ -75,13 +77,13 @@ def test_a_change_is_held_where_its_commit_is_in_the_window_and_its_transaction_
 
 
 def test_a_baseline_without_a_snapshot_or_without_commits_between_f_and_h_has_no_window() -> None:
-    assert Window.of(baseline(1, 9, "")) is None
-    assert Window.of(baseline(9, 9, "5:5:")) is None
-    assert Window.of(baseline(1, 9, "5:5:")) is not None
+    assert BaselineWindow.of(baseline(1, 9, "")) is None
+    assert BaselineWindow.of(baseline(9, 9, "5:5:")) is None
+    assert BaselineWindow.of(baseline(1, 9, "5:5:")) is not None
 
 
 def test_a_window_is_of_its_epoch_and_ends_with_h() -> None:
-    window = Window.of(baseline(1, 9, "5:5:"))
+    window = BaselineWindow.of(baseline(1, 9, "5:5:"))
     assert window is not None
     assert window.overlaps(Position(1, 9))
     assert not window.overlaps(Position(1, 10))

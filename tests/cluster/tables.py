@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.lake import parts
-from headrace.lake.history import Note
+from headrace.lake.history import CommitNote
 from headrace.lake.history import read as read_note
 from tests.cluster.shop import Rows
 
@@ -78,7 +78,7 @@ def plain(rows: Rows) -> Rows:
     }
 
 
-def notes(table: Path) -> list[Note]:
+def notes(table: Path) -> list[CommitNote]:
     """Return what our commits say, in order: one a batch, each number and position once."""
     told = [read_note(each.get("commitInfo", {}).get("userMetadata")) for each in _actions(table)]
     found = [note for note in told if note is not None]

@@ -14,12 +14,12 @@ from pyspark import cloudpickle
 
 from headrace.errors import BadCluster, HeadraceError, JobFailed, SparkGone, StorageError
 from headrace.spark_session import executor_probe
-from headrace.spark_session.cluster_probe import Looked, check, failed_probe
+from headrace.spark_session.cluster_probe import ProbeReport, check, failed_probe
 from headrace.storage import s3
 from headrace.storage.simulation import SimulatedBucket
 from tests.cluster.cluster import bare_python
 
-HERE = Looked("driver", "/work", "3.11", "0.1.0", "abcd", "26.0.1", None)
+HERE = ProbeReport("driver", "/work", "3.11", "0.1.0", "abcd", "26.0.1", None)
 
 
 @pytest.mark.meets("S12")
@@ -52,8 +52,8 @@ def test_an_executor_reads_a_bucket_by_its_own_way_too(monkeypatch: pytest.Monke
     bucket.objects["shop/probe/1.txt"] = b"token"
     monkeypatch.setattr(s3, "s3_bucket", lambda name: bucket)
 
-    def told(path: str) -> Looked:
-        return Looked(**json.loads(executor_probe.look(path, "token", 0.0, "token")))
+    def told(path: str) -> ProbeReport:
+        return ProbeReport(**json.loads(executor_probe.look(path, "token", 0.0, "token")))
 
     assert told("s3a://logs/shop/probe/1.txt").unreached is None
     assert told("s3a://logs/shop/probe/2.txt").unreached == "FileNotFoundError"
@@ -87,8 +87,8 @@ def test_an_executor_tells_without_headrace_and_without_arrow(tmp_path: Path) ->
     done = subprocess.run(
         [str(python), "-c", program], input=sent, cwd=tmp_path, env={}, capture_output=True
     )
-    first, second = [Looked(**json.loads(line)) for line in done.stdout.splitlines()]
-    ours = Looked(**json.loads(executor_probe.look(str(file), "token", 0.0)))
+    first, second = [ProbeReport(**json.loads(line)) for line in done.stdout.splitlines()]
+    ours = ProbeReport(**json.loads(executor_probe.look(str(file), "token", 0.0)))
     assert first == replace(ours, headrace=None, code=None, folder=str(tmp_path))
     assert second.unread == os.strerror(2)
     file.write_text("another")
@@ -108,7 +108,7 @@ def test_a_version_that_stays_does_not_hide_code_that_changed(
     assert executor_probe.fingerprint(package.name) not in (None, before)
     assert executor_probe.fingerprint("no_such_package_here") is None
     assert executor_probe.version("no_such_package_here") is None
-    assert sys.version.startswith(Looked(**json.loads(executor_probe.look("", "", 0))).python)
+    assert sys.version.startswith(ProbeReport(**json.loads(executor_probe.look("", "", 0))).python)
 
 
 _LOST = "Lost task 1.3 in stage 0.0 (TID 9) (10.0.0.7 executor 2): "

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from headrace.config.hocon import parse
-from headrace.config.text import Fraction, Node, Place
+from headrace.config.text import Fraction, Node, SourceLocation
 from headrace.errors import ConfigSyntax, ConfigText
 
 SAME = [
@@ -183,7 +183,7 @@ def test_the_environment_gives_what_the_text_does_not() -> None:
     text = "a = ${DATABASE_URL}, b = 1, e = ${EMPTY}, n = ${b}, d = ${a.c}, m = ${?NONE}"
     root = parse(text, "x", environment=given)
     assert root.plain() == {"a": "postgres://…", "b": 1, "e": "", "n": 1, "d": "dotted"}
-    assert at(root, "a").place == Place("environment variable DATABASE_URL")
+    assert at(root, "a").place == SourceLocation("environment variable DATABASE_URL")
 
 
 def test_a_key_may_have_the_name_of_the_variable_it_comes_from() -> None:

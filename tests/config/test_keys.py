@@ -29,10 +29,10 @@ from headrace.config.schema import (
     node_of,
 )
 from headrace.config.secrets import Secret
-from headrace.config.text import Node, Place
+from headrace.config.text import Node, SourceLocation
 from headrace.errors import InvalidConfiguration
 
-OPTION = Place("--set")
+OPTION = SourceLocation("--set")
 
 KEYS = (
     Key("path", Text("shop.db"), "The file.", required=True),
@@ -45,14 +45,14 @@ KEYS = (
 def errors_of(plain: Plain, keys: tuple[Key, ...] = KEYS) -> list[tuple[str, str, str]]:
     """Return code, key and remedy of everything that is wrong."""
     with pytest.raises(InvalidConfiguration) as caught:
-        checked(node_of(plain, Place("a.conf", 3, 5)), keys, "sources.shop")
+        checked(node_of(plain, SourceLocation("a.conf", 3, 5)), keys, "sources.shop")
     for error in caught.value.errors:
         assert error.message.startswith("a.conf:3:5: ")
         assert error.facts["place"] == "a.conf:3:5"
     return [(each.code, str(each.facts["key"]), each.remedy) for each in caught.value.errors]
 
 
-def value_of(kind: Kind, plain: Plain, place: Place = OPTION) -> object:
+def value_of(kind: Kind, plain: Plain, place: SourceLocation = OPTION) -> object:
     return checked(node_of({"key": plain}, place), [Key("key", kind, "A key.")])["key"]
 
 
@@ -182,13 +182,15 @@ def test_a_bad_entry_is_named_by_its_number() -> None:
 
 
 def test_a_path_begins_where_the_file_that_says_it_lies() -> None:
-    in_file = Place("conf/shop.conf", 2, 1)
+    in_file = SourceLocation("conf/shop.conf", 2, 1)
     assert value_of(FilePath(), "shop.db", in_file) == Path("conf/shop.db")
     assert value_of(FilePath(), "/shop.db", in_file) == Path("/shop.db")
-    assert value_of(FilePath(), "shop.db", Place("environment variable X")) == Path("shop.db")
+    assert value_of(FilePath(), "shop.db", SourceLocation("environment variable X")) == Path(
+        "shop.db"
+    )
 
 
 def test_a_value_knows_where_it_was_written_or_else_its_section() -> None:
-    section, own = Place("a.conf", 1, 1), Place("a.conf", 2, 3)
+    section, own = SourceLocation("a.conf", 1, 1), SourceLocation("a.conf", 2, 3)
     values: Values = checked(Node({"path": Node("x", own)}, section), KEYS)
     assert (values.place_of("path"), values.place_of("mode")) == (own, section)

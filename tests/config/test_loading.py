@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config.load import RESERVED, load
-from headrace.config.text import Node, Place
+from headrace.config.text import Node, SourceLocation
 from headrace.errors import ConfigSyntax, ConfigText, ConfigUnreadable, ConfigUnresolved
 
 SRC = Path(__file__).parent.parent.parent / "src" / "headrace"
@@ -65,9 +65,11 @@ def test_every_value_says_where_it_comes_from(file: Path) -> None:
         sets=["b.c=1", "sources.shop.path=${SECRET}"],
     )
     assert str(node(found, "service").place) == f"{file}:1:11"
-    assert node(found, "a").place == Place("environment variable HEADRACE_A")
-    assert node(found, "b", "c").place == Place("--set")
-    assert node(found, "sources", "shop", "path").place == Place("environment variable SECRET")
+    assert node(found, "a").place == SourceLocation("environment variable HEADRACE_A")
+    assert node(found, "b", "c").place == SourceLocation("--set")
+    assert node(found, "sources", "shop", "path").place == SourceLocation(
+        "environment variable SECRET"
+    )
     items = node(found, "a").value
     assert isinstance(items, list)
     assert {str(item.place) for item in items} == {"environment variable HEADRACE_A"}
@@ -212,7 +214,7 @@ def test_files_are_included_from_where_the_text_stands(tmp_path: Path) -> None:
     (tmp_path / "three.conf").write_text("three = 3, again = ${three}")
     found = load(tmp_path / "headrace.conf", environment=NO_VARIABLES)
     assert found.plain() == {"one": 1, "two": 2, "x": {"three": 3, "again": 3}}
-    assert node(found, "two").place == Place(str(deep / "two.conf"), 1, 7)
+    assert node(found, "two").place == SourceLocation(str(deep / "two.conf"), 1, 7)
 
 
 def test_files_that_include_each_other_are_refused(tmp_path: Path) -> None:

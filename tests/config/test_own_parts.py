@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from headrace.capture import registry
-from headrace.capture.postgres.options import Options, read_password
+from headrace.capture.postgres.options import PostgresOptions, read_password
 from headrace.capture.source import SourceSpec
 from headrace.config.schema import Plain, node_of
 from headrace.config.secrets import Secret, read_secret, schemes
-from headrace.config.text import Place
+from headrace.config.text import SourceLocation
 from headrace.engine.from_config import Configured, configured
 from headrace.errors import BadPart, InvalidConfiguration, SourceRefused, SourceUnreachable
 from headrace.pipeline.steps import where
@@ -28,7 +28,7 @@ from tests.support.patience import patience
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_target"
-PLACE = Place("headrace.conf", 7, 3)
+PLACE = SourceLocation("headrace.conf", 7, 3)
 
 MODULE = '''
 import headrace as hr
@@ -198,7 +198,7 @@ def test_what_provides_secrets_may_fail_without_telling_them() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_password_of_postgresql_may_come_from_a_package() -> None:
-    options = Options("shop", "host=db", password_ref="vault:pg")
+    options = PostgresOptions("shop", "host=db", password_ref="vault:pg")
     assert read_password(options) == "secret of pg"
     with pytest.raises(SourceRefused):
         read_password(replace(options, password_ref="vault:nothing"))

@@ -14,7 +14,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.runtime.delivery import Surroundings
 from headrace.runtime.lease import Fence
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
 from headrace.testing import MemorySource
@@ -64,7 +64,10 @@ class Stepping:
             self.log.refresh()
 
     def run(
-        self, pipeline: Pipeline, runner: Runner | None = None, kind: type[Store] = Store
+        self,
+        pipeline: Pipeline,
+        runner: Runner | None = None,
+        kind: type[ProgressStore] = ProgressStore,
     ) -> PipelineRun:
         """Return the pipeline's run, in a new life of the engine."""
         store = kind(self.connection)

@@ -10,9 +10,9 @@ import pytest
 
 from headrace.engine.engine import Engine
 from headrace.errors import JobFailed
-from headrace.pipeline.batch import BatchFacts, Part
+from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.result import Result
+from headrace.pipeline.result import JobResult
 from headrace.runtime import model
 from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget
@@ -29,7 +29,9 @@ class Away(ArrowRunner):
         self.away = threading.Event()
         self._pipeline = pipeline
 
-    def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
+    def rows(
+        self, pipeline: Pipeline, parts: Sequence[SegmentGroup], facts: BatchFacts
+    ) -> JobResult:
         if self.away.is_set() and pipeline.name == self._pipeline:
             self.tries += 1
             raise JobFailed("No executors")

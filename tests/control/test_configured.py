@@ -14,7 +14,7 @@ from headrace.capture.postgres import definition as postgres_settings
 from headrace.capture.sqlite import definition as sqlite_settings
 from headrace.capture.sqlite.tables import KINDS
 from headrace.config.schema import Plain, node_of
-from headrace.config.text import Place
+from headrace.config.text import SourceLocation
 from headrace.engine.config_keys import FILTERS, TARGETS, TRANSFORMS
 from headrace.engine.from_config import Configured, configured
 from headrace.errors import InvalidConfiguration
@@ -28,7 +28,7 @@ from headrace.targets.memory import IndexedMemory
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Shop, await_that
 
-PLACE = Place("headrace.conf", 7, 3)
+PLACE = SourceLocation("headrace.conf", 7, 3)
 
 
 def shop_plain(folder: Path, **more: Plain) -> dict[str, Plain]:
@@ -381,7 +381,7 @@ def test_a_missing_database_is_told_where_its_source_is_written(tmp_path: Path) 
 # -- secrets ----------------------------------------------------------------------------
 
 
-def with_password(folder: Path, place: Place = PLACE, **more: Plain) -> Configured:
+def with_password(folder: Path, place: SourceLocation = PLACE, **more: Plain) -> Configured:
     plain: Any = shop_plain(folder, **more)
     plain["sources"]["shop"] = {
         "type": "postgres",
@@ -405,7 +405,7 @@ def test_a_password_written_out_is_refused_where_that_was_asked_for(tmp_path: Pa
 
 
 def test_a_password_in_the_environment_is_written_out_nowhere(tmp_path: Path) -> None:
-    place = Place("environment variable DATABASE_URL")
+    place = SourceLocation("environment variable DATABASE_URL")
     assert with_password(tmp_path, place, secrets={"inline": "refuse"}).warnings == ()
 
 
@@ -423,4 +423,4 @@ def test_what_is_shown_has_no_secret_in_it(tmp_path: Path) -> None:
 def test_what_is_shown_says_where_it_comes_from(tmp_path: Path) -> None:
     found = {each.name: each.place for each in of(shop_plain(tmp_path)).settings()}
     assert found["pipelines.paid.filters[0].value"] == PLACE
-    assert found["pipelines.paid.mode"] == Place("")
+    assert found["pipelines.paid.mode"] == SourceLocation("")

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config.schema import Plain, node_of
-from headrace.config.text import Place
+from headrace.config.text import SourceLocation
 from headrace.engine.config_keys import FILTERS, SOURCES, TARGETS, TRANSFORMS
 from headrace.engine.from_config import configured
 from headrace.errors import InvalidConfiguration
 from tests.support.tiers import examples
 
-PLACE = Place("headrace.conf", 7, 3)
+PLACE = SourceLocation("headrace.conf", 7, 3)
 
 TYPES = [type for each in (SOURCES, TARGETS, FILTERS, TRANSFORMS) for type in each.types()]
 WORDS = sorted(

@@ -10,7 +10,7 @@ from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.config.plugins import Chosen
 from headrace.config.schema import Plain, node_of
-from headrace.config.text import Place
+from headrace.config.text import SourceLocation
 from headrace.engine.from_config import configured, wrong_columns
 from headrace.pipeline.steps import Drop, Frame, Transform
 
@@ -26,7 +26,9 @@ def target(folder: Path, **values: Plain) -> Chosen:
             "p": {"source": "shop", "tables": ["t"], "target": {"type": "memory", **values}}
         },
     }
-    chosen: Chosen = configured(node_of(tree, Place("x.conf", 1, 1))).pipelines["p"]["target"]
+    chosen: Chosen = configured(node_of(tree, SourceLocation("x.conf", 1, 1))).pipelines["p"][
+        "target"
+    ]
     return chosen
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogWriter
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.testing.target import ScriptedTarget
@@ -24,7 +24,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def test_only_a_baseline_takes_progress_back(tmp_path: Path) -> None:
-    store = Store.at(tmp_path / "control.sqlite")
+    store = ProgressStore.at(tmp_path / "control.sqlite")
     store.take_over()
     assert store.lineage("p", "t") is None
     store.advance("p", ["t"], "sqlite/a", Position(1, 50))

@@ -11,11 +11,11 @@ import headrace as hr
 from headrace.capture.messages import Failed
 from headrace.engine.engine import Engine
 from headrace.errors import LostLog, SourceUnreachable, TargetError
-from headrace.pipeline.batch import BatchFacts, Loaded, Part
+from headrace.pipeline.batch import BatchFacts, Loaded, SegmentGroup
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.result import Result
+from headrace.pipeline.result import JobResult
 from headrace.runtime.lease import Fence
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.storage import s3
 from headrace.storage.objects import Objects
 from headrace.storage.simulation import SimulatedBucket
@@ -87,11 +87,13 @@ class Slow(ArrowRunner):
 
     fence: Fence | None = None
 
-    def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
+    def rows(
+        self, pipeline: Pipeline, parts: Sequence[SegmentGroup], facts: BatchFacts
+    ) -> JobResult:
         self._close()
         return super().rows(pipeline, parts, facts)
 
-    def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[Loaded]:
+    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[Loaded]:
         self._close()
         return super().baseline(pipeline, part)
 
@@ -150,7 +152,7 @@ def test_the_log_is_asked_before_every_effect_on_a_target(transactional: bool, l
     with pytest.raises(LostLog):
         world.settle(run)
     assert (target.rows("orders"), target.calls["write"]) == (rows, wrote)
-    assert Store(world.connection).intent("orders") is None
+    assert ProgressStore(world.connection).intent("orders") is None
 
 
 def elsewhere() -> Objects:

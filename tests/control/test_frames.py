@@ -10,7 +10,7 @@ import pytest
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadTransform, TargetError
-from headrace.pipeline.batch import BatchFacts, Behind, Part
+from headrace.pipeline.batch import BatchFacts, Behind, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import FrameBatch
 from headrace.pipeline.result import Failure
@@ -26,7 +26,7 @@ class FrameRunner(ArrowRunner):
     def give(
         self,
         pipeline: Pipeline,
-        parts: Sequence[Part],
+        parts: Sequence[SegmentGroup],
         facts: BatchFacts,
         behind: Behind,
         take: Callable[[Any], None],
@@ -43,7 +43,7 @@ class FrameRunner(ArrowRunner):
         return result.failures
 
     def give_baseline(
-        self, pipeline: Pipeline, part: Part, take: Callable[[Any, int], None]
+        self, pipeline: Pipeline, part: SegmentGroup, take: Callable[[Any, int], None]
     ) -> tuple[Failure, ...]:
         (loaded,) = self.baseline(pipeline, part)
         take([row["id"] for row in loaded.rows.to_pylist()], 1)

@@ -10,13 +10,13 @@ from headrace.changelog.position import Position
 from headrace.errors import StorageError, TargetError
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget
 from tests.control.stepping import Stepping
 
 
-class Forgetful(Store):
+class Forgetful(ProgressStore):
     """A store that cannot note progress: the engine dies before it does."""
 
     def advance(self, pipeline: str, tables: Sequence[str], lineage: str, to: Position) -> Position:
@@ -87,7 +87,7 @@ def test_an_intent_is_done_with_its_progress(world: Stepping) -> None:
     run = world.run(loaded(world, target))
     world.put(2)
     world.settle(run)
-    store = Store(world.connection)
+    store = ProgressStore(world.connection)
     assert store.intent("orders") is None
     assert store.reached("orders", "orders").commit == world.source.position.commit
 
@@ -125,7 +125,7 @@ def test_an_intent_is_forgotten_with_the_history_it_spoke_of(world: Stepping) ->
     run = world.run(pipeline)
     world.settle(run)
     assert run.ready
-    assert Store(world.connection).intent("orders") is None
+    assert ProgressStore(world.connection).intent("orders") is None
     assert len(target.disk.batches) == 1
     assert set(target.rows("orders")) == {(1,), (2,)}
 

@@ -20,7 +20,7 @@ from headrace.runtime.info import LogOptions
 from headrace.runtime.model import TableState
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.retention import Care, Pin, lowest, pipeline_pins
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.storage.files import Files
 from headrace.targets.memory import memory
 from headrace.testing.target import ScriptedTarget, TargetDisk
@@ -54,7 +54,7 @@ class Line:
 
 def caring(world: Stepping, *runs: PipelineRun, options: LogOptions = NOTHING) -> tuple[Care, Line]:
     line = Line(world)
-    store = runs[0].around.store if runs else Store(world.connection)
+    store = runs[0].around.store if runs else ProgressStore(world.connection)
     files = Files(world.disk, "/data")
     made = Care(
         line,  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def let_go(world: Stepping, upto: Position) -> None:
 # --- pipelines of changes alone ------------------------------------------------------------------
 
 
-class Dies(Store):
+class Dies(ProgressStore):
     """Of which the engine dies right after it stored that a table catches up."""
 
     def set_state(self, pipeline: str, table: str, state: str, baseline: int | None) -> None:
@@ -124,7 +124,7 @@ def test_the_place_to_begin_at_is_held_before_it_is_stored(world: Stepping) -> N
     world.put(1)
     run: PipelineRun
 
-    class Prunes(Store):
+    class Prunes(ProgressStore):
         def origin(self, pipeline: str, table: str, now: Position) -> Position:
             # What is decided now does not go beyond what is stored next.
             assert pins_of(world, run) == [("loading", now)]

@@ -10,9 +10,9 @@ import pytest
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import CorruptSegment, JobCancelled, NotRunning, TargetError
-from headrace.pipeline.batch import BatchFacts, Loaded, Part
+from headrace.pipeline.batch import BatchFacts, Loaded, SegmentGroup
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.result import Result
+from headrace.pipeline.result import JobResult
 from headrace.runtime import threads
 from headrace.targets.memory import memory
 from headrace.targets.target import Batch
@@ -36,7 +36,9 @@ class LongJobs(ArrowRunner):
         self.running = threading.Event()
         self._ended = threading.Event()
 
-    def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
+    def rows(
+        self, pipeline: Pipeline, parts: Sequence[SegmentGroup], facts: BatchFacts
+    ) -> JobResult:
         if self.slow:
             self._ended.clear()
             self.running.set()
@@ -44,7 +46,7 @@ class LongJobs(ArrowRunner):
             raise JobCancelled("Ended by request")
         return super().rows(pipeline, parts, facts)
 
-    def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[Loaded]:
+    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[Loaded]:
         if self.slow:
             self.rows(pipeline, [part], BatchFacts.of([], ORIGIN, ORIGIN))
         return super().baseline(pipeline, part)

@@ -12,7 +12,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.runtime.delivery import Surroundings
 from headrace.runtime.model import TableState
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
 from headrace.targets.memory import IndexedMemory, memory
@@ -66,7 +66,9 @@ def recorded(disk: SimulatedDisk) -> MemorySource:
 
 
 def running(disk: SimulatedDisk, source: MemorySource, target: IndexedMemory) -> PipelineRun:
-    store = Store(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
+    store = ProgressStore(
+        sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    )
     store.take_over()
     pipeline = Pipeline(source, "orders", target)
     around = Surroundings(

@@ -12,7 +12,7 @@ from headrace.changelog.position import Position
 from headrace.errors import StorageFull
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.pipeline_run import IDLE
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.targets.memory import memory
 from headrace.targets.target import BaselineId, Batch
 from headrace.testing.target import ScriptedTarget, TargetDisk
@@ -92,7 +92,7 @@ def test_no_table_is_shown_before_all_can_be() -> None:
     assert set(target.rows("orders")) == {(1,), (2,)}
 
 
-class FailsOnce(Store):
+class FailsOnce(ProgressStore):
     """Cannot note that the second of two tables is live, the first time."""
 
     noted = 0

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.checks import checked, fitted, pipeline_names
 from headrace.errors import AlreadyStored, CorruptSegment, JobFailed, RowFailed, StorageFull
-from headrace.runtime.info import Hops, Sample
+from headrace.runtime.info import BatchTimes, Hops
 from headrace.runtime.model import LONGEST_PAUSE, Again, Stop, TableState, decide, may_move
 
 
@@ -56,7 +56,7 @@ def test_hops_are_quantiles_in_milliseconds() -> None:
     hops = Hops()
     assert hops.quantiles() == {}
     for late in range(100):
-        hops.add(Sample(0.0, 0.001, 0.002, 0.010, 0.010 + late / 1_000))
+        hops.add(BatchTimes(0.0, 0.001, 0.002, 0.010, 0.010 + late / 1_000))
     found = hops.quantiles()
     assert found["captured"].p50_ms == 1.0
     assert found["total"].p50_ms == 60.0

@@ -13,7 +13,7 @@ import pytest
 from headrace.capture.registry import sample
 from headrace.capture.sqlite.source import sqlite
 from headrace.changelog.reader import LogReader
-from headrace.engine.preview import Tried, TriedTable, take_samples, try_rows
+from headrace.engine.preview import PreviewRow, TriedTable, take_samples, try_rows
 from headrace.errors import InvalidConfiguration, SourceRefused, TableRefused, UnknownPipeline
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import drop, equals, rename
@@ -56,10 +56,10 @@ def test_every_row_is_told_with_what_became_of_it(shop: Shop) -> None:
     [found] = tried(pipeline(shop), failing_at(3))
     assert (found.table, found.after.names) == ("orders", ("id", "customer_id", "status"))
     assert found.rows == (
-        Tried(row(1), {"id": 1, "customer_id": 1, "status": "paid"}),
-        Tried(row(2, "open"), None),
-        Tried(row(3), None, FAILING),
-        Tried(row(4), {"id": 4, "customer_id": 4, "status": "paid"}),
+        PreviewRow(row(1), {"id": 1, "customer_id": 1, "status": "paid"}),
+        PreviewRow(row(2, "open"), None),
+        PreviewRow(row(3), None, FAILING),
+        PreviewRow(row(4), {"id": 4, "customer_id": 4, "status": "paid"}),
     )
     assert [each.outcome for each in found.rows] == ["passed", "filtered", "failed", "passed"]
     assert [found.count(each) for each in ("passed", "filtered", "failed")] == [2, 1, 1]

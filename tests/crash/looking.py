@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.changelog.entries import Baseline, File
-from headrace.changelog.index import Index
+from headrace.changelog.index import LogIndex
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader
 from headrace.deadletters.store import read_letters
@@ -92,7 +92,7 @@ def _start(place: Place, log: LogReader, table: str, number: int) -> Start:
     # Not the newest: one that nobody waited for any more may have come after it.
     (entry,) = [
         entry
-        for entry in Index(place.files.within("log/shop/index")).load()
+        for entry in LogIndex(place.files.within("log/shop/index")).load()
         if isinstance(entry, Baseline) and (entry.table, entry.baseline) == (table, number)
     ]
     rows = [_image(row["after"]) for file in entry.files for row in log.rows(file).to_pylist()]
@@ -151,7 +151,7 @@ def lasting(look: Callable[[], set[str]], seconds: float) -> set[str]:
 def _unnamed(place: Place) -> set[str]:
     named = {file.name for _, file in _files(place.log(), place.plan.tables)}
     # Dropped, and deleted a lease later: a reader does not remember these.
-    dropped = Index(place.files.within("log/shop/index")).history().retired
+    dropped = LogIndex(place.files.within("log/shop/index")).history().retired
     named |= {name for _, names in dropped for name in names}
     there = place.files.list("log/shop/segments")
     return {name for name in there if name not in named and "-b" not in name}

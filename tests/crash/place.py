@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from headrace.capture.sqlite.database import Place as SourcePlace
+from headrace.capture.sqlite.database import CapturePosition as SourcePlace
 from headrace.capture.sqlite.source import SQLiteSource, sqlite
 from headrace.capture.sqlite.triggers import LOG, READERS
 from headrace.changelog.change import Op

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.cli.demo.model import HeldRow, HopTimes, Lookup, SeenChange, Snapshot, SparkNow
+from headrace.cli.demo.model import (
+    CustomerLookup,
+    HeldRow,
+    HopTimes,
+    SeenChange,
+    Snapshot,
+    SparkNow,
+)
 
 STARTING = Snapshot("starting", 3.25, captured=41)
 
@@ -33,7 +40,7 @@ RUNNING = Snapshot(
         SeenChange("update", "1934", "status paid → shipped", "0001-…"),
         SeenChange("delete", "778", "customer 31, 3 rug, 192.00, shipped", "0001-…"),
     ),
-    lookup=Lookup(7, 53, 1_234_560, 41.7),
+    lookup=CustomerLookup(7, 53, 1_234_560, 41.7),
 )
 
 SHOW = "headrace dead-letters show 0001-0000000000000961-00000000 --data headrace-demo"
@@ -73,5 +80,5 @@ EXTREME = Snapshot(
         SeenChange("truncate", str(10**15 + n), "text that never ends, " * 20, "")
         for n in range(40)
     ),
-    lookup=Lookup(10**9, 10**9, 10**14, 1e6),
+    lookup=CustomerLookup(10**9, 10**9, 10**14, 1e6),
 )

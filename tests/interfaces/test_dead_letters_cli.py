@@ -25,7 +25,7 @@ from headrace.cli import dead_letters as views
 from headrace.cli import main
 from headrace.cli.dead_letters import value_object
 from headrace.deadletters.store import Letters, read_letters
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from tests.changelog.test_value_table import FITTING, same
@@ -146,7 +146,7 @@ def test_a_name_that_nobody_knows_is_an_error_that_lists_the_known_ones(
         code, out, err = ran(capsys, *arguments, "--data", data)
         assert (code, out) == (2, "")
         assert known in err
-    store = Store.at(data / "control.sqlite")
+    store = ProgressStore.at(data / "control.sqlite")
     store.take_over()
     store.advance("stored", ["visits"], "test/1", at(5))
     store.close()

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.changelog.change import Change, Op, as_segment
 from headrace.changelog.entries import File
-from headrace.changelog.ranges import Piece
+from headrace.changelog.ranges import ChangeSlice
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.values import (
     MAX_INT64,
@@ -38,7 +38,7 @@ SOURCE |= {"table", "txId", "lsn", "xmin", "position"}
 
 def events(change: Change, schema: TableSchema = CUSTOMERS, lineage: str = "pg/7/16384") -> Any:
     envelopes = Envelopes("main", lineage, "postgres", "1.0", lambda: READ)
-    piece = Piece(2, schema, as_segment(schema, [change]), FILE)
+    piece = ChangeSlice(2, schema, as_segment(schema, [change]), FILE)
     (found,) = envelopes.events(piece)
     return found
 
@@ -115,7 +115,7 @@ def test_what_was_not_sent_and_what_did_not_fit_are_told() -> None:
     place = rows.schema.get_field_index("_unsent")
     rows = rows.set_column(place, "_unsent", pa.array([[3]], rows.schema[place].type))
     envelopes = Envelopes("main", "pg/7/16384", "postgres", "1.0", lambda: READ)
-    ((event,),) = envelopes.events(Piece(1, CUSTOMERS, rows, FILE))
+    ((event,),) = envelopes.events(ChangeSlice(1, CUSTOMERS, rows, FILE))
     assert event["after"] == {
         "id": "x",
         "first_name": "Anne",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.demo.goods import BARCODE
-from headrace.cli.demo.model import Difference
+from headrace.cli.demo.model import RowDifference
 from headrace.cli.demo.session import MOST_SHOWN, Expected, as_in_target, compare, expect
 from headrace.cli.demo.sqlite_shop import SqliteShop, make
 
@@ -42,7 +42,7 @@ def test_a_value_that_differs_is_named_by_key_and_column() -> None:
     found[3]["status"] = "new"
     found[3]["total_cents"] = 1
     assert compare(Expected(rows()), found.values()).differences == (
-        Difference(3, "columns", ("status", "total_cents")),
+        RowDifference(3, "columns", ("status", "total_cents")),
     )
 
 
@@ -52,9 +52,9 @@ def test_a_missing_an_extra_and_a_doubled_row_are_found() -> None:
     listed = [*found.values(), {**found[1], "id": 99}, found[4]]
     comparison = compare(Expected(rows()), listed)
     assert comparison.differences == (
-        Difference(2, "missing"),
-        Difference(4, "extra"),
-        Difference(99, "extra"),
+        RowDifference(2, "missing"),
+        RowDifference(4, "extra"),
+        RowDifference(99, "extra"),
     )
     assert comparison.rows == 6
 
@@ -64,8 +64,8 @@ def test_a_column_that_should_be_gone_or_there_is_a_difference() -> None:
     found[1]["card_number"] = "0000"
     del found[2]["qty"]
     assert compare(Expected(rows()), found.values()).differences == (
-        Difference(1, "columns", ("card_number",)),
-        Difference(2, "columns", ("qty",)),
+        RowDifference(1, "columns", ("card_number",)),
+        RowDifference(2, "columns", ("qty",)),
     )
 
 
@@ -74,7 +74,7 @@ def test_an_equal_looking_value_of_another_type_is_a_difference(other: object) -
     found = rows()
     found[3]["qty"] = other
     assert compare(Expected(rows()), found.values()).differences == (
-        Difference(3, "columns", ("qty",)),
+        RowDifference(3, "columns", ("qty",)),
     )
 
 
@@ -135,7 +135,7 @@ def test_an_order_that_never_came_in_is_held_and_must_be_absent() -> None:
     found = compare(expected, target(order(1)))
     assert (found.equal, found.rows, found.held) == (True, 1, (3,))
     wrong = compare(expected, [*target(order(1)), {**order(3), "total_cents": 0}])
-    assert wrong.differences == (Difference(3, "extra"),)
+    assert wrong.differences == (RowDifference(3, "extra"),)
 
 
 @pytest.mark.meets("R30")
@@ -147,24 +147,24 @@ def test_an_order_that_was_spoilt_later_must_be_as_it_was_before() -> None:
     expected = expect({3: order(3, status="paid")}, letters)
     assert compare(expected, target(order(3))).equal
     moved = compare(expected, target(order(3, status="paid")))
-    assert moved.differences == (Difference(3, "columns", ("status",)),)
-    assert compare(expected, []).differences == (Difference(3, "missing"),)
+    assert moved.differences == (RowDifference(3, "columns", ("status",)),)
+    assert compare(expected, []).differences == (RowDifference(3, "missing"),)
 
 
 def test_a_letter_of_an_order_that_can_be_computed_is_a_difference() -> None:
     expected = expect({3: order(3)}, [Letter((3,), None, order(3))])
-    assert compare(expected, []).differences == (Difference(3, "causeless"),)
+    assert compare(expected, []).differences == (RowDifference(3, "causeless"),)
     alone = expect({}, [Letter((3,), order(3), None, "behind")])
-    assert Difference(3, "causeless") in compare(alone, target(order(3))).differences
+    assert RowDifference(3, "causeless") in compare(alone, target(order(3))).differences
 
 
 def test_an_order_that_cannot_be_computed_and_has_no_letter_is_a_difference() -> None:
     expected = expect({3: SPOILT}, [])
-    assert compare(expected, []).differences == (Difference(3, "letterless"),)
+    assert compare(expected, []).differences == (RowDifference(3, "letterless"),)
 
 
 def test_a_held_order_does_not_hide_another_that_differs() -> None:
     expected = expect({1: order(1), 3: SPOILT}, [Letter((3,), None, SPOILT)])
     assert compare(expected, target(order(1, qty=3))).differences == (
-        Difference(1, "columns", ("qty", "total_cents")),
+        RowDifference(1, "columns", ("qty", "total_cents")),
     )

@@ -19,8 +19,8 @@ import pytest
 from headrace.changelog.compaction import Compaction
 from headrace.cli import main
 from headrace.cli.demo import goods, session
-from headrace.cli.demo.model import Build, Difference, Shop, Snapshot, Step, Summary
-from headrace.cli.demo.session import Session, Settings, next_steps
+from headrace.cli.demo.model import Build, RowDifference, Shop, Snapshot, Step, Summary
+from headrace.cli.demo.session import DemoSession, DemoSettings, next_steps
 from headrace.cli.demo.sqlite_shop import SqliteShop, make
 from headrace.errors import BadDataDirectory, HeadraceError, Locked, StorageFull
 from headrace.storage.disk import RealDisk
@@ -88,9 +88,9 @@ class Case:
         self.view = view
         self.ending = Asked()
         self._engine = engine
-        settings = Settings(seconds, rate=200, kill=kill, explain=explain)
+        settings = DemoSettings(seconds, rate=200, kill=kill, explain=explain)
         self.shop = SqliteShop(shop) if isinstance(shop, Path) else shop
-        self.session = Session(settings, self.shop, self._builder(), view, self.ending)
+        self.session = DemoSession(settings, self.shop, self._builder(), view, self.ending)
 
     def _builder(self) -> Build:
         def build(shop: Shop, on_step: Callable[[str], None]) -> tuple[FakeEngine, FakeOrders]:
@@ -300,7 +300,7 @@ def test_one_wrong_row_is_found_and_named(tmp_path: Path) -> None:
     assert summary.comparison is not None
     (found,) = summary.comparison.differences
     assert found.key == 17
-    assert found == Difference(17, "extra") or "status" in found.columns
+    assert found == RowDifference(17, "extra") or "status" in found.columns
 
 
 def test_a_second_run_on_the_same_folder_goes_on(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from headrace.cli.demo.lines import (
-    JsonView,
+    DemoJsonView,
     PlainView,
     comparison_lines,
     snapshot_line,
@@ -21,9 +21,9 @@ from headrace.cli.demo.lines import (
 from headrace.cli.demo.model import (
     Command,
     Comparison,
-    Difference,
     LastBatch,
     Rate,
+    RowDifference,
     Snapshot,
     Step,
     Summary,
@@ -106,7 +106,7 @@ def test_the_verdict_says_which_rows_are_held() -> None:
 
 
 def test_the_verdict_says_which_letters_are_wrong() -> None:
-    found = (Difference(1, "causeless"), Difference(2, "letterless"))
+    found = (RowDifference(1, "causeless"), RowDifference(2, "letterless"))
     assert comparison_lines(Comparison(9, found, (1,)))[1:] == [
         "  order 1 is held by a dead letter, and can be computed",
         "  order 2 cannot be computed, and no dead letter says so",
@@ -129,7 +129,7 @@ def test_the_summary_tells_letter_kills_and_the_last_batch() -> None:
 
 
 def test_nothing_lost_is_said_only_where_it_was_seen() -> None:
-    for unknown in (None, Comparison(9, (Difference(1, "missing"),))):
+    for unknown in (None, Comparison(9, (RowDifference(1, "missing"),))):
         text = "\n".join(summary_lines(replace(SUMMARY, comparison=unknown, healed=(1.0,))))
         assert "nothing lost" not in text
         assert "killed once, back after 1.0 s" in text
@@ -147,9 +147,9 @@ def test_a_long_plan_is_wrapped_and_the_whole_one_is_printed_as_it_is() -> None:
 
 def test_the_verdict_says_which_rows_differ_and_in_what() -> None:
     differences = (
-        Difference(17, "columns", ("status", "total_cents")),
-        Difference(18, "missing"),
-        Difference(19, "extra"),
+        RowDifference(17, "columns", ("status", "total_cents")),
+        RowDifference(18, "missing"),
+        RowDifference(19, "extra"),
     )
     text = comparison_lines(Comparison(2_801, differences))
     assert text[0].startswith("target = source: NO, 2,801 rows compared")
@@ -187,7 +187,7 @@ def test_plain_prints_a_line_a_second(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_json_lines_parse_and_name_their_event(capsys: pytest.CaptureFixture[str]) -> None:
-    with JsonView() as view:
+    with DemoJsonView() as view:
         view.step(Step(0.5, "engine", "spark is up"))
         for tick in range(9):
             view.show(replace(RUNNING, seconds=tick / 4))

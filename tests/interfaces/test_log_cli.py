@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.changelog.ranges import Piece, changes, span
+from headrace.changelog.ranges import ChangeSlice, changes, span
 from headrace.cli import log as log_views
 from headrace.cli import main
 from headrace.cli.common import parse_moment, parse_seconds
@@ -78,7 +78,7 @@ def all_changes(shop: Shop) -> list[Position]:
     log = shop.log()
     found = []
     for piece in changes(log, "orders", span(log, ["orders"], None, None)):
-        assert isinstance(piece, Piece)
+        assert isinstance(piece, ChangeSlice)
         found += [piece.position(row) for row in range(piece.rows.num_rows)]
     return found
 
@@ -335,7 +335,7 @@ def segment_of(shop: Shop, number: int) -> Path:
     log = shop.log()
     pieces = [*changes(log, "orders", span(log, ["orders"], None, None))]
     piece = pieces[number]
-    assert isinstance(piece, Piece)
+    assert isinstance(piece, ChangeSlice)
     return Path(log.path(piece.file))
 
 

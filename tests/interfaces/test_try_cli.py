@@ -17,7 +17,7 @@ from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.cli import main, try_
 from headrace.cli.try_ import title, view
-from headrace.engine.preview import Tried, TriedTable
+from headrace.engine.preview import PreviewRow, TriedTable
 from headrace.pipeline.batch import Runner
 from tests.support.arrow_runner import ArrowRunner
 
@@ -202,10 +202,10 @@ ROWS = TriedTable(
     BEFORE,
     AFTER,
     (
-        Tried({"id": 1, "note": "a"}, {"id": 1, "note": "A\x1b[2J[red]", "n": 3}),
-        Tried({"id": 2, "note": {"exact": "X'FF'"}}, None, "OUTSIDE_TYPE", {"column": "note"}),
-        Tried({"id": 3, "note": None}, {"id": 3, "note": None, "n": None}),
-        Tried({"id": 4, "note": "null"}, None),
+        PreviewRow({"id": 1, "note": "a"}, {"id": 1, "note": "A\x1b[2J[red]", "n": 3}),
+        PreviewRow({"id": 2, "note": {"exact": "X'FF'"}}, None, "OUTSIDE_TYPE", {"column": "note"}),
+        PreviewRow({"id": 3, "note": None}, {"id": 3, "note": None, "n": None}),
+        PreviewRow({"id": 4, "note": "null"}, None),
     ),
 )
 

@@ -186,7 +186,7 @@ OF_CONTROL = (
     Mutation(
         "a function is not told that a table is empty",
         "runtime/delivery.py",
-        " or [Part(member.input, ())]\n",
+        " or [SegmentGroup(member.input, ())]\n",
         "\n",
         test=(
             "tests/control/test_frames.py"

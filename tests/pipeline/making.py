@@ -16,9 +16,9 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.segment import describe, segment_bytes
 from headrace.changelog.values import ValueType
-from headrace.pipeline.batch import BatchFacts, Part, Runner
+from headrace.pipeline.batch import BatchFacts, Runner, SegmentGroup
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.result import POSITIONS, Result
+from headrace.pipeline.result import POSITIONS, JobResult
 
 TRAITS = SourceTraits("test")
 REPLACING = SourceTraits("sqlite", inserts_replace=True)
@@ -70,11 +70,11 @@ def written(folder: Path, schema: TableSchema, changes: Sequence[Change]) -> tup
 
 def batch(
     folder: Path, schema: TableSchema, *segments: Sequence[Change]
-) -> tuple[list[Part], BatchFacts]:
+) -> tuple[list[SegmentGroup], BatchFacts]:
     """Write segments of one schema, and return them as a batch."""
     made = [written(folder, schema, changes) for changes in segments]
     files = [file for _, file in made]
-    part = Part(
+    part = SegmentGroup(
         schema,
         tuple(path for path, _ in made),
         tuple(file.rows for file in files),
@@ -95,14 +95,14 @@ def run(
     schema: TableSchema,
     *segments: Sequence[Change],
     traits: SourceTraits = TRAITS,
-) -> Result:
+) -> JobResult:
     """Prepare a pipeline and run one batch through it."""
     runner.prepare(what, schema, traits)
     parts, facts = batch(folder, schema, *segments)
     return runner.rows(what, parts, facts)
 
 
-def told(result: Result, *names: str) -> list[tuple[Any, ...]]:
+def told(result: JobResult, *names: str) -> list[tuple[Any, ...]]:
     """The rows as tuples of op, commit and the columns of these names; all where none is given."""
     rows = result.rows
     assert [field.name for field in rows.schema][: len(POSITIONS)] == [p.name for p in POSITIONS]

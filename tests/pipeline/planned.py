@@ -14,9 +14,9 @@ from headrace.changelog.change import Change, Op
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import segment_bytes
 from headrace.changelog.writer import as_baseline
-from headrace.pipeline.plan.plan import Plan
-from headrace.pipeline.plan.projection import Shape
-from headrace.pipeline.result import Result, arranged
+from headrace.pipeline.plan.plan import PipelinePlan
+from headrace.pipeline.plan.projection import ChangeImages
+from headrace.pipeline.result import JobResult, arranged
 from tests.pipeline.making import TRAITS, batch, pipeline, told
 
 if TYPE_CHECKING:
@@ -33,10 +33,12 @@ class Planned:
     ) -> None:
         self.spark = spark
         self.schema = schema
-        self.plan = Plan(spark, pipeline(**given), schema, traits)
+        self.plan = PipelinePlan(spark, pipeline(**given), schema, traits)
         self.failures: list[dict[str, Any]] = []
 
-    def collected(self, paths: Sequence[str], shape: Shape, *, bulk: bool = False) -> pa.Table:
+    def collected(
+        self, paths: Sequence[str], shape: ChangeImages, *, bulk: bool = False
+    ) -> pa.Table:
         """The rows of a frame without those that failed, which are noted."""
         session = self.spark.bulk if bulk else self.spark.small
         rows = self.plan.checked(self.spark.collect(self.plan.frame(session, paths, shape)), shape)
@@ -45,25 +47,25 @@ class Planned:
             last = rows.num_columns - 1
             failed = rows.column(last).is_valid()
             for row in rows.filter(failed).to_pylist():
-                place = () if shape is Shape.BASELINE else (row["1"], row["2"])
+                place = () if shape is ChangeImages.BASELINE else (row["1"], row["2"])
                 self.failures.append({"at": place, **json.loads(row["_failed"])})
             rows = rows.filter(pc.invert(failed)).remove_column(last)
         return rows
 
     def run(
-        self, folder: Path, *segments: Sequence[Change], shape: Shape = Shape.MOVES
+        self, folder: Path, *segments: Sequence[Change], shape: ChangeImages = ChangeImages.MOVES
     ) -> list[tuple[Any, ...]]:
         """Op, commit and columns of the rows that a batch gives, in order."""
         parts, facts = batch(folder, self.schema, *segments)
         rows = self.collected(parts[0].paths, shape, bulk=facts.rows > 5_000)
         ordered, truncate = arranged([rows], self.plan.output)
         self.truncate = truncate
-        return told(Result(ordered, truncate, 0.0, facts.rows))
+        return told(JobResult(ordered, truncate, 0.0, facts.rows))
 
     def baseline(self, folder: Path, rows: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
         """The rows that a baseline gives, in the order of their key."""
         path = baseline(folder, self.schema, rows)
-        found = self.collected([path], Shape.BASELINE)
+        found = self.collected([path], ChangeImages.BASELINE)
         assert found.column(0).to_pylist() == [int(Op.INSERT)] * found.num_rows
         columns = [column.to_pylist() for column in found.columns[1:]]
         assert len(columns) == len(self.plan.output.columns)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.errors import BadExpression, JobFailed, RowFailed
-from headrace.pipeline.batch import Part
+from headrace.pipeline.batch import SegmentGroup
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, where
 from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, told
@@ -187,7 +187,7 @@ def test_a_missing_or_damaged_segment_is_never_blamed_on_a_row(
     runner, what = SparkRunner(spark), pipeline()
     runner.prepare(what, ORDERS, TRAITS)
     parts, facts = batch(tmp_path, ORDERS, [insert(1, {"id": 1})])
-    missing = Part(ORDERS, (str(tmp_path / "missing.parquet"),))
+    missing = SegmentGroup(ORDERS, (str(tmp_path / "missing.parquet"),))
     with pytest.raises(JobFailed) as caught:
         runner.rows(what, [missing], facts)
     assert caught.value.facts["condition"] == "PATH_NOT_FOUND"

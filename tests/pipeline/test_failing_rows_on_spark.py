@@ -13,10 +13,10 @@ import pytest
 
 from headrace.changelog.change import Change
 from headrace.errors import JobCancelled, JobFailed, RowFailed, TooManyFailed
-from headrace.pipeline.batch import Part
+from headrace.pipeline.batch import SegmentGroup
 from headrace.pipeline.definition import DeadLetters
 from headrace.pipeline.failed_rows import Workspace
-from headrace.pipeline.plan.plan import Plan
+from headrace.pipeline.plan.plan import PipelinePlan
 from headrace.pipeline.result import Failure
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, function, where
@@ -65,7 +65,7 @@ SELDOM_HALVING = pytest.mark.parametrize(
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to find them: by asking Spark, and where it cannot tell."""
     if request.param == "halving":
-        monkeypatch.setattr(Plan, "probe", lambda *given, **named: None)
+        monkeypatch.setattr(PipelinePlan, "probe", lambda *given, **named: None)
     return str(request.param)
 
 
@@ -351,7 +351,7 @@ def test_a_segment_that_cannot_be_read_is_never_blamed_on_rows(
     narrow = table(("id", "int64"), ("status", "text"), ("qty", "text"), ("price", "text"))
     path, _ = written(tmp_path, narrow, [insert(1, order(1, "x") | {"price": "y"})])
     with pytest.raises(JobFailed) as caught:
-        runner.rows(what, [Part(ORDERS, (path,))], facts)
+        runner.rows(what, [SegmentGroup(ORDERS, (path,))], facts)
     assert str(caught.value.facts["condition"]).startswith("FAILED_READ_FILE")
 
 

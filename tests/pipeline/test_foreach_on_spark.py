@@ -21,9 +21,9 @@ from headrace.errors import (
     RowFailed,
     TargetError,
 )
-from headrace.pipeline.batch import BatchFacts, GivesFrames, Part
+from headrace.pipeline.batch import BatchFacts, GivesFrames, SegmentGroup
 from headrace.pipeline.foreach import ForeachBatch
-from headrace.pipeline.result import Failure, Place
+from headrace.pipeline.result import Failure, RowReference
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, frame, function, rename, where
 from headrace.targets.target import FrameBatch, TakesFrames
@@ -51,7 +51,7 @@ def order(id: int, qty: int = 2, status: str = "paid") -> dict[str, Any]:
     return {"id": id, "status": status, "qty": qty, "price": Decimal("1.50")}
 
 
-def alone(failures: Sequence[Failure]) -> frozenset[Place]:
+def alone(failures: Sequence[Failure]) -> frozenset[RowReference]:
     """Nothing follows the failed rows by key."""
     return frozenset(failure.place for failure in failures)
 
@@ -243,7 +243,7 @@ def test_a_baseline_without_rows_is_one_piece_with_all_columns(
         schemas.append(frame.dtypes)
         frame.write.mode("overwrite").parquet(str(tmp_path / "out"))
 
-    assert runner.give_baseline(what, Part(ORDERS, ()), take) == ()
+    assert runner.give_baseline(what, SegmentGroup(ORDERS, ()), take) == ()
     parts, _ = batch(tmp_path, ORDERS, [insert(0, order(1, 2))])
     assert runner.give_baseline(what, parts[0], take) == ()
     assert pieces == [1, 1]
@@ -280,7 +280,7 @@ def test_a_row_of_ours_that_fails_in_the_function_is_left_out_with_what_follows_
 
     asked: list[tuple[Failure, ...]] = []
 
-    def behind(failures: Sequence[Failure]) -> frozenset[Place]:
+    def behind(failures: Sequence[Failure]) -> frozenset[RowReference]:
         asked.append(tuple(failures))
         return frozenset({(7, 0), (9, 0)})
 

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Change
 from headrace.errors import BadFrame, BadTransform, UnknownColumn
-from headrace.pipeline.plan.plan import Plan
-from headrace.pipeline.plan.projection import Shape
+from headrace.pipeline.plan.plan import PipelinePlan
+from headrace.pipeline.plan.projection import ChangeImages
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import (
     derive,
@@ -122,7 +122,7 @@ def test_a_left_join_adds_columns_to_every_change(
         (3, 2, 4, None),
     ]
     assert planned.run(tmp_path, [insert(1, order(7, status="open"))]) == []
-    after = planned.run(tmp_path, [insert(1, order(1))], shape=Shape.AFTER)
+    after = planned.run(tmp_path, [insert(1, order(1))], shape=ChangeImages.AFTER)
     assert [row[:3] for row in after] == [("insert", 1, 1)]
 
 
@@ -138,7 +138,7 @@ def test_the_function_sees_the_op_the_position_and_a_deletes_columns(
             "*", "concat_ws(' ', _op, _commit, _ordinal, status, unix_micros(_time)) as told"
         )
 
-    def noted(planned: Planned, shape: Shape) -> dict[int, str]:
+    def noted(planned: Planned, shape: ChangeImages) -> dict[int, str]:
         parts, _ = batch(tmp_path, ORDERS, CHANGES)
         rows = planned.collected(parts[0].paths, shape)
         return dict(zip(rows["1"].to_pylist(), rows.column(8).to_pylist(), strict=True))
@@ -155,8 +155,8 @@ def test_the_function_sees_the_op_the_position_and_a_deletes_columns(
         8: "delete 8 0 paid 8",
         10: "update 10 0 paid 10",
     }
-    assert noted(planned, Shape.MOVES) == wanted
-    assert noted(planned, Shape.BOTH) == wanted
+    assert noted(planned, ChangeImages.MOVES) == wanted
+    assert noted(planned, ChangeImages.BOTH) == wanted
     assert all(columns == ["id", "status", "qty", "price", *ours] for columns in seen)
 
 
@@ -229,7 +229,7 @@ def test_a_function_that_loses_or_makes_rows_is_refused(
 )
 def test_what_a_function_may_not_do_is_refused_at_once(spark: Spark, make: Any, words: str) -> None:
     with pytest.raises(BadFrame) as caught:
-        Plan(spark, pipeline(transforms=[frame(make)]), ORDERS, TRAITS)
+        PipelinePlan(spark, pipeline(transforms=[frame(make)]), ORDERS, TRAITS)
     assert words in caught.value.message
 
 
@@ -249,11 +249,11 @@ def test_columns_behind_a_frame_are_checked_once_they_are_known(spark: Spark) ->
     def add(df: DataFrame) -> DataFrame:
         return df.selectExpr("*", "1 as one")
 
-    Plan(spark, pipeline(transforms=[frame(add), drop("one")]), ORDERS, TRAITS)
+    PipelinePlan(spark, pipeline(transforms=[frame(add), drop("one")]), ORDERS, TRAITS)
     with pytest.raises(UnknownColumn):
-        Plan(spark, pipeline(transforms=[frame(add), drop("two")]), ORDERS, TRAITS)
+        PipelinePlan(spark, pipeline(transforms=[frame(add), drop("two")]), ORDERS, TRAITS)
     with pytest.raises(BadTransform):
-        Plan(spark, pipeline(transforms=[frame(add), mask("one")]), ORDERS, TRAITS)
+        PipelinePlan(spark, pipeline(transforms=[frame(add), mask("one")]), ORDERS, TRAITS)
 
 
 @pytest.mark.meets("S2")
@@ -287,11 +287,13 @@ def test_rows_that_functions_fail_on_go_round_a_frame(spark: Spark, tmp_path: Pa
 def test_a_frame_is_given_away_without_receipts(spark: Spark, tmp_path: Path) -> None:
     planned = Planned(spark, ORDERS, transforms=[frame(lambda df: df.where("id <> 2"))])
     parts, _ = batch(tmp_path, ORDERS, [insert(1, order(1)), insert(2, order(2)), truncate(0)])
-    whole = planned.plan.frame(spark.small, parts[0].paths, Shape.AFTER)
-    given = planned.plan.without_receipts(whole, Shape.AFTER)
+    whole = planned.plan.frame(spark.small, parts[0].paths, ChangeImages.AFTER)
+    given = planned.plan.without_receipts(whole, ChangeImages.AFTER)
     assert sorted(row["1"] for row in given.collect()) == [0, 1]
     with pytest.raises(BadFrame):
-        planned.plan.checked(planned.plan.places(whole, Shape.AFTER).toArrow(), Shape.AFTER)
+        planned.plan.checked(
+            planned.plan.places(whole, ChangeImages.AFTER).toArrow(), ChangeImages.AFTER
+        )
 
 
 @pytest.mark.meets("S17")

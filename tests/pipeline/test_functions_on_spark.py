@@ -14,8 +14,8 @@ import pytest
 from pyspark import cloudpickle
 
 from headrace.errors import BadFunction, BadTransform, JobFailed
-from headrace.pipeline.plan.plan import Plan
-from headrace.pipeline.plan.projection import Shape
+from headrace.pipeline.plan.plan import PipelinePlan
+from headrace.pipeline.plan.projection import ChangeImages
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, drop, equals, function, prefix, rename, where
 from headrace.spark_session.errors import running
@@ -107,7 +107,7 @@ def test_a_row_enters_and_leaves_a_filter_in_python(
     assert planned.failures == []
     rows = [order(1, qty=7), order(2), order(3, qty=None)]
     assert planned.baseline(tmp_path, rows) == [(1, "paid", 7)]
-    after = planned.run(tmp_path, [insert(1, order(1, qty=9))], shape=Shape.AFTER)
+    after = planned.run(tmp_path, [insert(1, order(1, qty=9))], shape=ChangeImages.AFTER)
     assert after == [("insert", 1, 1, "paid", 9)]
 
 
@@ -239,7 +239,7 @@ def test_a_failing_row_of_a_baseline_is_told_by_file_and_number(
 ) -> None:
     planned = Planned(spark, ORDERS, filters=[function(lambda row: 1 / row["qty"] > 0)])
     path = baseline(tmp_path, ORDERS, [order(1), order(2, qty=0)])
-    rows = planned.collected([path], Shape.BASELINE)
+    rows = planned.collected([path], ChangeImages.BASELINE)
     assert rows.num_rows == 1
     assert [each["place"] for each in planned.failures] == [f"{Path(path).name}/1"]
 
@@ -310,14 +310,14 @@ def test_a_function_is_imported_on_the_executor_when_given_by_path(
 @pytest.mark.parametrize("path", ["no_such_module:f", "copy:no_such_name"])
 def test_a_path_that_leads_nowhere_is_refused_at_once(spark: Spark, path: str) -> None:
     with pytest.raises(BadFunction) as caught:
-        Plan(spark, pipeline(filters=[function(path)]), ORDERS, TRAITS)
+        PipelinePlan(spark, pipeline(filters=[function(path)]), ORDERS, TRAITS)
     assert path in caught.value.message
 
 
 def test_a_function_that_cannot_be_sent_is_refused_at_once(spark: Spark) -> None:
     lock = threading.Lock()
     with pytest.raises(BadFunction) as caught:
-        Plan(spark, pipeline(filters=[function(lambda row: lock.locked())]), ORDERS, TRAITS)
+        PipelinePlan(spark, pipeline(filters=[function(lambda row: lock.locked())]), ORDERS, TRAITS)
     assert "cannot be sent" in caught.value.message
 
 
@@ -325,7 +325,7 @@ def test_a_function_that_cannot_be_sent_is_refused_at_once(spark: Spark) -> None
 def test_a_type_that_a_column_cannot_have_is_refused(spark: Spark, type: str) -> None:
     what = pipeline(transforms=[function(total, columns={"total": type})])
     with pytest.raises((BadFunction, BadTransform)):
-        Plan(spark, what, ORDERS, TRAITS)
+        PipelinePlan(spark, what, ORDERS, TRAITS)
 
 
 @pytest.mark.meets("S10")
@@ -423,4 +423,4 @@ def test_a_batch_is_read_by_each_session(spark: Spark, tmp_path: Path) -> None:
     planned = Planned(spark, ORDERS, filters=[function(is_large)])
     parts, _ = batch(tmp_path, ORDERS, [insert(at, order(at, qty=at)) for at in range(10)])
     for bulk in (False, True):
-        assert planned.collected(parts[0].paths, Shape.AFTER, bulk=bulk).num_rows == 4
+        assert planned.collected(parts[0].paths, ChangeImages.AFTER, bulk=bulk).num_rows == 4

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import FunctionFailed, JobFailed, RowFailed, TooManyFailed
 from headrace.pipeline.failed_rows import Isolation, halve
-from headrace.pipeline.result import FUNCTION_FAILED, OUTSIDE_TYPE, Failure, Place
+from headrace.pipeline.result import FUNCTION_FAILED, OUTSIDE_TYPE, Failure, RowReference
 
 
 class Scripted:
@@ -21,34 +21,34 @@ class Scripted:
         self, count: int, bad: dict[int, str], suspects: Sequence[int] | None = None
     ) -> None:
         self.all = [(at, 0) for at in range(count)]
-        self.bad: dict[Place, str] = {(at, 0): code for at, code in bad.items()}
+        self.bad: dict[RowReference, str] = {(at, 0): code for at, code in bad.items()}
         self._suspects = None if suspects is None else [(at, 0) for at in suspects]
         self.runs = 0
         self.asked: list[int] = []
-        self.cheap: set[Place] = set()
+        self.cheap: set[RowReference] = set()
         """Rows whose condition is told without a run."""
-        self.told: list[Place] = []
+        self.told: list[RowReference] = []
 
-    def run(self, without: frozenset[Place]) -> list[Place]:
+    def run(self, without: frozenset[RowReference]) -> list[RowReference]:
         kept = self.places(without)
         if (code := self.fails(kept)) is not None:
             raise RowFailed("A row", condition=code)
         return kept
 
-    def alone(self, places: Sequence[Place]) -> dict[Place, str]:
+    def alone(self, places: Sequence[RowReference]) -> dict[RowReference, str]:
         self.told += [place for place in places if place in self.cheap]
         return {place: self.bad[place] for place in places if place in self.cheap}
 
-    def suspects(self, without: frozenset[Place], most: int) -> list[Place] | None:
+    def suspects(self, without: frozenset[RowReference], most: int) -> list[RowReference] | None:
         self.asked.append(most)
         if self._suspects is None:
             return None
         return [place for place in self._suspects if place not in without][:most]
 
-    def places(self, without: frozenset[Place]) -> list[Place]:
+    def places(self, without: frozenset[RowReference]) -> list[RowReference]:
         return [place for place in self.all if place not in without]
 
-    def fails(self, only: Sequence[Place]) -> str | None:
+    def fails(self, only: Sequence[RowReference]) -> str | None:
         self.runs += 1
         return next((self.bad[place] for place in only if place in self.bad), None)
 
@@ -174,7 +174,7 @@ def test_a_pipeline_that_is_to_stop_stops_at_the_first_row_with_its_position() -
 def test_a_job_that_fails_although_no_row_does_is_tried_again_and_blames_nobody() -> None:
     job = Scripted(10, {})
 
-    def attempt(without: frozenset[Place]) -> None:
+    def attempt(without: frozenset[RowReference]) -> None:
         raise RowFailed("A row", condition="DIVIDE_BY_ZERO")
 
     found = isolation(job)
@@ -191,7 +191,7 @@ def test_a_job_that_fails_although_no_row_does_is_tried_again_and_blames_nobody(
 def test_an_error_that_is_not_of_a_row_is_not_looked_into() -> None:
     job = Scripted(10, {})
 
-    def attempt(without: frozenset[Place]) -> None:
+    def attempt(without: frozenset[RowReference]) -> None:
         raise JobFailed("A lost executor")
 
     with pytest.raises(JobFailed, match="lost executor"):
@@ -202,9 +202,9 @@ def test_an_error_that_is_not_of_a_row_is_not_looked_into() -> None:
 @pytest.mark.meets("R30")
 def test_what_must_go_with_the_failed_rows_is_left_out_with_them() -> None:
     job = Scripted(10, {2: "A"})
-    asked: list[tuple[Place, ...]] = []
+    asked: list[tuple[RowReference, ...]] = []
 
-    def behind(failures: Sequence[Failure]) -> frozenset[Place]:
+    def behind(failures: Sequence[Failure]) -> frozenset[RowReference]:
         asked.append(tuple(failure.place for failure in failures))
         return frozenset({(2, 0), (9, 0)})
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.pipeline.batch import BatchFacts, Part
+from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, function, where
 from tests.pipeline.making import TRAITS, batch, delete, insert, pipeline, told, update
@@ -46,7 +46,7 @@ NEW = TableSchema(
 )
 
 
-def lifted(parts: list[Part]) -> list[Part]:
+def lifted(parts: list[SegmentGroup]) -> list[SegmentGroup]:
     return [replace(part, newest=NEW) for part in parts]
 
 

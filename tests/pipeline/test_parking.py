@@ -17,7 +17,7 @@ from headrace.changelog.change import Change, Op, as_segment
 from headrace.changelog.position import Position
 from headrace.changelog.schema import META, TableSchema
 from headrace.deadletters.hold import ParkedChange, keys_of, set_aside, without
-from headrace.pipeline.result import Failure, Place
+from headrace.pipeline.result import Failure, RowReference
 from tests.pipeline.making import delete, insert, table, truncate, update
 from tests.support.tiers import examples
 
@@ -32,14 +32,14 @@ def aside(
     schema: TableSchema,
     changes: Sequence[Change],
     held: Mapping[bytes, Position] | None = None,
-    failed: Sequence[Place] = (),
-) -> list[tuple[Place, str]]:
+    failed: Sequence[RowReference] = (),
+) -> list[tuple[RowReference, str]]:
     found = set_aside(as_segment(schema, changes), schema, EPOCH, held or {}, failures(failed))
     assert all(changes[each.row].commit == each.place[0] for each in found)
     return [(each.place, each.kind) for each in found]
 
 
-def failures(places: Sequence[Place]) -> dict[Place, Failure]:
+def failures(places: Sequence[RowReference]) -> dict[RowReference, Failure]:
     return {place: Failure(place, "DIVIDE_BY_ZERO") for place in places}
 
 
@@ -143,8 +143,10 @@ def test_a_long_chain_of_key_changes_is_followed_to_its_end() -> None:
 
 
 def naive(
-    changes: Sequence[Change], held: Mapping[tuple[object, ...], Position], failed: Sequence[Place]
-) -> list[tuple[Place, str]]:
+    changes: Sequence[Change],
+    held: Mapping[tuple[object, ...], Position],
+    failed: Sequence[RowReference],
+) -> list[tuple[RowReference, str]]:
     """What is to be set aside, change by change, over plain values."""
     holding = {value: [since] for value, since in held.items()}
     found = []
@@ -285,7 +287,9 @@ def steps(work: Callable[[], object]) -> int:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12),
     st.frozensets(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=6),
 )
-def test_the_rows_at_some_places_are_left_out(rows: list[Place], places: frozenset[Place]) -> None:
+def test_the_rows_at_some_places_are_left_out(
+    rows: list[RowReference], places: frozenset[RowReference]
+) -> None:
     made = pa.table(
         {
             "_op": pa.array([0] * len(rows), pa.int8()),

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.changelog.values import BeyondDate, BeyondTimestamp, Interval, ValueType
 from headrace.errors import RowFailed
-from headrace.pipeline.batch import BatchFacts, Part
+from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive, drop, equals, rename, where
 from tests.pipeline.making import (
@@ -375,5 +375,5 @@ def test_a_part_is_read_by_its_schema_alone(spark: Spark, tmp_path: Path) -> Non
     what = pipeline()
     runner.prepare(what, single, TRAITS)
     assert told(runner.rows(what, parts, facts)) == [("insert", 1, 1)]
-    empty = Part(single, parts[0].paths[:1], (0,))
+    empty = SegmentGroup(single, parts[0].paths[:1], (0,))
     assert runner.rows(what, [empty], facts).rows.num_rows == 0

@@ -35,7 +35,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         sparks.append(spark)
         return object()
 
-    monkeypatch.setattr(module, "Plan", plan)
+    monkeypatch.setattr(module, "PipelinePlan", plan)
     return sparks
 
 
@@ -138,7 +138,7 @@ def test_a_function_of_frames_that_fails_on_a_new_spark_used_something_of_the_ol
             raise BadFrame("Transform 1, frame: the function raised")
         return object()
 
-    monkeypatch.setattr(module, "Plan", plan)
+    monkeypatch.setattr(module, "PipelinePlan", plan)
     known, what = plans(first, lambda: second), pipeline()
     known.know(what, TRAITS)
     plan_of(known, what)

@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from headrace.errors import RowFailed, SparkFailed
-from headrace.pipeline.batch import Part
+from headrace.pipeline.batch import SegmentGroup
 from headrace.pipeline.runner import SparkRunner
 from headrace.pipeline.steps import derive
 from headrace.spark_session import jvm
@@ -295,7 +295,7 @@ def test_pipelines_run_at_the_same_time_from_threads_of_their_own(
     runner = SparkRunner(spark)
     found: dict[int, list[int]] = {}
 
-    def work(number: int, parts: list[Part]) -> None:
+    def work(number: int, parts: list[SegmentGroup]) -> None:
         what = pipeline(transforms=[derive(x=f"qty * {number}")])
         runner.prepare(what, ORDERS, TRAITS)
         for _ in range(3):

@@ -11,8 +11,8 @@ import pytest
 
 from headrace.changelog.change import Change, Op
 from headrace.errors import BadExpression, BadTransform
-from headrace.pipeline.plan.plan import Plan
-from headrace.pipeline.plan.projection import Shape
+from headrace.pipeline.plan.plan import PipelinePlan
+from headrace.pipeline.plan.projection import ChangeImages
 from headrace.pipeline.steps import derive, drop, mask, prefix, regex, rename, timestamp, where
 from tests.pipeline.making import (
     ORDERS,
@@ -107,7 +107,7 @@ def test_a_pattern_is_found_anywhere_and_nothing_in_it_ends_the_literal(
 
 def test_a_bad_pattern_is_refused_before_any_row(spark: Spark) -> None:
     with pytest.raises(BadExpression) as caught:
-        Plan(spark, pipeline(filters=[regex("name", "a(b")]), PEOPLE, TRAITS)
+        PipelinePlan(spark, pipeline(filters=[regex("name", "a(b")]), PEOPLE, TRAITS)
     assert caught.value.message.startswith("Filter 1")
 
 
@@ -167,7 +167,7 @@ def test_a_mask_hides_everything_by_default_and_any_column_of_text(
 
 def test_only_text_is_masked_derived_or_not(spark: Spark) -> None:
     with pytest.raises(BadTransform) as caught:
-        Plan(spark, pipeline(transforms=[derive(n="qty + 1"), mask("n")]), ORDERS, TRAITS)
+        PipelinePlan(spark, pipeline(transforms=[derive(n="qty + 1"), mask("n")]), ORDERS, TRAITS)
     assert caught.value.facts == {"column": "n"}
 
 
@@ -256,7 +256,7 @@ def test_a_plain_plan_is_still_one_projection(spark: Spark) -> None:
         filters=[prefix("name", "a"), regex("name", "b")],
         transforms=[mask("name"), timestamp("at")],
     )
-    for shape in Shape:
+    for shape in ChangeImages:
         stages, around = planned.plan._prepared(shape)
         assert len(stages) == 1
         assert around is None

@@ -11,19 +11,19 @@ import pyarrow as pa
 
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.copy.reader import PostgresCopy
-from headrace.capture.postgres.copy.snapshot import Connect, Holder, take_snapshot
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.copy.snapshot import Connect, HeldSnapshot, take_snapshot
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server.catalog import CatalogTable, look_up, schema_of
 from headrace.changelog.schema import TableSchema
 from tests.postgres.servers import Database
 
 
 def connecting(database: Database) -> Connect:
-    return partial(connect, Options("test", database.dsn))
+    return partial(connect, PostgresOptions("test", database.dsn))
 
 
 @contextmanager
-def holding(database: Database) -> Iterator[Holder]:
+def holding(database: Database) -> Iterator[HeldSnapshot]:
     """A holder of a snapshot of this moment, closed at the end."""
     holder = take_snapshot(connecting(database), 0, [])
     try:

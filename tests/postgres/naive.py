@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.capture.postgres.decode.pgoutput import (
-    Layout,
     Relation,
     RelationColumn,
+    RelationLayout,
     read_relation,
 )
-from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.position import LsnPosition
 from headrace.capture.postgres.stream.spill import Spill
 from headrace.capture.postgres.stream.transactions import Transactions
 from headrace.changelog.change import Changes
@@ -30,7 +30,7 @@ KNOWN = {("id", 20), ("extra", 20), ("note", 25), ("big", 25), ("hidden", 25)}
 class Tables:
     """The tables of the tests; those called `other…` are not captured."""
 
-    def layout(self, relation: Relation) -> Layout | None:
+    def layout(self, relation: Relation) -> RelationLayout | None:
         if relation.table.startswith("other"):
             return None
         if any((c.name, c.type) not in KNOWN for c in relation.columns):
@@ -42,11 +42,11 @@ class Tables:
             return None
         columns = tuple(Column(c.name, ValueType(KINDS[c.type]), FIELDS[c.name]) for c in kept)
         places = tuple(kept.index(c) if c in kept else None for c in relation.columns)
-        return Layout(TableSchema(relation.table, columns, ("id",)), places)
+        return RelationLayout(TableSchema(relation.table, columns, ("id",)), places)
 
 
-def place(lsn: int) -> Place:
-    return Place("7", 5, 0, 1, lsn)
+def place(lsn: int) -> LsnPosition:
+    return LsnPosition("7", 5, 0, 1, lsn)
 
 
 def made(*, after: int = 0, around: int = 1000, spill: Spill | None = None) -> Transactions:
@@ -168,7 +168,7 @@ class Naive:
         return list(struct.unpack_from(f">{count}I", message, 6))
 
 
-def _images(layout: Layout, kind: str, message: bytes) -> dict[str, Any]:
+def _images(layout: RelationLayout, kind: str, message: bytes) -> dict[str, Any]:
     at = 5
     tuples: dict[str, list[tuple[str, bytes]]] = {}
     while kind != "T" and at < len(message):
@@ -205,7 +205,10 @@ def _images(layout: Layout, kind: str, message: bytes) -> dict[str, Any]:
 
 
 def _image(
-    layout: Layout, values: list[tuple[str, bytes]] | None, exact: list[tuple[int, str]], sign: int
+    layout: RelationLayout,
+    values: list[tuple[str, bytes]] | None,
+    exact: list[tuple[int, str]],
+    sign: int,
 ) -> dict[str, Any] | None:
     if values is None:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server import preflight
 from headrace.capture.postgres.server.facts import notes_on, old_publication_cache, read_server
 from headrace.capture.postgres.server.preflight import check, examine
@@ -25,8 +25,8 @@ from headrace.errors import (
 from tests.postgres.servers import Database, fresh_database
 
 
-def options_for(database: Database, **changes: Any) -> Options:
-    plain = Options(
+def options_for(database: Database, **changes: Any) -> PostgresOptions:
+    plain = PostgresOptions(
         name="shop", connection=database.dsn, slot=f"slot_{database.name}", publication="ours"
     )
     return replace(plain, **changes)

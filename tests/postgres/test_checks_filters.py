@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.capture.postgres.options import Options, TableOptions
+from headrace.capture.postgres.options import PostgresOptions, TableOptions
 from headrace.capture.postgres.server.preflight import check
 from headrace.errors import HeadraceError, NoIdentity, SourceUnreachable, TableRefused
 from tests.postgres.servers import Database
@@ -21,7 +21,7 @@ def table(database: Database) -> None:
 def found(
     database: Database, where: str = "", columns: tuple[str, ...] = ()
 ) -> list[HeadraceError]:
-    options = Options(
+    options = PostgresOptions(
         name="shop",
         connection=database.dsn,
         slot=f"slot_{database.name}",

@@ -9,9 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres.options import Options, TableOptions, listed
+from headrace.capture.postgres.options import PostgresOptions, TableOptions, listed
 from headrace.capture.postgres.server.catalog import look_up
-from headrace.capture.postgres.server.preflight import Asked, check, filter_problems, list_problems
+from headrace.capture.postgres.server.preflight import (
+    PublicationScope,
+    check,
+    filter_problems,
+    list_problems,
+)
 from headrace.errors import HeadraceError, NoIdentity, ServerRefused
 from tests.postgres.servers import Database
 
@@ -108,7 +113,7 @@ CASES = {
 
 
 def found(database: Database, case: Case) -> list[HeadraceError]:
-    options = Options(
+    options = PostgresOptions(
         name="shop",
         connection=database.dsn,
         slot=f"slot_{database.name}",
@@ -223,7 +228,9 @@ def test_a_stored_column_under_full_is_taken_where_it_is_published(database: Dat
         pytest.skip("generated columns are published from PostgreSQL 18 on")
     for statement in (STORED, FULL):
         database.execute(statement)
-    options = Options("shop", database.dsn, slot=f"slot_{database.name}", publication="ours")
+    options = PostgresOptions(
+        "shop", database.dsn, slot=f"slot_{database.name}", publication="ours"
+    )
     assert check(connection, options, ["t"], generated=True) == []
     database.execute(
         "create publication ours for table t with (publish_generated_columns = stored)"
@@ -235,6 +242,6 @@ def test_lists_and_filters_are_refused_on_a_server_that_has_none(database: Datab
     database.execute(KEYED)
     connection = database.connect()
     [table] = look_up(connection, ["t"]).values()
-    asked = Asked(TableOptions(("id",), "id > 3"), ALL, version=140024)
+    asked = PublicationScope(TableOptions(("id",), "id > 3"), ALL, version=140024)
     problems = [*list_problems(table, asked), *filter_problems(connection, table, asked)]
     assert [type(problem) for problem in problems] == [ServerRefused, ServerRefused]

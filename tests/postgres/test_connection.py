@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from headrace.capture.postgres.connection import LATER_SETTINGS, connect, speaking, translated
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import (
     CaptureError,
@@ -34,19 +34,19 @@ SECRET = "open-sesame-4711"
 
 
 @pytest.fixture
-def options(database: Database) -> Options:
-    return Options(name="shop", connection=database.dsn)
+def options(database: Database) -> PostgresOptions:
+    return PostgresOptions(name="shop", connection=database.dsn)
 
 
 @pytest.fixture
-def guarded(server: PostgresServer, database: Database) -> Iterator[Options]:
+def guarded(server: PostgresServer, database: Database) -> Iterator[PostgresOptions]:
     """A server that asks one role for its password."""
     role = database.role(f"login password '{SECRET}'")
     rules = server.data / "pg_hba.conf"
     before = rules.read_text()
     rules.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{before}")
     server.reload()
-    options = Options(name="shop", connection=database.dsn_as(role))
+    options = PostgresOptions(name="shop", connection=database.dsn_as(role))
     try:
         wait_until(lambda: is_asked_for_a_password(options))
         yield options
@@ -55,7 +55,7 @@ def guarded(server: PostgresServer, database: Database) -> Iterator[Options]:
         server.reload()
 
 
-def is_asked_for_a_password(options: Options) -> bool:
+def is_asked_for_a_password(options: PostgresOptions) -> bool:
     try:
         connect(options).close()
     except SourceRefused:
@@ -100,7 +100,7 @@ def test_every_session_has_our_settings_whatever_the_role_says(
         "idle_session_timeout = 1000",
     ):
         database.execute(f"alter role {role} set {setting}")
-    options = Options(name="shop", connection=database.dsn_as(role))
+    options = PostgresOptions(name="shop", connection=database.dsn_as(role))
     expected = {
         "client_encoding": "UTF8",
         "IntervalStyle": "postgres",
@@ -130,7 +130,7 @@ def test_the_users_own_settings_are_kept_where_they_do_not_matter_to_texts(
     database: Database,
 ) -> None:
     string = f"{database.dsn} connect_timeout=3 options='-c work_mem=7MB -c timezone=Asia/Tokyo'"
-    with connect(Options(name="shop", connection=string)) as connection:
+    with connect(PostgresOptions(name="shop", connection=string)) as connection:
         shown = connection.execute(
             "select current_setting('work_mem'), current_setting('TimeZone')"
         )
@@ -138,19 +138,23 @@ def test_the_users_own_settings_are_kept_where_they_do_not_matter_to_texts(
         assert connection.info.get_parameters()["connect_timeout"] == "3"
 
 
-def test_an_application_name_always_begins_with_ours(options: Options) -> None:
+def test_an_application_name_always_begins_with_ours(options: PostgresOptions) -> None:
     for asked, given in (("headrace shop", "headrace shop"), ("holder", "headrace holder")):
         with connect(options, application=asked) as connection:
             shown = connection.execute("select current_setting('application_name')").fetchone()
             assert shown == (given,)
 
 
-def test_a_connection_without_autocommit_begins_outside_a_transaction(options: Options) -> None:
+def test_a_connection_without_autocommit_begins_outside_a_transaction(
+    options: PostgresOptions,
+) -> None:
     with connect(options, autocommit=False) as connection:
         assert connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
 
 
-def test_parameters_go_into_statements_on_a_replication_connection(options: Options) -> None:
+def test_parameters_go_into_statements_on_a_replication_connection(
+    options: PostgresOptions,
+) -> None:
     with connect(options, replication=True) as connection:
         for number in range(10):
             found = connection.execute("select %s::int, %s", [number, "it's"]).fetchone()
@@ -159,13 +163,13 @@ def test_parameters_go_into_statements_on_a_replication_connection(options: Opti
 
 def test_one_of_several_hosts_can_be_chosen(server: PostgresServer, database: Database) -> None:
     several = database.dsn.replace("host=127.0.0.1", "host=nowhere.invalid,elsewhere.invalid")
-    options = Options(name="shop", connection=several)
+    options = PostgresOptions(name="shop", connection=several)
     with connect(options, host="127.0.0.1", port=server.port) as connection:
         assert connection.info.host == "127.0.0.1"
 
 
 def test_a_password_is_read_at_every_connect(
-    guarded: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: PostgresOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "password"
     by_file = replace(guarded, password_ref=f"file:{file}")
@@ -179,7 +183,7 @@ def test_a_password_is_read_at_every_connect(
 
 
 def test_a_hook_gives_the_password_of_the_moment(
-    guarded: Options, hook: Callable[[Callable[..., object]], str]
+    guarded: PostgresOptions, hook: Callable[[Callable[..., object]], str]
 ) -> None:
     asked = []
 
@@ -194,7 +198,7 @@ def test_a_hook_gives_the_password_of_the_moment(
 
 
 def test_what_a_hook_raises_or_returns_is_not_shown(
-    options: Options, hook: Callable[[Callable[..., object]], str]
+    options: PostgresOptions, hook: Callable[[Callable[..., object]], str]
 ) -> None:
     def fails(parameters: object) -> object:
         raise RuntimeError(SECRET)
@@ -210,13 +214,17 @@ def test_what_a_hook_raises_or_returns_is_not_shown(
 
 
 @pytest.mark.parametrize("reference", ["env:NOT_SET_AT_ALL", "file:/not/there", SECRET])
-def test_a_reference_that_leads_nowhere_is_refused(options: Options, reference: str) -> None:
+def test_a_reference_that_leads_nowhere_is_refused(
+    options: PostgresOptions, reference: str
+) -> None:
     with pytest.raises(SourceRefused) as caught:
         connect(replace(options, password_ref=reference))
     assert SECRET not in all_text(caught.value)
 
 
-def test_a_secret_is_in_no_error_and_no_repr(guarded: Options, server: PostgresServer) -> None:
+def test_a_secret_is_in_no_error_and_no_repr(
+    guarded: PostgresOptions, server: PostgresServer
+) -> None:
     there = f"127.0.0.1:{server.port}"
     strings = {
         f"{guarded.connection} password={SECRET}x": SourceRefused,
@@ -240,7 +248,7 @@ def test_a_secret_is_in_no_error_and_no_repr(guarded: Options, server: PostgresS
 def test_what_is_missing_is_said(database: Database, server: PostgresServer) -> None:
     def failing(string: str, *, replication: bool = False) -> HeadraceError:
         with pytest.raises(CaptureError) as caught:
-            connect(Options(name="shop", connection=string), replication=replication)
+            connect(PostgresOptions(name="shop", connection=string), replication=replication)
         return caught.value
 
     plain = database.role("login")
@@ -260,11 +268,11 @@ def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
         port = silent.getsockname()[1]
         string = f"host=127.0.0.1 port={port} user=a dbname=b connect_timeout=2 sslmode=disable"
         with pytest.raises(SourceUnreachable, match="in time"):
-            connect(Options(name="shop", connection=string))
+            connect(PostgresOptions(name="shop", connection=string))
 
 
 def test_a_server_that_is_away_may_come_back(own_server: PostgresServer) -> None:
-    options = Options(name="shop", connection=own_server.dsn)
+    options = PostgresOptions(name="shop", connection=own_server.dsn)
     own_server.stop()
     with pytest.raises(SourceUnreachable):
         connect(options)
@@ -272,7 +280,9 @@ def test_a_server_that_is_away_may_come_back(own_server: PostgresServer) -> None
     connect(options).close()
 
 
-def test_a_connection_that_is_ended_is_unreachable(options: Options, database: Database) -> None:
+def test_a_connection_that_is_ended_is_unreachable(
+    options: PostgresOptions, database: Database
+) -> None:
     connection = connect(options)
     database.execute("select pg_terminate_backend(%s)", connection.info.backend_pid)
     for _ in range(2):  # told by the server at first, then by the socket
@@ -282,7 +292,7 @@ def test_a_connection_that_is_ended_is_unreachable(options: Options, database: D
 
 
 def test_errors_of_statements_are_told_apart_and_show_no_values(
-    options: Options, database: Database
+    options: PostgresOptions, database: Database
 ) -> None:
     database.execute("create table public.people (id int primary key, name text)")
     database.execute("insert into public.people values (4711, 'sesame')")

@@ -15,9 +15,9 @@ import pytest
 
 from headrace.capture.postgres.copy import ranges
 from headrace.capture.postgres.copy.reader import PostgresCopy
-from headrace.capture.postgres.copy.snapshot import Snapshot, take_snapshot
-from headrace.capture.postgres.decode.pgoutput import Layout, Relation
-from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.copy.snapshot import TransactionSnapshot, take_snapshot
+from headrace.capture.postgres.decode.pgoutput import Relation, RelationLayout
+from headrace.capture.postgres.position import LsnPosition
 from headrace.capture.postgres.stream.spill import Spill
 from headrace.capture.postgres.stream.transactions import Transactions
 from headrace.changelog.change import Op
@@ -37,8 +37,8 @@ Rows: TypeAlias = dict[int, Any]
 class Layouts:
     schema: TableSchema
 
-    def layout(self, relation: Relation) -> Layout | None:
-        return Layout(self.schema, tuple(range(len(self.schema.columns))))
+    def layout(self, relation: Relation) -> RelationLayout | None:
+        return RelationLayout(self.schema, tuple(range(len(self.schema.columns))))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Commit:
 @dataclass(frozen=True)
 class Baseline:
     first: int
-    snapshot: Snapshot
+    snapshot: TransactionSnapshot
     last: int
     rows: Rows
 
@@ -87,7 +87,7 @@ class Recorder:
             Layouts(schema),
             Spill(None),
             after=0,
-            place=lambda lsn: Place("1", 1, 0, 1, lsn),
+            place=lambda lsn: LsnPosition("1", 1, 0, 1, lsn),
             around=around,
         )
         self.log: list[Commit] = []

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.capture.postgres.copy.reader import SIGNATURE, batch_of, fields_of, header_size
-from headrace.capture.postgres.stream.wire import Messages
+from headrace.capture.postgres.stream.wire import CopyMessages
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadMessage
@@ -25,7 +25,7 @@ def row(*fields: bytes | None) -> bytes:
 
 
 def columns(rows: Sequence[bytes], count: int) -> list[list[bytes | None]]:
-    return [array.to_pylist() for array in fields_of(Messages.joined(rows), count)]
+    return [array.to_pylist() for array in fields_of(CopyMessages.joined(rows), count)]
 
 
 def test_fields_come_back_as_they_were_sent() -> None:
@@ -74,7 +74,7 @@ def test_a_length_that_leads_out_of_its_row_is_refused(broken: bytes) -> None:
     whole = row(b"a", b"b")
     for rows in ([broken], [whole, broken], [broken, whole]):
         with pytest.raises(BadMessage):
-            fields_of(Messages.joined(rows), 2)
+            fields_of(CopyMessages.joined(rows), 2)
 
 
 def test_bytes_that_were_changed_on_the_way_are_refused_or_read_as_other_bytes() -> None:
@@ -86,7 +86,7 @@ def test_bytes_that_were_changed_on_the_way_are_refused_or_read_as_other_bytes()
             one = chance.choice(changed)
             one[chance.randrange(len(one))] = chance.randrange(256)
         try:
-            found = fields_of(Messages.joined([bytes(each) for each in changed]), 3)
+            found = fields_of(CopyMessages.joined([bytes(each) for each in changed]), 3)
         except BadMessage:
             continue
         assert [len(array) for array in found] == [2, 2, 2]
@@ -122,7 +122,7 @@ def test_marks_stand_under_the_columns_own_number() -> None:
     )
     rows = [row(struct.pack(">i", 1), b"1.5"), row(struct.pack(">i", 2), b"NaN")]
 
-    batch, exact = batch_of(schema, [True, False], Messages.joined(rows))
+    batch, exact = batch_of(schema, [True, False], CopyMessages.joined(rows))
 
     assert batch.column("id").to_pylist() == [1, 2]
     assert batch.column("n").null_count == 1

@@ -33,13 +33,13 @@ def test_spark_copies_a_large_table_in_parts(
         "insert into orders select n, 'paid', repeat('x', 200) from generate_series(1, %s) n", ROWS
     )
     asked: list[int] = []
-    copy = copy_on_spark.Copies._copied
+    copy = copy_on_spark.SparkCopies._copied
 
-    def noted(self: copy_on_spark.Copies, planned: CopyPlanned) -> object:
+    def noted(self: copy_on_spark.SparkCopies, planned: CopyPlanned) -> object:
         asked.append(len(planned.parts))
         return copy(self, planned)
 
-    monkeypatch.setattr(copy_on_spark.Copies, "_copied", noted)
+    monkeypatch.setattr(copy_on_spark.SparkCopies, "_copied", noted)
     orders = hr.memory()
     source = hr.postgres(database.dsn, name="shop")
     pipeline = hr.Pipeline(source, "orders", orders)

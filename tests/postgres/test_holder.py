@@ -13,13 +13,13 @@ from headrace.capture.postgres.copy.ranges import ranges
 from headrace.capture.postgres.copy.reader import PostgresCopy, read_range
 from headrace.capture.postgres.copy.snapshot import (
     Awaited,
-    Snapshot,
+    TransactionSnapshot,
     import_snapshot,
     record_end,
     take_snapshot,
     visible,
 )
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.position import parse_lsn
 from headrace.capture.postgres.server import slot
 from headrace.errors import BadMessage, SourceUnreachable
@@ -29,7 +29,7 @@ from tests.postgres.servers import Database, wait_until
 
 @pytest.mark.meets("R11")
 def test_a_snapshot_sees_what_had_ended() -> None:
-    snapshot = Snapshot.parse("739:742:739,741")
+    snapshot = TransactionSnapshot.parse("739:742:739,741")
 
     assert [visible(xid, snapshot) for xid in range(738, 744)] == [
         True,
@@ -43,13 +43,13 @@ def test_a_snapshot_sees_what_had_ended() -> None:
 
 @pytest.mark.parametrize("text", ["1:1:", "5:9:5,7", "8589934592:8589934600:8589934599"])
 def test_a_snapshot_is_written_as_it_was_read(text: str) -> None:
-    assert str(Snapshot.parse(text)) == text
+    assert str(TransactionSnapshot.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["", "1:2", "1:2:x", "1:2:3,", "-1:2:", "1:2:\n"])
 def test_a_text_that_is_no_snapshot_is_refused(text: str) -> None:
     with pytest.raises(BadMessage):
-        Snapshot.parse(text)
+        TransactionSnapshot.parse(text)
 
 
 def _xid(connection: psycopg.Connection[Any]) -> int:
@@ -141,7 +141,7 @@ def test_waiting_for_a_commit_can_be_limited(database: Database) -> None:
 def test_the_snapshot_of_a_new_slot_outlives_what_the_slot_does_next(database: Database) -> None:
     database.execute("create table t (id int primary key)")
     database.execute("insert into t values (1)")
-    options = Options("test", database.dsn)
+    options = PostgresOptions("test", database.dsn)
     with connect(options, replication=True) as replication:
         created = slot.create(replication, "held_slot", temporary=True)
         holder = import_snapshot(partial(connect, options), created.snapshot, created.consistent)

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.copy.snapshot import PREPARED, Awaited, take_snapshot
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import NotPermitted
 from tests.postgres.copies import connecting
@@ -137,7 +137,7 @@ def test_commits_that_began_to_wait_later_are_not_waited_for(waiting: Database) 
 @pytest.mark.meets("H2")
 def test_a_user_who_cannot_see_waits_is_told_the_grant(waiting: Database) -> None:
     role = waiting.role("login")
-    unseeing = partial(connect, Options("test", waiting.dsn_as(role)))
+    unseeing = partial(connect, PostgresOptions("test", waiting.dsn_as(role)))
 
     with pytest.raises(NotPermitted) as caught:
         take_snapshot(unseeing, 100, [])

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from headrace.capture.postgres.copy import snapshot as module
-from headrace.capture.postgres.copy.snapshot import FIRST_COPY_SECONDS, Holder, Snapshots
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.copy.snapshot import FIRST_COPY_SECONDS, HeldSnapshot, Snapshots
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server.slot import Created
 
 
@@ -21,8 +21,8 @@ def test_a_kept_snapshot_names_its_f_until_no_copy_can_begin_under_it(
     closed: list[bool] = []
     holder = SimpleNamespace(first=7, alive=True, readers=0, close=lambda: closed.append(True))
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(module, "import_snapshot", lambda *args: cast(Holder, holder))
-    snapshots = Snapshots(cast(Options, None))
+    monkeypatch.setattr(module, "import_snapshot", lambda *args: cast(HeldSnapshot, holder))
+    snapshots = Snapshots(cast(PostgresOptions, None))
     assert snapshots.kept_first() is None
     snapshots.keep(cast(Created, SimpleNamespace(snapshot="s", consistent=7)))
     assert snapshots.kept_first() == 7

@@ -21,7 +21,7 @@ from headrace.capture.postgres.copy.snapshot import Snapshots
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.server.partitions import Branch, Tree
 from headrace.capture.postgres.server.slot import Created
-from headrace.capture.postgres.stream.stream import Stream
+from headrace.capture.postgres.stream.stream import ReplicationStream
 from headrace.capture.recorder import Recorder
 from headrace.changelog.change import Op
 from headrace.changelog.reader import LogReader
@@ -296,7 +296,7 @@ def test_what_was_written_before_a_partition_went_does_not_come_back(
     shop: Recording, monkeypatch: pytest.MonkeyPatch, killed: bool
 ) -> None:
     with monkeypatch.context() as late:
-        late.setattr(Stream, "receive", lambda *_: None)
+        late.setattr(ReplicationStream, "receive", lambda *_: None)
         shop.run("insert into sales values (155, 'goes'); truncate sales_1")
         shop.reports += shop.recorder.step([TakeBaseline("sales")], 0.0)
         wait_a_little(shop)
@@ -307,7 +307,7 @@ def test_what_was_written_before_a_partition_went_does_not_come_back(
             shop.until(lambda: shop.log.owed("sales") is not None)
         assert shop.log.counts().rows == 0
         with monkeypatch.context() as late:
-            late.setattr(Stream, "receive", lambda *_: None)
+            late.setattr(ReplicationStream, "receive", lambda *_: None)
             shop.live()
             shop.reports += shop.recorder.step([TakeBaseline("sales")], 0.0)
             wait_a_little(shop)

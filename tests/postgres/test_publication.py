@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headrace.capture.postgres.options import Options, TableOptions
+from headrace.capture.postgres.options import PostgresOptions, TableOptions
 from headrace.capture.postgres.server import publication
 from headrace.capture.postgres.server.catalog import CatalogTable, look_up
 from headrace.capture.postgres.server.publication import Ensured, Published
@@ -37,8 +37,8 @@ def asking(
     details: Mapping[str, TableOptions] | None = None,
     publish: Sequence[str] = ("insert", "update", "delete", "truncate"),
     create: bool = True,
-) -> Options:
-    return Options(
+) -> PostgresOptions:
+    return PostgresOptions(
         name="shop",
         connection=database.dsn,
         slot="headrace_shop_1",
@@ -418,7 +418,7 @@ def test_two_who_make_it_at_once_make_one(shop: Database, monkeypatch: pytest.Mo
     monkeypatch.setattr(publication, "LOCK_SECONDS", (0.5, 0.5))
     plan = publication._plan
 
-    def overtaken(connection: psycopg.Connection[Any], options: Options, *rest: Any) -> Any:
+    def overtaken(connection: psycopg.Connection[Any], options: PostgresOptions, *rest: Any) -> Any:
         made = plan(connection, options, *rest)
         monkeypatch.setattr(publication, "_plan", plan)
         ensure(shop, "orders")

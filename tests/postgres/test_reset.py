@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.position import LsnPosition
 from headrace.capture.postgres.server import slot as slots
 from headrace.capture.postgres.source import PostgresSource
 from headrace.capture.source import reader_of
@@ -290,7 +290,7 @@ def test_another_server_at_the_same_address_is_not_touched(followed: Followed) -
     with followed.engine() as engine:
         assert engine.await_ready(PATIENCE)
     (slot,) = followed.slots()
-    elsewhere = str(Place("4711", 5, 0, 1, 0))
+    elsewhere = str(LsnPosition("4711", 5, 0, 1, 0))
     with pytest.raises(OtherDatabase):
         followed.reader().reset(elsewhere, drop_publication=True)
     assert followed.slots() == [slot]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.position import Mark, Place, parse_lsn
+from headrace.capture.postgres.position import LsnPosition, Mark, parse_lsn
 from headrace.changelog.reader import LogReader
 from headrace.embedded.postgres import PostgresServer
 from headrace.engine.engine import Engine
@@ -152,7 +152,7 @@ def test_a_server_that_only_was_away_goes_on(shop: Shop, how: str) -> None:
 
 
 def test_the_place_carries_the_last_commit_and_means_the_same_with_and_without() -> None:
-    place = Place("7", 5, 1, 2, 0x1_0000_0010, Mark(0x1_0000_0000, 740, -12))
+    place = LsnPosition("7", 5, 1, 2, 0x1_0000_0010, Mark(0x1_0000_0000, 740, -12))
     assert str(place) == "7/5/1/2/1/10@1/0:740:-12"
-    assert Place.parse(str(place)).mark == place.mark
-    assert Place.parse("7/5/1/2/1/10") == place
+    assert LsnPosition.parse(str(place)).mark == place.mark
+    assert LsnPosition.parse("7/5/1/2/1/10") == place

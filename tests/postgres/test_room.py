@@ -12,7 +12,7 @@ import pytest
 
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.options import Options, options_of
+from headrace.capture.postgres.options import PostgresOptions, options_of
 from headrace.capture.postgres.server.wal_usage import MOST_SAMPLES, Meter
 from headrace.capture.source import Room
 from headrace.embedded.postgres import PostgresServer
@@ -44,7 +44,7 @@ class Slot:
         self.database = database
         self.name = name
         database.value("select 1 from pg_create_logical_replication_slot(%s, 'pgoutput')", name)
-        options: Options = options_of("shop", {"connection": database.dsn}, "here")
+        options: PostgresOptions = options_of("shop", {"connection": database.dsn}, "here")
         self.connection: psycopg.Connection[Any] = connect(options)
 
     def meter(self, budget: int | None = None, clock: Clock | None = None) -> Meter:

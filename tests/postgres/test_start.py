@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.position import LsnPosition
 from headrace.capture.postgres.server.slot import Identity, Slot, SlotState, Switch, state
 from headrace.capture.postgres.server.start_position import Begin, Reason, Resume, decide
 from headrace.errors import HeadraceError, OtherDatabase, SlotBusy, SlotRefused
@@ -28,7 +28,7 @@ SLOT = Slot(
     safe_wal_size=None,
     two_phase=False,
 )
-LOG_END = Place("7000", 5, branch=0, timeline=1, lsn=2)
+LOG_END = LsnPosition("7000", 5, branch=0, timeline=1, lsn=2)
 
 SLOTS: dict[SlotState, Slot | None] = {
     SlotState.ABSENT: None,
@@ -54,7 +54,7 @@ def histories(timeline: int) -> Iterator[tuple[Switch, ...]]:
 
 
 def by_the_rule(
-    after: Place, server: Identity, slot: Slot, history: tuple[Switch, ...]
+    after: LsnPosition, server: Identity, slot: Slot, history: tuple[Switch, ...]
 ) -> Resume | tuple[Reason, int]:
     """R2, sentence by sentence, for a slot that can be read from."""
     assert slot.confirmed is not None
@@ -79,7 +79,7 @@ def test_every_small_case_is_decided_as_the_rule_says() -> None:
     for end, on, branch, flushed, timeline, confirmed in itertools.product(
         range(4), (1, 2, 3), (0, 4), range(4), (1, 2, 3), range(4)
     ):
-        after = Place("7000", 5, branch, on, end)
+        after = LsnPosition("7000", 5, branch, on, end)
         server = replace(SERVER, timeline=timeline, flushed=flushed)
         slot = replace(SLOT, confirmed=confirmed)
         for history in histories(timeline):
@@ -135,7 +135,7 @@ def test_a_slot_that_is_gone_is_a_gap_with_its_own_code(found: SlotState, reason
 )
 @pytest.mark.parametrize("after", [LOG_END, None, replace(LOG_END, lsn=9)])
 def test_a_slot_of_somebody_else_is_refused_and_never_dropped(
-    after: Place | None, found: SlotState, error: type[HeadraceError]
+    after: LsnPosition | None, found: SlotState, error: type[HeadraceError]
 ) -> None:
     with pytest.raises(error):
         decide(after, SERVER, SLOTS[found], intended=True)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from headrace.capture.postgres.connection import connect
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.position import parse_lsn
-from headrace.capture.postgres.stream.stream import Received, Stream, start_command
+from headrace.capture.postgres.stream.stream import Received, ReplicationStream, start_command
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import (
     BadPosition,
@@ -40,7 +40,7 @@ class Slots:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._opened: list[Stream] = []
+        self._opened: list[ReplicationStream] = []
         self._made = 0
         database.execute("create table numbers (id bigint primary key, text text)")
         database.execute("create publication everything for all tables")
@@ -59,9 +59,11 @@ class Slots:
         at: int = 0,
         publication: str = "everything",
         **more: Any,
-    ) -> Stream:
-        options = Options(name="x", connection=f"{self.database.dsn} {parameters}")
-        stream = Stream(connect(options, replication=True), slot, at, publication, **more)
+    ) -> ReplicationStream:
+        options = PostgresOptions(name="x", connection=f"{self.database.dsn} {parameters}")
+        stream = ReplicationStream(
+            connect(options, replication=True), slot, at, publication, **more
+        )
         self._opened.append(stream)
         return stream
 
@@ -118,7 +120,7 @@ def contents(received: Received) -> list[bytes]:
     return [view[start:stop] for start, stop in pairs]
 
 
-def take(stream: Stream, count: int, most_bytes: int = 16 << 20) -> list[bytes]:
+def take(stream: ReplicationStream, count: int, most_bytes: int = 16 << 20) -> list[bytes]:
     """Receive `count` messages."""
     found: list[bytes] = []
     until = time.monotonic() + patience()

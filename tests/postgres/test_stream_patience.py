@@ -11,7 +11,7 @@ import pytest
 
 from headrace.capture.messages import FlushNow, StateReport, TakeBaseline
 from headrace.capture.postgres.stream import stream as module
-from headrace.capture.postgres.stream.stream import Stream
+from headrace.capture.postgres.stream.stream import ReplicationStream
 from headrace.errors import SourceUnreachable
 from headrace.storage.disk import RealDisk
 from tests.postgres.recording import Recording
@@ -130,7 +130,7 @@ def test_streams_outlive_the_servers_timeout_whatever_their_readers_do(slots: Sl
     ]
     senders = [active(slots, slot) for slot in names]
 
-    def for_longer(do: Callable[[Stream], object]) -> None:
+    def for_longer(do: Callable[[ReplicationStream], object]) -> None:
         until = time.monotonic() + longer
         while time.monotonic() < until:
             for stream in streams:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.postgres.connection import connect
-from headrace.capture.postgres.options import Options
-from headrace.capture.postgres.stream.stream import Stream
+from headrace.capture.postgres.options import PostgresOptions
+from headrace.capture.postgres.stream.stream import ReplicationStream
 from headrace.capture.postgres.stream.wire import LibpqWire
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import SourceRefused
@@ -62,9 +62,9 @@ def knows_tls(binaries: Path) -> bool:
     return "libssl" in linked.stdout
 
 
-def options_for(database: Database, host: str, extra: str) -> Options:
+def options_for(database: Database, host: str, extra: str) -> PostgresOptions:
     string = f"{database.dsn.replace('host=127.0.0.1', f'host={host} hostaddr=127.0.0.1')} {extra}"
-    return Options(name="shop", connection=string)
+    return PostgresOptions(name="shop", connection=string)
 
 
 def test_a_certificate_is_checked_as_far_as_was_asked(encrypted: tuple[Database, Path]) -> None:
@@ -95,7 +95,7 @@ def test_an_encrypted_stream_gives_the_servers_very_bytes(
         " 'proto_version', '1', 'publication_names', 'everything', 'messages', 'true')"
     )
     connection = connect(options_for(database, "localhost", "sslmode=require"), replication=True)
-    stream = Stream(connection, "one", 0, "everything", streaming=False)
+    stream = ReplicationStream(connection, "one", 0, "everything", streaming=False)
     try:
         assert isinstance(stream._wire, LibpqWire)
         assert take(stream, len(expected)) == [data for (data,) in expected]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.messages import BaselineProgress, CopyPlanned, TakeBaseline
-from headrace.capture.postgres.toast.store import Shape
-from headrace.capture.postgres.toast.unchanged_values import Lookup
+from headrace.capture.postgres.toast.store import StoredColumns
+from headrace.capture.postgres.toast.unchanged_values import RowLookup
 from headrace.changelog.position import ORIGIN
 from tests.postgres.recording import Recording
 from tests.postgres.servers import Database
@@ -120,13 +120,13 @@ def test_rows_that_a_copy_has_not_come_to_are_looked_up_in_its_snapshot(
 ) -> None:
     """Under the slot's own snapshot, and under one that is taken for the copy."""
     asked: list[int] = []
-    rows = Lookup.rows
+    rows = RowLookup.rows
 
-    def counted(self: Lookup, shape: Shape, texts: Sequence[Sequence[str]]) -> object:
+    def counted(self: RowLookup, shape: StoredColumns, texts: Sequence[Sequence[str]]) -> object:
         asked.append(len(texts[0]))
         return rows(self, shape, texts)
 
-    monkeypatch.setattr(Lookup, "rows", counted)
+    monkeypatch.setattr(RowLookup, "rows", counted)
     monkeypatch.setattr("headrace.capture.postgres.copy.ranges.RANGE_BYTES", 8192)
     # A name takes 64 bytes wherever it is: so rows are on more than one page.
     names = ", ".join(f"add n{each} name default 'x'" for each in range(9))

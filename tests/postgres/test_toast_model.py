@@ -17,14 +17,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.capture.postgres.options import Options
-from headrace.capture.postgres.position import Place
-from headrace.capture.postgres.server.catalog import CatalogColumn, CatalogTable, Index, Leaf
+from headrace.capture.postgres.options import PostgresOptions
+from headrace.capture.postgres.position import LsnPosition
+from headrace.capture.postgres.server.catalog import CatalogColumn, CatalogTable, Leaf, UniqueIndex
 from headrace.capture.postgres.toast import unchanged_values as toast_module
-from headrace.capture.postgres.toast.store import Cell, Shape, joined
+from headrace.capture.postgres.toast.store import Cell, StoredColumns, joined
 from headrace.capture.postgres.toast.unchanged_values import Toast
 from headrace.changelog.change import Change, Changes, Op, TableChanges, as_segment
-from headrace.changelog.history import Snapshot
+from headrace.changelog.history import TransactionSnapshot
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 
@@ -48,7 +48,7 @@ def column(number: int, name: str, *, toastable: bool) -> CatalogColumn:
     )
 
 
-PRIMARY = Index("orders_pkey", ("id",), True, False, True, True)
+PRIMARY = UniqueIndex("orders_pkey", ("id",), True, False, True, True)
 TABLE = CatalogTable(
     name="orders",
     oid=1,
@@ -70,8 +70,8 @@ TABLE = CatalogTable(
 )
 
 
-def place(lsn: int) -> Place:
-    return Place("1", 1, 0, 1, lsn)
+def place(lsn: int) -> LsnPosition:
+    return LsnPosition("1", 1, 0, 1, lsn)
 
 
 @dataclass
@@ -165,7 +165,7 @@ class Held:
 
     first: int
     last: int
-    snapshot: Snapshot
+    snapshot: TransactionSnapshot
     rows: Rows
     alive: bool = True
     id: str = ""
@@ -176,7 +176,9 @@ class Lookup:
     def __init__(self, holder: Held, table: CatalogTable, where: str) -> None:
         self.holder = holder
 
-    def rows(self, shape: Shape, texts: list[list[str]]) -> list[tuple[bytes, tuple[Cell, ...]]]:
+    def rows(
+        self, shape: StoredColumns, texts: list[list[str]]
+    ) -> list[tuple[bytes, tuple[Cell, ...]]]:
         wanted = [int(text) for text in texts[0]]
         self.holder.asked += wanted
         return [kept(self.holder.rows[key]) for key in wanted if key in self.holder.rows]
@@ -283,7 +285,7 @@ def test_from_h_on_a_table_that_lacks_nothing_is_what_the_server_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(toast_module, "Lookup", Lookup)
+    monkeypatch.setattr(toast_module, "RowLookup", Lookup)
     monkeypatch.setattr(toast_module, "PAGE_BYTES", 0)
     if chance.random() < 0.3:
         monkeypatch.setattr(toast_module, "PART_BYTES", 20)
@@ -295,10 +297,10 @@ def test_from_h_on_a_table_that_lacks_nothing_is_what_the_server_has(
     visible = seen(chance, commits, first, last)
     upto = max(visible) + 1
     running = frozenset(c.xid for c in commits if c.xid < upto) - visible
-    snapshot = Snapshot(min(running, default=upto), upto, running)
+    snapshot = TransactionSnapshot(min(running, default=upto), upto, running)
     holder = Held(first, last, snapshot, state_of(commits, visible))
 
-    toast = Toast(Options("shop", ""), f"shop@{tmp_path}")
+    toast = Toast(PostgresOptions("shop", ""), f"shop@{tmp_path}")
     tables, schemas = {"orders": TABLE}, {"orders": SCHEMA}
     toast.open(tables, schemas, place(1), None, None, False)
     received(toast.completed(iter([sent(commits[: at_f + 1])])))
@@ -336,13 +338,13 @@ def test_what_is_read_again_after_a_crash_lacks_nothing_and_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(toast_module, "Lookup", Lookup)
+    monkeypatch.setattr(toast_module, "RowLookup", Lookup)
     monkeypatch.setattr(toast_module, "PAGE_BYTES", 0)
     server = Server(chance)
     commits = [server.commit() for _ in range(30)]
-    toast = Toast(Options("shop", ""), f"shop@{tmp_path}")
+    toast = Toast(PostgresOptions("shop", ""), f"shop@{tmp_path}")
     tables, schemas = {"orders": TABLE}, {"orders": SCHEMA}
-    holder = Held(1, 1, Snapshot(1, 1, frozenset()), {})
+    holder = Held(1, 1, TransactionSnapshot(1, 1, frozenset()), {})
     toast.open(tables, schemas, place(1), holder, None, False)  # type: ignore[arg-type]
     passing = toast.fill("orders", holder)  # type: ignore[arg-type]
     assert passing is not None

@@ -10,14 +10,22 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from headrace.capture.postgres.toast.store import UNKNOWN, Cell, Shape, ToastStore, Version
+from headrace.capture.postgres.toast.store import (
+    UNKNOWN,
+    Cell,
+    RowVersion,
+    StoredColumns,
+    ToastStore,
+)
 from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
 from headrace.errors import SourceUnreachable
 from tests.support.tiers import examples
 
 TEXT = ValueType("text")
-SHAPE = Shape((Column("id", ValueType("int64"), 1),), (Column("a", TEXT, 2), Column("b", TEXT, 3)))
+SHAPE = StoredColumns(
+    (Column("id", ValueType("int64"), 1),), (Column("a", TEXT, 2), Column("b", TEXT, 3))
+)
 CAP = 1 << 30
 
 
@@ -34,7 +42,9 @@ def begun(path: Path, first: int = 10, last: int = 10, lineage: str = "pg/1/1") 
     return store
 
 
-def reopened(path: Path, at: int, *, lineage: str = "pg/1/1", shape: Shape = SHAPE) -> ToastStore:
+def reopened(
+    path: Path, at: int, *, lineage: str = "pg/1/1", shape: StoredColumns = SHAPE
+) -> ToastStore:
     store = ToastStore(path, CAP)
     store.resume(lineage, at, {"orders": shape})
     return store
@@ -66,18 +76,18 @@ class Model:
         self.now: dict[bytes, int] = {}
         self.ends: dict[int, dict[bytes, int]] = {10: {}}
         self.synced = 10
-        self.written: dict[bytes, Version] = {}
+        self.written: dict[bytes, RowVersion] = {}
 
     def do(self, what: str, key: bytes, number: int) -> None:
         getattr(self, what)(key, number)
 
     def write(self, key: bytes, number: int) -> None:
         self.now[key] = number
-        self.written[key] = Version(self.at + 1, row(str(number)))
+        self.written[key] = RowVersion(self.at + 1, row(str(number)))
 
     def delete(self, key: bytes, _: int) -> None:
         self.now.pop(key, None)
-        self.written[key] = Version(self.at + 1, None)
+        self.written[key] = RowVersion(self.at + 1, None)
 
     def truncate(self, _key: bytes, _: int) -> None:
         self.now = {}
@@ -134,10 +144,10 @@ def test_a_store_says_what_was_true_wherever_the_log_ends(
 def test_of_a_key_only_the_newest_version_stays_once_the_log_has_it(tmp_path: Path) -> None:
     store = begun(tmp_path / "store.sqlite")
     for at in range(11, 16):
-        store.write("orders", {b"\x00a": Version(at, row(str(at)))})
+        store.write("orders", {b"\x00a": RowVersion(at, row(str(at)))})
         store.commit(at)
-    store.write("orders", {b"\x00b": Version(16, row("gone soon"))})
-    store.write("orders", {b"\x00b": Version(17, None)})
+    store.write("orders", {b"\x00b": RowVersion(16, row("gone soon"))})
+    store.write("orders", {b"\x00b": RowVersion(17, None)})
     store.prune(17)
     store.commit(17)
     with sqlite3.connect(tmp_path / "store.sqlite") as look:
@@ -154,7 +164,7 @@ def test_of_a_key_only_the_newest_version_stays_once_the_log_has_it(tmp_path: Pa
 def test_a_store_that_is_missing_or_damaged_begins_anew(tmp_path: Path, left: bytes) -> None:
     path = tmp_path / "store.sqlite"
     store = begun(path)
-    store.write("orders", {b"\x00a": Version(11, row("x"))})
+    store.write("orders", {b"\x00a": RowVersion(11, row("x"))})
     store.commit(11)
     store.close()
     path.write_bytes(left)
@@ -192,7 +202,7 @@ def test_who_had_the_store_before_cannot_write_any_more(tmp_path: Path) -> None:
     before = begun(tmp_path / "store")
     after = reopened(tmp_path / "store", 10)
     with pytest.raises(SourceUnreachable):
-        before.write("orders", {b"\x00a": Version(11, row("late"))})
+        before.write("orders", {b"\x00a": RowVersion(11, row("late"))})
     assert after.newest("orders", b"\x00a") is None
     before.close()
     after.close()
@@ -208,11 +218,11 @@ def test_a_column_that_was_added_has_what_older_rows_have_in_it(tmp_path: Path) 
     store.commit(11)
     store.close()
     added = Column("c", TEXT, 4, missing="it's new")
-    wider = Shape(SHAPE.key, (*SHAPE.columns, added))
+    wider = StoredColumns(SHAPE.key, (*SHAPE.columns, added))
     store = reopened(tmp_path / "store", 11, shape=wider)
-    assert store.newest("orders", b"\x00a") == Version(10, (b"x", None, b"it's new"))
+    assert store.newest("orders", b"\x00a") == RowVersion(10, (b"x", None, b"it's new"))
     store.close()
-    other = Shape(SHAPE.key, (Column("a", ValueType("bytes"), 2), SHAPE.columns[1]))
+    other = StoredColumns(SHAPE.key, (Column("a", ValueType("bytes"), 2), SHAPE.columns[1]))
     assert reopened(tmp_path / "store", 11, shape=other).states == {}
 
 
@@ -248,7 +258,7 @@ def test_every_kind_of_cell_comes_back_as_it_was(tmp_path: Path) -> None:
     store = begun(tmp_path / "store")
     cells: tuple[Cell, ...] = (b"\x00\xff", "1e999'", None, UNKNOWN, b"")
     for number, cell in enumerate(cells):
-        store.write("orders", {bytes([number]): Version(11, (cell, None))})
+        store.write("orders", {bytes([number]): RowVersion(11, (cell, None))})
         found = store.newest("orders", bytes([number]))
         assert found is not None
         assert found.row == (cell, None)
@@ -261,11 +271,13 @@ def test_what_a_commit_wrote_before_its_truncate_is_gone_and_what_it_wrote_after
     tmp_path: Path,
 ) -> None:
     store = begun(tmp_path / "store")
-    store.write("orders", {b"\x00a": Version(11, row("before")), b"\x00b": Version(11, row("b"))})
+    store.write(
+        "orders", {b"\x00a": RowVersion(11, row("before")), b"\x00b": RowVersion(11, row("b"))}
+    )
     store.truncate("orders", 11)
-    store.write("orders", {b"\x00a": Version(11, row("after"))})
+    store.write("orders", {b"\x00a": RowVersion(11, row("after"))})
     store.commit(11)
-    assert store.newest("orders", b"\x00a") == Version(11, row("after"))
+    assert store.newest("orders", b"\x00a") == RowVersion(11, row("after"))
     assert store.newest("orders", b"\x00b") is None
     store.close()
 

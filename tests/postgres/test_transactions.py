@@ -7,11 +7,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from headrace.capture.postgres.decode.pgoutput import Layout, Relation, RelationColumn
+from headrace.capture.postgres.decode.pgoutput import Relation, RelationColumn, RelationLayout
 from headrace.capture.postgres.stream import transactions as module
 from headrace.capture.postgres.stream.spill import Spill
 from headrace.capture.postgres.stream.transactions import Committed, Transactions, widened
-from headrace.changelog.change import Changes, Op, Pending
+from headrace.changelog.change import Changes, Op, UnflushedChanges
 from headrace.changelog.position import Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
@@ -117,7 +117,7 @@ def test_a_large_transaction_in_one_piece_comes_in_parts() -> None:
         (100, True),
     ]
     assert brief(found) == [("kept", 0, 99, ordinal) for ordinal in range(10)]
-    pending = Pending(Position(1, 50))
+    pending = UnflushedChanges(Position(1, 50))
     for each in found[:-2]:
         pending.add(each)
         assert not pending.complete
@@ -232,7 +232,7 @@ def test_a_relation_that_goes_and_comes_back_is_a_new_one_each_time() -> None:
 
 def test_commits_before_a_relation_that_cannot_be_taken_are_not_lost() -> None:
     class Strict(Tables):
-        def layout(self, relation: Relation) -> Layout | None:
+        def layout(self, relation: Relation) -> RelationLayout | None:
             if len(relation.columns) > 4:
                 raise SchemaChanged("Table has other columns", table=relation.table)
             return super().layout(relation)
@@ -258,8 +258,8 @@ def test_a_column_that_the_relation_does_not_have_is_null() -> None:
     )
 
     class Other:
-        def layout(self, relation: Relation) -> Layout:
-            return Layout(schema, (1, None, None, None))
+        def layout(self, relation: Relation) -> RelationLayout:
+            return RelationLayout(schema, (1, None, None, None))
 
     ours = Transactions(Other(), Spill(None), after=0, place=place, around=0)
     [(_, _, found)] = rows(taken(ours, [m.begin(1), KEPT, m.insert(1, row(4)), m.commit(9)]))

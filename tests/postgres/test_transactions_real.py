@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.capture.postgres.decode.pgoutput import Layout, Relation, read_relation
+from headrace.capture.postgres.decode.pgoutput import Relation, RelationLayout, read_relation
 from headrace.capture.postgres.server.catalog import value_type
 from headrace.capture.postgres.stream.spill import Spill
 from headrace.capture.postgres.stream.transactions import Transactions
@@ -23,12 +23,12 @@ OPTIONS = "'proto_version', '2', 'publication_names', 'p', 'streaming', 'on', 'm
 class Everything:
     """Every table is captured as the server describes it."""
 
-    def layout(self, relation: Relation) -> Layout:
+    def layout(self, relation: Relation) -> RelationLayout:
         columns = tuple(
             Column(column.name, value_type(column.type, column.modifier), number)
             for number, column in enumerate(relation.columns, 1)
         )
-        return Layout(TableSchema(relation.table, columns), tuple(range(len(columns))))
+        return RelationLayout(TableSchema(relation.table, columns), tuple(range(len(columns))))
 
 
 class Captured:

@@ -12,7 +12,7 @@ import pytest
 from headrace.capture import table_selection
 from headrace.capture.postgres.definition import postgres
 from headrace.config.schema import node_of
-from headrace.config.text import Place
+from headrace.config.text import SourceLocation
 from headrace.engine.engine import Engine
 from headrace.engine.from_config import configured
 from headrace.engine.preview import take_samples
@@ -93,12 +93,12 @@ def test_a_configuration_is_told_so_at_the_step_without_spark(shop: Shop) -> Non
         },
     }
     with pytest.raises(InvalidConfiguration) as caught:
-        configured(node_of(plain, Place("headrace.conf", 7, 3))).check()
+        configured(node_of(plain, SourceLocation("headrace.conf", 7, 3))).check()
     assert [(error.code, error.message) for error in caught.value.errors] == [
         ("pipeline.unsent_column", f"headrace.conf:7:3: {TOLD}")
     ]
     plain["sources"]["shop"]["toast_store"] = True
-    configured(node_of(plain, Place("headrace.conf", 7, 3))).check()
+    configured(node_of(plain, SourceLocation("headrace.conf", 7, 3))).check()
 
 
 @pytest.mark.parametrize("way", ["store", "full", "inserts"])

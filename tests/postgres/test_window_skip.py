@@ -22,7 +22,7 @@ import headrace as hr
 from headrace.capture.postgres.definition import postgres
 from headrace.changelog.reader import LogReader
 from headrace.engine.engine import Engine
-from headrace.pipeline.batch import BatchFacts, Behind, Part
+from headrace.pipeline.batch import BatchFacts, Behind, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.foreach import FrameBatch
 from headrace.pipeline.result import Failure
@@ -95,7 +95,7 @@ class Listing(ArrowRunner):
     def give(
         self,
         pipeline: Pipeline,
-        parts: Sequence[Part],
+        parts: Sequence[SegmentGroup],
         facts: BatchFacts,
         behind: Behind,
         take: Callable[[Any], None],
@@ -116,7 +116,7 @@ class Listing(ArrowRunner):
         return ()
 
     def give_baseline(
-        self, pipeline: Pipeline, part: Part, take: Callable[[Any, int], None]
+        self, pipeline: Pipeline, part: SegmentGroup, take: Callable[[Any, int], None]
     ) -> tuple[Failure, ...]:
         (loaded,) = self.baseline(pipeline, part)
         take(loaded.rows.to_pylist(), 1)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.capture.postgres.decode import pgoutput
-from headrace.capture.postgres.position import Mark, Place
+from headrace.capture.postgres.position import LsnPosition, Mark
 from headrace.capture.postgres.server import start_position
 from headrace.capture.postgres.stream import transactions as module
 from headrace.capture.postgres.stream.stream import Received
@@ -18,7 +18,7 @@ from tests.postgres import messages as m
 from tests.postgres.naive import made, taken
 
 MARK = Mark(start=1000, xid=740, time=pgoutput.EPOCH + 5)
-END = Place("7", 5, 0, 1, 2000, MARK)
+END = LsnPosition("7", 5, 0, 1, 2000, MARK)
 OURS, THEIRS = 16_400, 16_500
 
 

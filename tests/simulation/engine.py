@@ -15,21 +15,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from headrace.capture.messages import Command, Failed, Report, Started, StateReport, Stop
+from headrace.capture.messages import Command, Failed, Report, Started, StateReport, StopRecorder
 from headrace.capture.process import Inbox
 from headrace.capture.recorder import FIRST_PAUSE_SECONDS, Recorder
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader, LogWriter
 from headrace.errors import HeadraceError, JobCancelled, StorageError
-from headrace.pipeline.batch import BatchFacts, Part
+from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.result import Result
+from headrace.pipeline.result import JobResult
 from headrace.runtime.delivery import Surroundings
 from headrace.runtime.info import LogOptions
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.runtime.retention import Care
 from headrace.runtime.source_run import Recording
-from headrace.runtime.store import Intent, Store
+from headrace.runtime.store import Intent, ProgressStore
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
 from tests.simulation.database import TABLES, Database, Session
@@ -41,7 +41,7 @@ ROOT = "/data"
 WALL = 1_800_000_000.0
 
 
-class ShakyStore(Store):
+class ShakyStore(ProgressStore):
     """A control store whose writes can fail, before they are done or after."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -118,7 +118,9 @@ class RememberingRunner(ArrowRunner):
         super().__init__(disk, fails)
         self._segments = segments
 
-    def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
+    def rows(
+        self, pipeline: Pipeline, parts: Sequence[SegmentGroup], facts: BatchFacts
+    ) -> JobResult:
         before = len(self.cancelled)
         result = super().rows(pipeline, parts, facts)
         if pipeline in self.cancelled[before:]:
@@ -385,6 +387,6 @@ class Engine:
     def close_recorder(self, recorder: RecorderLife) -> None:
         """Let the recorder flush what it has, and end."""
         recorder.deliver(len(recorder.in_flight))
-        recorder.inbox.put(Stop())
+        recorder.inbox.put(StopRecorder())
         recorder.step()
         recorder.alive = False

@@ -19,9 +19,9 @@ from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadExpression, JobFailed, RowFailed, TooManyFailed
-from headrace.pipeline.batch import BatchFacts, Loaded, Part
+from headrace.pipeline.batch import BatchFacts, Loaded, SegmentGroup
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.result import Failure, Result, result_schema
+from headrace.pipeline.result import Failure, JobResult, result_schema
 from headrace.pipeline.steps import Drop, Equals, Rename
 from headrace.storage.disk import Disk, RealDisk
 
@@ -56,7 +56,9 @@ class ArrowRunner:
         asked = (each.field for each in pipeline.filters if isinstance(each, Equals))
         return frozenset(kept | {schema.column(name).field for name in asked})
 
-    def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
+    def rows(
+        self, pipeline: Pipeline, parts: Sequence[SegmentGroup], facts: BatchFacts
+    ) -> JobResult:
         self.batches += 1
         changes = sorted(
             (change for part in parts for change in self._read(part)),
@@ -82,9 +84,9 @@ class ArrowRunner:
                 found += self._told(pipeline, parts[-1].now, change)
         _refuse(pipeline, failures)
         rows = pa.Table.from_pylist(found, schema=result_schema(output))
-        return Result(rows, truncate, 0.0, len(changes), tuple(failures))
+        return JobResult(rows, truncate, 0.0, len(changes), tuple(failures))
 
-    def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[Loaded]:
+    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[Loaded]:
         output = _output(pipeline, part.now)
         rows: list[Row] = []
         failures: list[Failure] = []
@@ -106,10 +108,10 @@ class ArrowRunner:
     def _failing(self, pipeline: Pipeline, image: object) -> str | None:
         return self._fails(pipeline, dict(image)) if _kept(pipeline, image) else None  # type: ignore[call-overload]
 
-    def _read(self, part: Part) -> list[Row]:
+    def _read(self, part: SegmentGroup) -> list[Row]:
         return [change for changes in self._segments_of(part) for change in changes]
 
-    def _segments_of(self, part: Part) -> Iterator[list[Row]]:
+    def _segments_of(self, part: SegmentGroup) -> Iterator[list[Row]]:
         for path in part.paths:
             try:
                 data = self._disk.read(path)
@@ -143,7 +145,7 @@ class ArrowRunner:
         return found
 
 
-def _lifted(change: Row, part: Part) -> Row:
+def _lifted(change: Row, part: SegmentGroup) -> Row:
     """Return a change in the columns that its table has now."""
     if part.newest is None or part.newest.columns == part.schema.columns:
         return change
@@ -151,7 +153,7 @@ def _lifted(change: Row, part: Part) -> Row:
     return {**change, **images}
 
 
-def _image(image: Row | None, part: Part) -> Row | None:
+def _image(image: Row | None, part: SegmentGroup) -> Row | None:
     if image is None:
         return None
     written = {column.field: column.name for column in part.schema.columns}

@@ -20,7 +20,7 @@ from headrace.changelog.schema import TableSchema
 from headrace.errors import NotUnique
 from headrace.tables import Row, Table, TableChange, store
 from headrace.tables.keys import Hash64
-from headrace.tables.version import Version
+from headrace.tables.version import TableVersion
 from headrace.targets.memory import ChangeReader, IndexedMemory
 from headrace.targets.target import Batch
 from tests.support.tiers import examples
@@ -154,7 +154,7 @@ class TargetMachine(RuleBasedStateMachine):
         self.shown: State | None = None
         self.replays: list[Replay] = [Replay(self.target.changes())]
         self.held: list[tuple[Iterator[Row], State]] = []
-        self.versions: list[tuple[Version, State]] = []
+        self.versions: list[tuple[TableVersion, State]] = []
         self.heard: State = {}
         self.random = random.Random(0)
 
@@ -288,12 +288,12 @@ class TargetMachine(RuleBasedStateMachine):
             else:
                 assert self.target.lookup(f"{number}@x") == (wanted[0] if wanted else None)
 
-    def version(self) -> Version:
+    def version(self) -> TableVersion:
         version = self.target._tables["orders"]._shown
         assert version is not None
         return version
 
-    def check_version(self, version: Version, state: State) -> None:
+    def check_version(self, version: TableVersion, state: State) -> None:
         for key in self.keys:
             assert version.get(key) == state.get(key)
         for group in (None, 0, 3, 99):

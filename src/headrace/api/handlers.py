@@ -28,7 +28,7 @@ from headrace.api.table_reads import columns_shown
 from headrace.errors import BadRequest, InvalidConfiguration, NotRunning, Outdated, UnknownPipeline
 
 if TYPE_CHECKING:
-    from headrace.engine.apply_config import Plan
+    from headrace.engine.apply_config import ConfigPlan
     from headrace.engine.engine import Engine
     from headrace.engine.from_config import Configured
     from headrace.runtime.info import PipelineInfo
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _HUMP = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
-class Stream(Protocol):
+class AnswerStream(Protocol):
     """Answers one after the other; `close`, from any thread, ends it."""
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
@@ -101,7 +101,7 @@ class AllRows(OfPipeline, frozen=True):
     limit: int | None = None
 
 
-class Watch(OfPipeline, frozen=True):
+class WatchRequest(OfPipeline, frozen=True):
     """The changes of a table from now on, with the rows there are before them on request."""
 
     table: str | None = None
@@ -153,7 +153,7 @@ class ControlService:
         }
         self.streams: dict[str, Verb] = {
             "Rows": Verb(AllRows, self._rows),
-            "Watch": Verb(Watch, self._watch),
+            "Watch": Verb(WatchRequest, self._watch),
         }
 
     def _status(self, _asked: Nothing) -> dict[str, Any]:
@@ -203,14 +203,14 @@ class ControlService:
         )
         return {**answer, "columns": columns_shown(table.schema), "rows": rows}
 
-    def _rows(self, asked: AllRows) -> Stream:
+    def _rows(self, asked: AllRows) -> AnswerStream:
         info = self._pipeline(asked.pipeline)
         if asked.limit is not None and asked.limit < 0:
             raise BadRequest("A limit is not negative")
         _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         return _Begun(self._truth(info), table_reads.RowStream(table, asked.limit))
 
-    def _watch(self, asked: Watch) -> Stream:
+    def _watch(self, asked: WatchRequest) -> AnswerStream:
         info = self._pipeline(asked.pipeline)
         _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         return _Begun(self._truth(info), table_reads.ChangeStream(table, rows=asked.rows))
@@ -353,7 +353,7 @@ class ControlService:
 class _Begun:
     """A stream whose first message tells the state of its pipeline too."""
 
-    def __init__(self, first: Mapping[str, Any], stream: Stream) -> None:
+    def __init__(self, first: Mapping[str, Any], stream: AnswerStream) -> None:
         self._first = first
         self._stream = stream
         self.close = stream.close
@@ -420,7 +420,7 @@ class Applying:
             self._applied = after
             return self._told(plan, done=True)
 
-    def _told(self, plan: Plan, *, done: bool) -> dict[str, Any]:
+    def _told(self, plan: ConfigPlan, *, done: bool) -> dict[str, Any]:
         steps = [
             {"kind": step.kind, "what": step.what, "keys": list(step.why), "brings": step.brings}
             for step in plan.steps
@@ -434,7 +434,7 @@ class Applying:
         }
 
 
-def _fingerprint(plan: Plan) -> str:
+def _fingerprint(plan: ConfigPlan) -> str:
     # Of the values too, which may be secrets and are not told: a plan that asks for the same
     # keys with others is another plan.
     return hashlib.sha256(f"{plan.steps}{plan.values}".encode()).hexdigest()[:16]

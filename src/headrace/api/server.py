@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.api import connect
-from headrace.api.handlers import ControlService, Stream
+from headrace.api.handlers import AnswerStream, ControlService
 from headrace.errors import BadRequest, ControlError, HeadraceError, NoEngine, NotRunning
 from headrace.observe.logs import logger
 
@@ -242,11 +242,11 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
     def __init__(self, path: str, service: ControlService) -> None:
         self.service = service
-        self._streams: set[Stream] = set()
+        self._streams: set[AnswerStream] = set()
         self._lock = threading.Lock()
         super().__init__(path, _Handler)
 
-    def streaming(self, stream: Stream, *, on: bool) -> None:
+    def streaming(self, stream: AnswerStream, *, on: bool) -> None:
         """Keep in mind which streams there are: nobody else can end them."""
         with self._lock:
             (self._streams.add if on else self._streams.discard)(stream)
@@ -347,7 +347,7 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(OSError):
             self.wfile.write(connect.last_envelope(error))
 
-    def _send_all(self, stream: Stream) -> None:
+    def _send_all(self, stream: AnswerStream) -> None:
         server = cast("_Server", self.server)
         server.streaming(stream, on=True)
         leaving = threading.Thread(target=self._until_gone, args=(stream,), daemon=True)
@@ -359,7 +359,7 @@ class _Handler(BaseHTTPRequestHandler):
             stream.close()
             server.streaming(stream, on=False)
 
-    def _until_gone(self, stream: Stream) -> None:
+    def _until_gone(self, stream: AnswerStream) -> None:
         """End the stream when its reader has gone: it may be waiting for a change for days."""
         with suppress(OSError):
             while self.connection.recv(1024):

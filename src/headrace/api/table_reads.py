@@ -54,7 +54,7 @@ def columns_shown(schema: TableSchema) -> list[dict[str, str]]:
     return [{"name": column.name, "type": str(column.type)} for column in schema.columns]
 
 
-class Rows:
+class RowsAsJson:
     """Turns the rows of one table into JSON's values."""
 
     def __init__(self, schema: TableSchema) -> None:
@@ -247,7 +247,7 @@ def found(
         columns = _columns_of(table, index)
         for each in _meanings(table, columns, values):
             rows += table.lookup_all(index, *each)
-    shown = Rows(table.schema).shown
+    shown = RowsAsJson(table.schema).shown
     return [shown(row) for row in rows[:limit]]
 
 
@@ -278,7 +278,7 @@ class RowStream:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         yield {"columns": columns_shown(self._schema), "position": str(self._position)}
-        shown = Rows(self._schema).shown
+        shown = RowsAsJson(self._schema).shown
         while not self._closed and (some := [*itertools.islice(self._rows, _ROWS_A_MESSAGE)]):
             yield {"rows": [shown(row) for row in some]}
 
@@ -298,11 +298,11 @@ class ChangeStream:
         # At once, so that whoever watches knows that nothing after this escapes him.
         yield {"columns": columns_shown(self._table.schema)}
         schema = self._table.schema
-        rows = Rows(schema)
+        rows = RowsAsJson(schema)
         for change in self._reader:
             if self._table.schema is not schema:
                 schema = self._table.schema
-                rows = Rows(schema)
+                rows = RowsAsJson(schema)
                 yield {"columns": columns_shown(schema)}
             yield {
                 "op": change.op,

@@ -244,7 +244,7 @@ TRY_AGAIN_SECONDS = 0.1
 """After a baseline could not begin: what it waits for may take an instant, or hours."""
 
 
-class Copies:
+class BaselineRequests:
     """For the recorder's thread alone. `tell` takes what the engine should know."""
 
     def __init__(

@@ -105,7 +105,7 @@ class Reset(msgspec.Struct, frozen=True, tag="reset"):
     drop_publication: bool = False
 
 
-class Stop(msgspec.Struct, frozen=True, tag="stop"):
+class StopRecorder(msgspec.Struct, frozen=True, tag="stop"):
     """Flush what is complete and end."""
 
 
@@ -268,7 +268,7 @@ class TablesFound(msgspec.Struct, frozen=True, tag="tables"):
 
 
 Command: TypeAlias = (
-    FlushNow | Acknowledge | TakeBaseline | CopyDone | CopyFailed | Tend | Reset | Stop
+    FlushNow | Acknowledge | TakeBaseline | CopyDone | CopyFailed | Tend | Reset | StopRecorder
 )
 Report: TypeAlias = (
     Started

@@ -41,7 +41,7 @@ from headrace.capture.messages import (
     Setup,
     Started,
     StateReport,
-    Stop,
+    StopRecorder,
     Tend,
 )
 from headrace.capture.recorder import Recorder
@@ -77,7 +77,7 @@ class Inbox:
         """Add a command."""
         self._queue.put(command)
         # After it: set before, a `take` in between would unset it and leave the command.
-        if isinstance(command, Stop | Reset):
+        if isinstance(command, StopRecorder | Reset):
             self._pressing = True
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str]) -> int:
         inbox.put(setup.reset)
 
     def stop(signum: int, frame: object) -> None:
-        inbox.put(Stop())
+        inbox.put(StopRecorder())
         source.wake()
 
     signal.signal(signal.SIGTERM, stop)
@@ -300,7 +300,7 @@ class RecorderProcess:
     def stop(self, timeout: float = 10.0) -> None:
         """Ask the child to end; kill it if it does not."""
         self._stopping.set()
-        self.send(Stop())
+        self.send(StopRecorder())
         keeper = self._keeper
         if keeper is not None and keeper is not threading.current_thread():
             keeper.join(timeout)
@@ -332,7 +332,7 @@ class RecorderProcess:
             self._channel = channel = Channel(ours, REPORTS)
         channel.send(msgspec.structs.replace(self._setup, reset=self._owed()))
         if self._stopping.is_set():
-            channel.send(Stop())
+            channel.send(StopRecorder())
         return channel, child
 
     def _keep(self, channel: Channel[Report], child: subprocess.Popen[bytes]) -> None:
@@ -414,7 +414,7 @@ class RecorderThread:
 
     def stop(self, timeout: float = 10.0) -> None:
         """Let it flush and end; after `timeout` it ends without."""
-        self.send(Stop())
+        self.send(StopRecorder())
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)

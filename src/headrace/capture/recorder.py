@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from headrace.capture.baselines import Copies
+from headrace.capture.baselines import BaselineRequests
 from headrace.capture.log_maintenance import HOLD_SECONDS, Caring
 from headrace.capture.messages import (
     Acknowledge,
@@ -38,7 +38,7 @@ from headrace.capture.messages import (
     Report,
     Reset,
     StateReport,
-    Stop,
+    StopRecorder,
     TakeBaseline,
     Tend,
     Warned,
@@ -228,7 +228,7 @@ class Recorder:
         self._last_heartbeat = clock()
         self._last_lag = clock()
         self._captured = 0
-        self._copies = Copies(source, lambda report: self._reports.append(report), clock)
+        self._copies = BaselineRequests(source, lambda report: self._reports.append(report), clock)
         self._caring = Caring(lambda report: self._reports.append(report), clock)
         self._synced = Synced()
         self._asked: Position | None = None
@@ -294,7 +294,7 @@ class Recorder:
                 self._resetting = command
                 self._pause = FIRST_PAUSE_SECONDS
                 self._lose("All is read anew, as asked", "resetting")
-            case Stop():
+            case StopRecorder():
                 if self._log is not None:
                     self._flush(self._log, told=False)
                 self._move("closed")

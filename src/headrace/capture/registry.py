@@ -96,7 +96,7 @@ def _class_of(kind: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class TableSample:
     """Rows of one table as they are now; which ones is for the database to choose."""
 
     schema: TableSchema
@@ -107,7 +107,7 @@ class Sample:
     """Marks of values that their columns cannot hold, in the shape of a segment's `_exact`."""
 
 
-def sample(source: Recordable, table: TableName, most: int) -> Sample:
+def sample(source: Recordable, table: TableName, most: int) -> TableSample:
     """
     Return at most so many rows of a table, of those that a baseline would hold.
 
@@ -122,5 +122,5 @@ def sample(source: Recordable, table: TableName, most: int) -> Sample:
             source=source.name,
             kind=source.spec.kind,
         )
-    found: Sample = importlib.import_module(home).sample(source, table, most)
+    found: TableSample = importlib.import_module(home).sample(source, table, most)
     return found

@@ -143,7 +143,7 @@ class _Group:
 
 
 @dataclass(slots=True)
-class Pending:
+class UnflushedChanges:
     """What was appended to the log since its last flush."""
 
     end: Position

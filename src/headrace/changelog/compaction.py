@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from headrace.changelog.change import Op
 from headrace.changelog.entries import Baseline, Compacted, File, Flush, Heartbeat
-from headrace.changelog.history import Known, Step
+from headrace.changelog.history import LogTable, Step
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import read_segment, read_segments
@@ -203,7 +203,7 @@ class CannotFold(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FoldPlan:
     """A fold to be: a table's baseline, brought to the end of a step."""
 
     table: str
@@ -215,7 +215,7 @@ class Plan:
 
 def plan_fold(
     log: LogWriter, upto: Position, least: int | None = None, *, anyhow: bool = False
-) -> Plan | None:
+) -> FoldPlan | None:
     """
     Return the fold that lets go of most, if one is worth it; `upto` bounds it.
 
@@ -250,17 +250,17 @@ def plan_fold(
     first, last = old.window
     if (at.epoch, at.commit) <= (first.epoch, first.commit) or at.commit < last.commit:
         return None
-    return Plan(old.table, old, at, tuple(pieces))
+    return FoldPlan(old.table, old, at, tuple(pieces))
 
 
 class Folding:
     """One fold under way. Belongs to one writer; `advance` does a piece at a time."""
 
-    def __init__(self, log: LogWriter, plan: Plan) -> None:
+    def __init__(self, log: LogWriter, plan: FoldPlan) -> None:
         self.table = plan.table
         self._log = log
         self._plan = plan
-        self._known: Known = log.history.tables[plan.table]
+        self._known: LogTable = log.history.tables[plan.table]
         self._since = log.history.gap_count
         self._number = log.number_baseline()
         self._last: dict[bytes, tuple[int, int] | None] = {}

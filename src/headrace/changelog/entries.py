@@ -139,7 +139,7 @@ class Heartbeat(Entry, frozen=True, tag="heartbeat", omit_defaults=True, kw_only
     """As of a flush."""
 
 
-class Owed(Entry, frozen=True, tag="owed", omit_defaults=True, kw_only=True):
+class RebaselineRequired(Entry, frozen=True, tag="owed", omit_defaults=True, kw_only=True):
     """
     One table needs a new baseline: rows of it changed and no change says so.
 
@@ -260,8 +260,8 @@ class KnownTable(msgspec.Struct, frozen=True, omit_defaults=True):
     schemas: tuple[KnownSchema, ...] = ()
     latest: int = 0
     current: int = 0
-    missing: Owed | None = None
-    owed: Owed | None = None
+    missing: RebaselineRequired | None = None
+    owed: RebaselineRequired | None = None
     usable: int = 0
     """The number of the baseline that changes can be applied to; 0: there is none."""
 
@@ -292,13 +292,22 @@ class State(Entry, frozen=True, tag="state", omit_defaults=True, kw_only=True):
     tables: tuple[KnownTable, ...]
     notes: dict[str, str]
     markers: tuple[tuple[str, str], ...]
-    steps: tuple[Flush | Gap | Heartbeat | Owed, ...]
+    steps: tuple[Flush | Gap | Heartbeat | RebaselineRequired, ...]
     retired: tuple[tuple[int, tuple[str, ...]], ...] = ()
     """Files that were dropped of late, by when."""
 
 
 AnyEntry: TypeAlias = (
-    Flush | Baseline | Gap | Heartbeat | Owed | Note | Schema | Pruned | Compacted | State
+    Flush
+    | Baseline
+    | Gap
+    | Heartbeat
+    | RebaselineRequired
+    | Note
+    | Schema
+    | Pruned
+    | Compacted
+    | State
 )
 
 _DECODER: msgspec.json.Decoder[AnyEntry] = msgspec.json.Decoder(AnyEntry)

@@ -32,8 +32,8 @@ from headrace.changelog.entries import (
     Gap,
     Heartbeat,
     Note,
-    Owed,
     Pruned,
+    RebaselineRequired,
     Schema,
     SchemaColumn,
     State,
@@ -55,7 +55,7 @@ _SNAPSHOT = re.compile(r"([0-9]+):([0-9]+):((?:[0-9]+(?:,[0-9]+)*)?)")
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TransactionSnapshot:
     """Which transactions had ended at one moment, by their 64-bit top-level ids."""
 
     xmin: int
@@ -79,7 +79,7 @@ class Snapshot:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, sorted(self.running)))}"
 
     @classmethod
-    def parse(cls, text: str) -> Snapshot:
+    def parse(cls, text: str) -> TransactionSnapshot:
         """Read `pg_current_snapshot()` as PostgreSQL prints it, or what `str()` wrote."""
         if (match := _SNAPSHOT.fullmatch(text)) is None:
             raise BadMessage("Text is not a snapshot", length=len(text))
@@ -88,20 +88,20 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class BaselineWindow:
     """F, H and S of a baseline whose rows hold some of the commits in (F, H]."""
 
     first: Position
     last: Position
-    snapshot: Snapshot
+    snapshot: TransactionSnapshot
 
     @classmethod
-    def of(cls, baseline: Baseline) -> Window | None:
+    def of(cls, baseline: Baseline) -> BaselineWindow | None:
         """Return a baseline's window; None where no commit can lie in it, or S is not known."""
         first, last = baseline.window
         if not baseline.snapshot or first.commit >= last.commit:
             return None
-        return cls(first, last, Snapshot.parse(baseline.snapshot))
+        return cls(first, last, TransactionSnapshot.parse(baseline.snapshot))
 
     def overlaps(self, first: Position) -> bool:
         """Whether changes from `first` on can lie in it."""
@@ -119,7 +119,7 @@ class Window:
 
 # -------- history
 
-Step: TypeAlias = Flush | Gap | Heartbeat | Owed
+Step: TypeAlias = Flush | Gap | Heartbeat | RebaselineRequired
 """An entry that moves the log's end."""
 
 
@@ -127,7 +127,7 @@ MARKERS_KEPT = 1_000
 """So many of the newest markers can be waited for."""
 
 
-class Piece(NamedTuple):
+class TableFlush(NamedTuple):
     """One table's share of a flush."""
 
     last: str
@@ -138,7 +138,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(slots=True)
-class Known:
+class LogTable:
     """What the log knows of one table."""
 
     table_id: int
@@ -150,25 +150,25 @@ class Known:
     late: set[int] = field(default_factory=set)
     """Those that are from before."""
 
-    missing: Owed | None = None
+    missing: RebaselineRequired | None = None
     """The newest entry that says that changes are missing."""
 
     baseline: Baseline | None = None
     """The newest one after the last gap, or since one is owed; an older one is of no use (R1)."""
 
-    windows: dict[int, Window] = field(default_factory=dict)
+    windows: dict[int, BaselineWindow] = field(default_factory=dict)
     """Of baselines by number, those that commits can lie in."""
 
-    owed: Owed | None = None
+    owed: RebaselineRequired | None = None
     """The newest entry that says that rows changed without a change."""
 
-    owes: list[Owed] = field(default_factory=list)
+    owes: list[RebaselineRequired] = field(default_factory=list)
     """All of those that are among the steps, in order."""
 
     baselines: dict[int, Baseline] = field(default_factory=dict)
     """Those that were not dropped, usable or not, by number."""
 
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[TableFlush] = field(default_factory=list)
     """The flushes with files of this table, in order."""
 
     @property
@@ -213,7 +213,7 @@ class History:
         """The highest term of any writer so far."""
         self.baselines = 0
         self.counts = Counts()
-        self.tables: dict[str, Known] = {}
+        self.tables: dict[str, LogTable] = {}
         self.markers: dict[str, str] = {}
         """Where texts that somebody wrote at the source are, the newest of each."""
         self.notes: dict[str, str] = {}
@@ -260,7 +260,7 @@ class History:
                 self.stand_at(entry.last, entry.source)
             case Gap():
                 self._gap(entry)
-            case Owed():
+            case RebaselineRequired():
                 self._step(entry, entry.at)
                 self.stand_at(entry.at, entry.source)
                 known = self.known(entry.table)
@@ -279,11 +279,11 @@ class History:
                 if entry.first >= self.floor:  # else changes after its F are gone (R19)
                     known.baseline = entry
                 self.size += sum(f.bytes for f in entry.files if f.name not in before)
-                if (window := Window.of(entry)) is not None:
+                if (window := BaselineWindow.of(entry)) is not None:
                     known.windows[entry.baseline] = window
                 self.baselines = max(self.baselines, entry.baseline)
             case Schema():
-                known = self.tables.setdefault(entry.table, Known(entry.table_id))
+                known = self.tables.setdefault(entry.table, LogTable(entry.table_id))
                 known.schemas[entry.schema_id] = as_schema(entry)
                 known.latest = entry.schema_id
                 if entry.late:
@@ -297,9 +297,9 @@ class History:
             case State():
                 raise CorruptIndex("A state among the entries of the index", entry=entry.entry)
 
-    def known(self, table: str) -> Known:
+    def known(self, table: str) -> LogTable:
         """Return what is known of `table`; a first look makes room for it."""
-        return self.tables.setdefault(table, Known(len(self.tables) + 1))
+        return self.tables.setdefault(table, LogTable(len(self.tables) + 1))
 
     def after(self, position: Position) -> int:
         """Return the first step that ends beyond `position`."""
@@ -430,7 +430,7 @@ class History:
         if files:
             self.retired.append((time, tuple(file.name for file in files)))
 
-    def _names_of_baselines(self, known: Known) -> set[str]:
+    def _names_of_baselines(self, known: LogTable) -> set[str]:
         return {file.name for each in known.baselines.values() for file in each.files}
 
     def _step(self, entry: Step, last: str) -> None:
@@ -447,7 +447,7 @@ class History:
 _last = attrgetter("last")
 
 
-def tail(known: Known, after: str) -> Iterator[Piece]:
+def tail(known: LogTable, after: str) -> Iterator[TableFlush]:
     """Yield the flushes with files of a table that end behind a place."""
     # By number: a slice would copy what may be a hundred thousand pieces.
     at = bisect_right(known.pieces, after, key=_last)
@@ -463,17 +463,17 @@ def begins(step: Step) -> str:
             return step.first
         case Heartbeat():
             return step.last
-        case Gap() | Owed():
+        case Gap() | RebaselineRequired():
             return step.at
 
 
-def pieces_of(flush: Flush) -> Iterator[tuple[str, Piece]]:
+def pieces_of(flush: Flush) -> Iterator[tuple[str, TableFlush]]:
     """Yield each table of a flush with its share."""
     by_table: dict[str, list[File]] = defaultdict(list)
     for file in flush.files:
         by_table[file.table].append(file)
     for table, files in by_table.items():
-        yield table, Piece(flush.last, flush, tuple(files))
+        yield table, TableFlush(flush.last, flush, tuple(files))
 
 
 def as_schema(entry: Schema) -> TableSchema:
@@ -535,13 +535,13 @@ class Turn(NamedTuple):
     """The last place before changes come in a later one; None: none have come."""
 
 
-def newest(known: Known, since: int) -> Turn:
+def newest(known: LogTable, since: int) -> Turn:
     """Return the newest schema, which all changes can be told in, however old they are."""
     # One from before, in which something was read late, does not count.
     return Turn(max(since, known.current))
 
 
-def in_use(known: Known, since: int) -> Turn:
+def in_use(known: LogTable, since: int) -> Turn:
     """Return the newest schema that files have, of changes or of a baseline that can be loaded."""
     if known.current <= since:
         return Turn(since)
@@ -550,7 +550,7 @@ def in_use(known: Known, since: int) -> Turn:
     return Turn(max((since, *(min(known.current, known.rank(each)) for each in schemas))))
 
 
-def in_turn(history: History, known: Known, since: int, after: str) -> Turn:
+def in_turn(history: History, known: LogTable, since: int, after: str) -> Turn:
     """
     Return the schema of the changes right behind `after`, where that of id `since` is known.
 
@@ -567,7 +567,7 @@ def in_turn(history: History, known: Known, since: int, after: str) -> Turn:
     return Turn(schema if looked_at else _passed(known, since, after))
 
 
-def _passed(known: Known, since: int, after: str) -> int:
+def _passed(known: LogTable, since: int, after: str) -> int:
     """
     Return the latest columns that no change from before can follow: of baselines before `after`.
 
@@ -583,14 +583,14 @@ def _passed(known: Known, since: int, after: str) -> int:
     return max((since, *ranks))
 
 
-def any_later(known: Known, files: Iterable[File], since: int) -> bool:
+def any_later(known: LogTable, files: Iterable[File], since: int) -> bool:
     """Whether one of these files has columns that came after the schema of id `since`."""
     if known.current <= since:
         return False
     return any(min(known.current, known.rank(file.schema)) > since for file in files)
 
 
-def identify(known: Known, schema: TableSchema) -> tuple[int, TableSchema]:
+def identify(known: LogTable, schema: TableSchema) -> tuple[int, TableSchema]:
     """
     Return the id of a schema in this log, and the schema as the log has it.
 

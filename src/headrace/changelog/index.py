@@ -30,17 +30,17 @@ from headrace.changelog.entries import (
     Gap,
     KnownSchema,
     KnownTable,
-    Owed,
+    RebaselineRequired,
     State,
     decode,
     encode,
 )
 from headrace.changelog.history import (
+    BaselineWindow,
     Counts,
     History,
-    Known,
-    Snapshot,
-    Window,
+    LogTable,
+    TransactionSnapshot,
     as_columns,
     as_table,
     pieces_of,
@@ -109,7 +109,7 @@ def history_of(state: State) -> History:
                 history.gaps.append(step)
                 if history.gap is not None and step.entry == history.gap.entry:
                     history.gap = step
-            case Owed():
+            case RebaselineRequired():
                 history.lasts.append(step.at)
                 history.known(step.table).owes.append(step)
             case _:
@@ -117,7 +117,7 @@ def history_of(state: State) -> History:
     return history
 
 
-def _table(name: str, known: Known) -> KnownTable:
+def _table(name: str, known: LogTable) -> KnownTable:
     return KnownTable(
         table=name,
         table_id=known.table_id,
@@ -140,9 +140,9 @@ def _table(name: str, known: Known) -> KnownTable:
     )
 
 
-def _known(table: KnownTable) -> Known:
+def _known(table: KnownTable) -> LogTable:
     baselines = {each.baseline: each for each in table.baselines}
-    return Known(
+    return LogTable(
         table_id=table.table_id,
         schemas={
             each.schema_id: as_table(table.table, each.columns, each.key, each.whole_before)
@@ -159,7 +159,9 @@ def _known(table: KnownTable) -> Known:
         baseline=baselines.get(table.usable),
         baselines=baselines,
         windows={
-            number: Window(Position.parse(first), Position.parse(last), Snapshot.parse(snapshot))
+            number: BaselineWindow(
+                Position.parse(first), Position.parse(last), TransactionSnapshot.parse(snapshot)
+            )
             for number, first, last, snapshot in table.windows
         },
     )
@@ -179,7 +181,7 @@ _CHECKPOINT = re.compile(r"([0-9a-f]{12})\.checkpoint\.parquet")
 _CHECKSUM_KEY = b"headrace.checksum"
 
 
-class Index:
+class LogIndex:
     """
     The entries of one log, in order.
 

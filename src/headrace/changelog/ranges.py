@@ -57,7 +57,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChangeSlice:
     """Changes of one table that were written with one schema, in position order."""
 
     epoch: int
@@ -133,7 +133,7 @@ def span(log: LogReader, tables: Sequence[str], start: Moment | None, end: Momen
     return Span(first, last)
 
 
-def changes(log: LogReader, table: str, part: Span) -> Iterator[Piece | Gap]:
+def changes(log: LogReader, table: str, part: Span) -> Iterator[ChangeSlice | Gap]:
     """
     Yield the changes of a table in a part of the log, in order, and the gaps between them.
 
@@ -147,7 +147,7 @@ def changes(log: LogReader, table: str, part: Span) -> Iterator[Piece | Gap]:
         for file in found.files:
             rows = _within(_rows(log, file, max(found.first, part.first)), found.epoch, part)
             if rows.num_rows:
-                yield Piece(found.epoch, log.schema(table, file.schema), rows, file)
+                yield ChangeSlice(found.epoch, log.schema(table, file.schema), rows, file)
 
 
 def flushes(log: LogReader, tables: Sequence[str], part: Span) -> Iterator[LogBatch | Gap]:

@@ -17,12 +17,12 @@ from threading import Condition, Lock
 
 import pyarrow as pa
 
-from headrace.changelog.entries import Baseline, File, Flush, Gap, Owed
+from headrace.changelog.entries import Baseline, File, Flush, Gap, RebaselineRequired
 from headrace.changelog.history import (
+    BaselineWindow,
     Counts,
     History,
     Turn,
-    Window,
     any_later,
     begins,
     identify,
@@ -30,7 +30,7 @@ from headrace.changelog.history import (
     in_use,
     newest,
 )
-from headrace.changelog.index import Index
+from headrace.changelog.index import LogIndex
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.segment import read_segment, verify
@@ -63,7 +63,7 @@ class Hold:
     baselines: frozenset[int]
 
 
-class Holds:
+class LogHolds:
     """Those of one log. Safe to use from several threads."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class LogReader:
     def __init__(self, files: Files, source: str) -> None:
         self._files = files
         self._source = source
-        self._index = Index(files.within(f"log/{source}/index"))
+        self._index = LogIndex(files.within(f"log/{source}/index"))
         self._segments = files.within(f"log/{source}/segments")
         self._history = History()
         self._reading = Lock()
@@ -177,7 +177,7 @@ class LogReader:
         self._changed = Condition()
         """Guards the history, and tells of its growth."""
         self._interrupts = 0
-        self.holds = Holds()
+        self.holds = LogHolds()
         """Who reads a part of it beside those who follow it."""
         self._last_entry = 0
 
@@ -214,7 +214,7 @@ class LogReader:
 
     def _begin_anew(self, upto: int | None) -> None:
         """Take up a log whose entries went before they were read: all that they came to."""
-        index = Index(self._files.within(f"log/{self._source}/index"))
+        index = LogIndex(self._files.within(f"log/{self._source}/index"))
         history = index.history(upto)
         history.retired.clear()
         with self._changed:
@@ -377,19 +377,19 @@ class LogReader:
                 if baseline is not known.baseline
             }
 
-    def window(self, table: str, baseline: int) -> Window | None:
+    def window(self, table: str, baseline: int) -> BaselineWindow | None:
         """Return in which commits the rows of a baseline are ahead of its F; None: in none."""
         with self._changed:
             known = self._history.tables.get(table)
             return known.windows.get(baseline) if known else None
 
-    def owed(self, table: str) -> Owed | None:
+    def owed(self, table: str) -> RebaselineRequired | None:
         """Return the newest entry that asks for a new baseline of this table alone."""
         with self._changed:
             known = self._history.tables.get(table)
             return known.owed if known else None
 
-    def owed_after(self, table: str, position: Position) -> Owed | None:
+    def owed_after(self, table: str, position: Position) -> RebaselineRequired | None:
         """Return the first entry beyond a position that asks for one; pruned ones are none."""
         with self._changed:
             known = self._history.tables.get(table)
@@ -574,10 +574,10 @@ def overtaken(files: Files, source: str, after: int, term: int) -> bool:
     A writer claims the next number as soon as it opens a log, so this is known before its first
     change. Costs two requests where nothing is beyond; `files` is the data directory.
     """
-    index = Index(files.within(f"log/{source}/index"))
+    index = LogIndex(files.within(f"log/{source}/index"))
     index.last = after
     try:
         return any(entry.term > term for entry in index.refresh())
     except PositionExpired:
         # Far behind: what came since is only in a state by now.
-        return Index(files.within(f"log/{source}/index")).history().term > term
+        return LogIndex(files.within(f"log/{source}/index")).history().term > term

@@ -128,7 +128,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class ReaderLease:
     """Where a named reader stands, and until when that counts."""
 
     name: str
@@ -187,7 +187,7 @@ class NamedReader:
             self._files.remove(f"{self._name}.json")
 
 
-def leases(files: Files, source: str, now: float) -> list[Lease]:
+def leases(files: Files, source: str, now: float) -> list[ReaderLease]:
     """Return the leases that count now; those that are long over are removed."""
     inside = files.within(f"log/{source}/readers")
     time = int(now * 1_000_000)
@@ -202,7 +202,7 @@ def leases(files: Files, source: str, now: float) -> list[Lease]:
             continue  # released meanwhile; or nobody can say what it was
         if stored.until > time:
             found.append(
-                Lease(name.removesuffix(".json"), position, stored.until, stored.baselines)
+                ReaderLease(name.removesuffix(".json"), position, stored.until, stored.baselines)
             )
         elif stored.until + _FORGOTTEN < time:
             with suppress(FileNotFoundError):

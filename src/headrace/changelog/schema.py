@@ -122,7 +122,7 @@ Kind: TypeAlias = Literal["added", "dropped", "renamed", "retyped", "key"]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SchemaDifference:
     """One thing that is not as it was."""
 
     kind: Kind
@@ -136,23 +136,25 @@ class Difference:
         return f"{self.column} {self.kind}" + (f" to {self.now}" if self.now else "")
 
 
-def differences(old: TableSchema, new: TableSchema) -> tuple[Difference, ...]:
+def differences(old: TableSchema, new: TableSchema) -> tuple[SchemaDifference, ...]:
     """Return what changed: columns first, in their order, then the key."""
     before = {column.field: column for column in old.columns}
     after = {column.field: column for column in new.columns}
-    found: list[Difference] = []
+    found: list[SchemaDifference] = []
     for field, column in before.items():
         now = after.get(field)
         if now is None:
-            found.append(Difference("dropped", column.name))
+            found.append(SchemaDifference("dropped", column.name))
             continue
         if now.name != column.name:
-            found.append(Difference("renamed", column.name, now.name))
+            found.append(SchemaDifference("renamed", column.name, now.name))
         if _retyped(column, now):
-            found.append(Difference("retyped", column.name, now.declared or str(now.type)))
-    found += [Difference("added", column.name) for f, column in after.items() if f not in before]
+            found.append(SchemaDifference("retyped", column.name, now.declared or str(now.type)))
+    found += [
+        SchemaDifference("added", column.name) for f, column in after.items() if f not in before
+    ]
     if _key_fields(old) != _key_fields(new):
-        found.append(Difference("key", ", ".join(old.key), ", ".join(new.key)))
+        found.append(SchemaDifference("key", ", ".join(old.key), ", ".join(new.key)))
     return tuple(found)
 
 

@@ -56,7 +56,7 @@ def outside(text: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class JsonForm:
     """How rows are written: the values of a column, and what is no value of it."""
 
     values: Callable[[ValueType, Sequence[object]], list[Any]] = plain
@@ -65,10 +65,10 @@ class Form:
     """What stands for a value that was not sent; None: nothing does."""
 
 
-PLAIN = Form()
+PLAIN = JsonForm()
 
 
-def row_values(rows: pa.Table, columns: Sequence[Column], form: Form = PLAIN) -> list[Image]:
+def row_values(rows: pa.Table, columns: Sequence[Column], form: JsonForm = PLAIN) -> list[Image]:
     """Return rows as objects; the columns are by place, from the first."""
     made = [
         form.values(column.type, column.type.from_arrow(rows.column(at)))
@@ -79,7 +79,7 @@ def row_values(rows: pa.Table, columns: Sequence[Column], form: Form = PLAIN) ->
 
 
 def images(
-    rows: pa.Table, schema: TableSchema, side: Side, form: Form = PLAIN
+    rows: pa.Table, schema: TableSchema, side: Side, form: JsonForm = PLAIN
 ) -> list[Image | None]:
     """
     Return one image of each change, in the shape of a segment; None where there is none.

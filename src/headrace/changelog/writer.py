@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.changelog.change import Changes, Op, Pending
+from headrace.changelog.change import Changes, Op, UnflushedChanges
 from headrace.changelog.entries import (
     AnyEntry,
     Baseline,
@@ -27,11 +27,11 @@ from headrace.changelog.entries import (
     Gap,
     Heartbeat,
     Note,
-    Owed,
+    RebaselineRequired,
     Schema,
 )
 from headrace.changelog.history import History, as_columns
-from headrace.changelog.index import Index
+from headrace.changelog.index import LogIndex
 from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position, SourcePosition
 from headrace.changelog.schema import TableSchema, inheriting
 from headrace.changelog.segment import describe, segment_bytes
@@ -216,7 +216,7 @@ class LogWriter:
     ) -> None:
         self.segments = files.within(f"log/{source}/segments")
         self._entries = files.within(f"log/{source}/index")
-        self.index = Index(self._entries)
+        self.index = LogIndex(self._entries)
         self.history = History()
         """All that the index says; for who takes care of the log, too."""
         self._writer = writer
@@ -225,7 +225,7 @@ class LogWriter:
         self._broken: HeadraceError | None = None
         self._described: dict[str, TableSchema] = {}
         self._baselines = 0
-        self._pending = Pending(ORIGIN)
+        self._pending = UnflushedChanges(ORIGIN)
 
     @classmethod
     def open(
@@ -383,7 +383,7 @@ class LogWriter:
         self.enter(gap)
         return gap
 
-    def owe(self, table: str, reason: str, *, missing: bool = False) -> Owed:
+    def owe(self, table: str, reason: str, *, missing: bool = False) -> RebaselineRequired:
         """
         Record that rows of one table changed without a change: it needs a new baseline.
 
@@ -394,7 +394,7 @@ class LogWriter:
         if self._pending.rows or self.source_position is None:
             raise ChangeLogError("Cannot owe a baseline within a flush", table=table)
         end = self.end
-        owed = Owed(
+        owed = RebaselineRequired(
             **self.head(),
             table=table,
             baseline=self._baselines,
@@ -449,7 +449,7 @@ class LogWriter:
             self.enter(flush)
         return flush
 
-    def _flushed(self, pending: Pending, upto: SourcePosition) -> Flush:
+    def _flushed(self, pending: UnflushedChanges, upto: SourcePosition) -> Flush:
         assert pending.first is not None
         assert pending.last is not None
         time = pending.time or self.stamp
@@ -618,8 +618,8 @@ class LogWriter:
         with self._guarded():
             self.index.append(entry)
             self.history.take(entry)
-            if isinstance(entry, Flush | Gap | Heartbeat | Owed):
-                self._pending = Pending(self.end)
+            if isinstance(entry, Flush | Gap | Heartbeat | RebaselineRequired):
+                self._pending = UnflushedChanges(self.end)
             self.index.checkpoint(self.history)
 
     def _begun(self, at: SourcePosition) -> None:

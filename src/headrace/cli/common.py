@@ -105,10 +105,10 @@ def data_directory(config: Path | None, sets: tuple[str, ...], data: Path | None
 def _only_data(sets: tuple[str, ...]) -> None:
     """Refuse settings that would be taken and not heeded: of all keys, one leads to an engine."""
     from headrace.config.hocon import path_of
-    from headrace.config.text import Source
+    from headrace.config.text import SourceText
 
     for each in sets:
-        path, _ = path_of(Source(each, "--set", located=False))
+        path, _ = path_of(SourceText(each, "--set", located=False))
         if path != ("data",):
             raise click.UsageError(
                 f"--set {'.'.join(path)}=… changes nothing here: this command reads the data"
@@ -359,7 +359,7 @@ _OURS = ("control.sqlite", "log", "dead-letters", "storage")
 """What an engine's data directory has at least one of."""
 
 
-class Place(NamedTuple):
+class LogLocation(NamedTuple):
     """Where logs are read."""
 
     files: Files
@@ -369,17 +369,17 @@ class Place(NamedTuple):
 
 def place_of(
     config: Path | None, sets: tuple[str, ...], data: Path | None, storage: str | None
-) -> Place:
+) -> LogLocation:
     """Return the storage that was named, or that of the data directory."""
     # Here and not above: `--help` needs no Arrow, and is slow with it.
     from headrace.storage.s3 import opened, storage_of
 
     if storage is None:
         folder = used_folder(data_directory(config, sets, data))
-        return Place(storage_of(folder), folder)
+        return LogLocation(storage_of(folder), folder)
     if config is not None or sets or data is not None:
         raise click.UsageError("--storage goes without --data, --config and --set.")
-    return Place(opened(storage), None)
+    return LogLocation(opened(storage), None)
 
 
 def recorded(files: Files) -> list[str]:

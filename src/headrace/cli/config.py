@@ -12,7 +12,7 @@ from headrace.api.connect import error_object
 from headrace.cli.common import config_options, json_option, read_configuration
 
 if TYPE_CHECKING:
-    from headrace.config.show import Setting
+    from headrace.config.show import EffectiveSetting
     from headrace.engine.from_config import Configured
 
 
@@ -53,7 +53,7 @@ def config(
         click.echo(json.dumps(as_tree(settings), ensure_ascii=False))
 
 
-def _print(settings: list[Setting]) -> None:
+def _print(settings: list[EffectiveSetting]) -> None:
     lines = [
         (f"{each.name} = {_written(each.value)}", str(each.place) or _DEFAULT) for each in settings
     ]

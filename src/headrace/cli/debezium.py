@@ -36,7 +36,7 @@ from typing import Any
 from headrace.capture.table_selection import place_of
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
-from headrace.changelog.ranges import Piece
+from headrace.changelog.ranges import ChangeSlice
 from headrace.changelog.values import (
     MICROS_PER_DAY,
     BeyondDate,
@@ -46,7 +46,7 @@ from headrace.changelog.values import (
     OffsetTime,
     ValueType,
 )
-from headrace.changelog.values_json import Form, Image, images, plain
+from headrace.changelog.values_json import Image, JsonForm, images, plain
 
 UNAVAILABLE = "__debezium_unavailable_value"
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 9223372036825200000, -9223372036832400000
@@ -72,7 +72,7 @@ class Envelopes:
     now: Callable[[], int]
     """Microseconds since 1970."""
 
-    def events(self, piece: Piece) -> Iterator[list[dict[str, Any]]]:
+    def events(self, piece: ChangeSlice) -> Iterator[list[dict[str, Any]]]:
         """Yield the events of each change: one, or two where the key changed."""
         rows, schema = piece.rows, piece.schema
         instants = rows.column("_time").cast("int64").to_pylist()
@@ -93,7 +93,7 @@ class Envelopes:
             ]
 
     def _about(
-        self, piece: Piece, position: Position, instant: int | None, xid: int | None
+        self, piece: ChangeSlice, position: Position, instant: int | None, xid: int | None
     ) -> dict[str, Any]:
         kind = self.lineage.partition("/")[0]
         namespace, table = "", piece.schema.table
@@ -123,7 +123,7 @@ def values(kind: ValueType, found: Sequence[object]) -> list[Any]:
     return [None if value is None else make(value) for value in found]
 
 
-FORM = Form(values, outside=str, unsent=UNAVAILABLE)
+FORM = JsonForm(values, outside=str, unsent=UNAVAILABLE)
 
 
 def _told(

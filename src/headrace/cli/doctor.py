@@ -38,7 +38,7 @@ LEAST_MEMORY = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CheckResult:
     """One thing that was examined."""
 
     part: str
@@ -50,7 +50,9 @@ class Result:
     code: str = ""
 
 
-def examined(config: Path | None, sets: tuple[str, ...], data: Path | None) -> Iterator[Result]:
+def examined(
+    config: Path | None, sets: tuple[str, ...], data: Path | None
+) -> Iterator[CheckResult]:
     """Yield all there is to say, in the order in which things are needed."""
     yield from _installation()
     found: Configured | None = None
@@ -71,23 +73,23 @@ def examined(config: Path | None, sets: tuple[str, ...], data: Path | None) -> I
     yield from _engine(folder)
 
 
-def _installation() -> Iterator[Result]:
+def _installation() -> Iterator[CheckResult]:
     from headrace.spark_session.java import find_java
 
     part = "installation"
     packages = ", ".join(
         f"{name} {installed(name) or 'missing'}" for name in ("headrace", "pyspark", "pyarrow")
     )
-    yield Result(part, "well", f"Python {platform.python_version()}, {packages}")
+    yield CheckResult(part, "well", f"Python {platform.python_version()}, {packages}")
     try:
         java = find_java(os.environ)
     except NoJava as error:
         yield from _wrong(part, error)
     else:
-        yield Result(part, "well", f"Java {java.version} ({java.origin}, {java.home})")
+        yield CheckResult(part, "well", f"Java {java.version} ({java.origin}, {java.home})")
 
 
-def _machine(folder: Path) -> Iterator[Result]:
+def _machine(folder: Path) -> Iterator[CheckResult]:
     part = "machine"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     says = f"{os.cpu_count()} cores, {memory / 2**30:,.1f} GiB of memory"
@@ -95,37 +97,41 @@ def _machine(folder: Path) -> Iterator[Result]:
         remedy = (
             "Spark alone takes about 1 GiB; give the machine more, or spark.driver.memory less."
         )
-        yield Result(part, "note", says, remedy)
+        yield CheckResult(part, "note", says, remedy)
     else:
-        yield Result(part, "well", says)
+        yield CheckResult(part, "well", says)
     there = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(there).free
     says = f"{free / 2**30:,.1f} GiB free where the data directory is"
     if free < LEAST_DISK:
-        yield Result(part, "wrong", says, "Make room, or give another folder with --data.")
+        yield CheckResult(part, "wrong", says, "Make room, or give another folder with --data.")
     else:
-        yield Result(part, "well", says)
+        yield CheckResult(part, "well", says)
 
 
-def _data(folder: Path) -> Iterator[Result]:
+def _data(folder: Path) -> Iterator[CheckResult]:
     part = "data"
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not os.access(there, os.W_OK):
-        yield Result(part, "wrong", f"{there} cannot be written to", "Give another with --data.")
+        yield CheckResult(
+            part, "wrong", f"{there} cannot be written to", "Give another with --data."
+        )
     elif not folder.exists():
-        yield Result(part, "well", f"{folder} will be made")
+        yield CheckResult(part, "well", f"{folder} will be made")
     else:
         held = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
-        yield Result(part, "well", f"{folder} holds {held / 1e6:,.1f} MB")
+        yield CheckResult(part, "well", f"{folder} holds {held / 1e6:,.1f} MB")
         if folder.stat().st_mode & 0o077:
             remedy = f"Close it: chmod 700 {shlex.quote(str(folder))}"
-            yield Result(part, "note", f"Others may look into {folder}, which holds rows", remedy)
+            yield CheckResult(
+                part, "note", f"Others may look into {folder}, which holds rows", remedy
+            )
 
 
-def _configuration(found: Configured, folder: Path) -> Iterator[Result]:
+def _configuration(found: Configured, folder: Path) -> Iterator[CheckResult]:
     part = "configuration"
     for warning in found.warnings:
-        yield Result(part, "note", warning.message, warning.remedy, warning.code)
+        yield CheckResult(part, "note", warning.message, warning.remedy, warning.code)
     try:
         built = found.build()
     except HeadraceError as error:
@@ -137,12 +143,12 @@ def _configuration(found: Configured, folder: Path) -> Iterator[Result]:
         yield from _wrong(part, error)
     else:
         counts = f"sources: {len(found.sources)}, pipelines: {len(found.pipelines)}"
-        yield Result(part, "well", f"{counts}; their databases can be captured as it says")
+        yield CheckResult(part, "well", f"{counts}; their databases can be captured as it says")
     yield from _storage(found)
     yield from _sources(built, folder)
 
 
-def _storage(found: Configured) -> Iterator[Result]:
+def _storage(found: Configured) -> Iterator[CheckResult]:
     place = found.log["storage"]
     if place is None:
         return
@@ -153,12 +159,12 @@ def _storage(found: Configured) -> Iterator[Result]:
     except HeadraceError as error:
         yield from _wrong("storage", error)
     else:
-        yield Result(
+        yield CheckResult(
             "storage", "well", f"{place} can be read and written, and keeps two writers apart"
         )
 
 
-def _sources(built: Built, folder: Path) -> Iterator[Result]:
+def _sources(built: Built, folder: Path) -> Iterator[CheckResult]:
     from headrace.capture.registry import findings
     from headrace.capture.source import reader_of
     from headrace.capture.table_selection import matching
@@ -176,17 +182,17 @@ def _sources(built: Built, folder: Path) -> Iterator[Result]:
             continue
         for each in found:
             kind: Kind = "note" if each.remedy else "well"
-            yield Result(part, kind, f"{each.about}: {each.says}", each.remedy)
+            yield CheckResult(part, kind, f"{each.about}: {each.says}", each.remedy)
 
 
-def _engine(folder: Path) -> Iterator[Result]:
+def _engine(folder: Path) -> Iterator[CheckResult]:
     from headrace.api.client import Control
 
     part = "engine"
     try:
         told = Control.connect(folder).call("Status")
     except NoEngine:
-        yield Result(part, "well", "none is running on this data directory")
+        yield CheckResult(part, "well", "none is running on this data directory")
         return
     except HeadraceError as error:
         yield from _wrong(part, error)
@@ -196,9 +202,9 @@ def _engine(folder: Path) -> Iterator[Result]:
     for each in remarks(told):
         kind: Kind = "wrong" if each.wrong else "note"
         says = f"{each.what}: {each.why}" if each.why else each.what
-        yield Result(part, kind, says, each.remedy, each.code)
+        yield CheckResult(part, kind, says, each.remedy, each.code)
     says = "ready" if told["ready"] else f"running, and not ready{_waits(told)}"
-    yield Result(part, "well" if told["ready"] else "note", says)
+    yield CheckResult(part, "well" if told["ready"] else "note", says)
 
 
 def _waits(told: Mapping[str, Any]) -> str:
@@ -209,12 +215,12 @@ def _waits(told: Mapping[str, Any]) -> str:
     return f": {', '.join(names)}" if names else ""
 
 
-def _wrong(part: str, error: HeadraceError) -> Iterator[Result]:
+def _wrong(part: str, error: HeadraceError) -> Iterator[CheckResult]:
     if isinstance(error, InvalidConfiguration) and error.errors:
         for each in error.errors:
             yield from _wrong(part, each)
         return
-    yield Result(part, "wrong", error.message, error.remedy, error.code)
+    yield CheckResult(part, "wrong", error.message, error.remedy, error.code)
 
 
 # -------- bundling
@@ -226,7 +232,7 @@ MOST_LOG_BYTES = 1 << 20
 
 def write_bundle(
     path: Path,
-    results: Sequence[Result],
+    results: Sequence[CheckResult],
     config: Path | None,
     sets: tuple[str, ...],
     data: Path | None,
@@ -324,7 +330,7 @@ def doctor(
     return errors.FAILED if wrong else errors.DONE
 
 
-def _print(result: Result) -> None:
+def _print(result: CheckResult) -> None:
     mark, colour = _MARKS[result.kind]
     click.echo(
         f"{click.style(mark, fg=colour)} {click.style(result.part, dim=True)}  {result.says}"
@@ -333,7 +339,7 @@ def _print(result: Result) -> None:
         click.echo(f"    → {result.remedy}")
 
 
-def _print_end(found: list[Result], wrong: int, bundle: Path | None) -> None:
+def _print_end(found: list[CheckResult], wrong: int, bundle: Path | None) -> None:
     notes = sum(result.kind == "note" for result in found)
     parts = [f"{wrong} wrong" if wrong else "nothing is wrong", f"{notes} to know"]
     click.echo(", ".join(parts) + ".")

@@ -14,7 +14,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from headrace.cli.init import Lines, Substituted, entry, list_of, with_scheme, without_variables
+from headrace.cli.init import (
+    ConfigLines,
+    Substituted,
+    entry,
+    list_of,
+    with_scheme,
+    without_variables,
+)
 from headrace.config.hocon import parse
 from headrace.config.schema import below
 from headrace.config.secrets import passwords_in, without_password
@@ -88,7 +95,7 @@ class _Taken:
 class _Converter:
     def __init__(self, tree: Node) -> None:
         self.tree = _Taken(tree, "")
-        self.lines = Lines()
+        self.lines = ConfigLines()
         self.notes: list[str] = []
         self.sources: set[str] = set()
         self.pipelines: set[str] = set()

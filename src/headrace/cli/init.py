@@ -159,7 +159,7 @@ class Substituted(Mapping[str, str]):
         return 0
 
 
-class Lines:
+class ConfigLines:
     """The lines of a file, one after the other."""
 
     def __init__(self) -> None:
@@ -248,7 +248,7 @@ _MAGIC = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class InitProposal:
     """A configuration, and what a person should know of the database it was made from."""
 
     text: str
@@ -263,7 +263,7 @@ class Looked:
     """What has to be set in the environment: the password that stood in the address."""
 
 
-def looked_at(url: str, folder: Path | None = None) -> Looked:
+def looked_at(url: str, folder: Path | None = None) -> InitProposal:
     """
     Look at a database, and return a configuration for it; raises where it is not reachable.
 
@@ -274,7 +274,7 @@ def looked_at(url: str, folder: Path | None = None) -> Looked:
     return _of_sqlite(url, folder or Path())
 
 
-def _of_sqlite(url: str, folder: Path) -> Looked:
+def _of_sqlite(url: str, folder: Path) -> InitProposal:
     from headrace.capture.sqlite.source import sqlite
 
     given = Path(re.sub(r"^sqlite:(//)?", "", url)).expanduser()
@@ -307,7 +307,7 @@ def _of_sqlite(url: str, folder: Path) -> Looked:
     return _written(source, lines, url=f"sqlite:{given}")
 
 
-def _of_postgres(url: str) -> Looked:
+def _of_postgres(url: str) -> InitProposal:
     from headrace.capture.postgres.definition import postgres
 
     source = postgres(url)
@@ -326,13 +326,13 @@ def _written(
     about: Sequence[str],
     url: str,
     variables: Mapping[str, str] | None = None,
-) -> Looked:
+) -> InitProposal:
     names = list(source.tables())
     problems = list(source.check(names)) if names else []
     refused = {str(each.facts["table"]): each for each in problems if "table" in each.facts}
     fit = [name for name in names if name not in refused]
     schemas = source.describe(fit) if fit else {}
-    lines = Lines()
+    lines = ConfigLines()
     lines.comment(f"Written by headrace init {url}. Every key: headrace config, and the docs.")
     lines.blank()
     lines.add('data = "./headrace-data"     # the log, progress and dead letters')
@@ -354,7 +354,7 @@ def _written(
         lines.add(f"# pipelines.orders {{ source = {entry(source.name)}, tables = [orders],")
         lines.add("#                    target { type = indexed-memory } }")
     left_out = tuple(problems)
-    return Looked(
+    return InitProposal(
         lines.text(), source.name, tuple(fit[:MOST_PIPELINES]), left_out, dict(variables or {})
     )
 
@@ -367,7 +367,7 @@ def _pipeline(source: str, table: str, schema: TableSchema, taken: set[str]) -> 
         number += 1
         id_ = f"{stem[:60]}-{number}"
     taken.add(id_)
-    lines = Lines()
+    lines = ConfigLines()
     columns = ", ".join(
         f"{column.name} {column.declared or column.type}".strip() for column in schema.columns
     )

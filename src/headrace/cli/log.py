@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli.common import (
-    Place,
+    LogLocation,
     config_options,
     data_option,
     json_option,
@@ -88,7 +88,9 @@ def log(
 log.add_command(read)
 
 
-def _read(place: Place, source: str | None) -> list[tuple[LogInventory, list[StoredProgress], int]]:
+def _read(
+    place: LogLocation, source: str | None
+) -> list[tuple[LogInventory, list[StoredProgress], int]]:
     # Here and not above: `--help` needs no Arrow, and is slow with it.
     from headrace.changelog.ranges import inventory
     from headrace.changelog.reader import LogReader
@@ -114,7 +116,7 @@ def _read(place: Place, source: str | None) -> list[tuple[LogInventory, list[Sto
     return found
 
 
-def _kept(place: Place, source: str) -> dict[str, Any] | None:
+def _kept(place: LogLocation, source: str) -> dict[str, Any] | None:
     """Return what a running engine keeps the log for; None where none runs, or it knows not."""
     from headrace.api.client import Control
 

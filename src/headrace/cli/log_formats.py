@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from headrace.changelog.change import Op
 from headrace.changelog.entries import Gap
 from headrace.changelog.position import Position
-from headrace.changelog.ranges import Piece, Span, flushes
+from headrace.changelog.ranges import ChangeSlice, Span, flushes
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.changelog.values import ValueType
@@ -47,7 +47,7 @@ _INSTANT = ValueType("timestamptz")
 _OPS = [op.name.lower() for op in Op]
 
 
-def change_objects(piece: Piece) -> Iterator[dict[str, Any]]:
+def change_objects(piece: ChangeSlice) -> Iterator[dict[str, Any]]:
     """Yield each change as plain values."""
     rows, schema = piece.rows, piece.schema
     for commit, ordinal, op, time, xid, before, after, lacking in zip(
@@ -98,7 +98,7 @@ def write_parquet(
     log: LogReader,
     table: str,
     part: Span,
-    pieces: Iterator[Piece],
+    pieces: Iterator[ChangeSlice],
     *,
     force: bool,
 ) -> int:
@@ -152,7 +152,7 @@ def _image(log: LogReader, table: str, part: Span) -> pa.StructType:
     return pa.struct(list(fields.values()) or list(log.schema(table).arrow))
 
 
-def _shaped(piece: Piece, schema: pa.Schema) -> pa.Table:
+def _shaped(piece: ChangeSlice, schema: pa.Schema) -> pa.Table:
     rows = piece.rows
     places = zip(rows["_commit"].to_pylist(), rows["_ordinal"].to_pylist(), strict=True)
     arrays = [
@@ -167,7 +167,7 @@ def _shaped(piece: Piece, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _exact(piece: Piece) -> list[list[tuple[str, str]] | None]:
+def _exact(piece: ChangeSlice) -> list[list[tuple[str, str]] | None]:
     names: dict[int, str] = {}
     for column in piece.schema.columns:
         names |= {column.field: column.name, -column.field: f"before.{column.name}"}
@@ -178,7 +178,7 @@ def _exact(piece: Piece) -> list[list[tuple[str, str]] | None]:
     ]
 
 
-def _struct(piece: Piece, side: str, image: pa.StructType) -> Any:
+def _struct(piece: ChangeSlice, side: str, image: pa.StructType) -> Any:
     """Return one image of the changes, with the columns of all of the part."""
     column = piece.rows[side].combine_chunks()
     names = piece.schema.names

@@ -27,7 +27,7 @@ from headrace.cli.errors import force_option, opened_output, refuse_taken
 from headrace.errors import UnknownPipeline
 
 if TYPE_CHECKING:
-    from headrace.changelog.ranges import Moment, Piece, Span
+    from headrace.changelog.ranges import ChangeSlice, Moment, Span
     from headrace.changelog.reader import LogReader
     from headrace.storage.files import Files
 
@@ -133,14 +133,14 @@ def _opened(files: Files, source: str) -> LogReader:
     return LogReader.open(files, source)
 
 
-def _pieces(log: LogReader, table: str, part: Span) -> Iterator[Piece]:
+def _pieces(log: LogReader, table: str, part: Span) -> Iterator[ChangeSlice]:
     """Yield the changes; what is missing between them is told on stderr."""
-    from headrace.changelog.ranges import Piece, changes, missing
+    from headrace.changelog.ranges import ChangeSlice, changes, missing
 
     if missing(log, table, part):
         click.echo(f"! Changes of {table} are missing here: rows changed unseen.", err=True)
     for found in changes(log, table, part):
-        if isinstance(found, Piece):
+        if isinstance(found, ChangeSlice):
             yield found
         else:
             click.echo(
@@ -150,7 +150,7 @@ def _pieces(log: LogReader, table: str, part: Span) -> Iterator[Piece]:
             )
 
 
-def _limited(pieces: Iterator[Piece], limit: int | None) -> Iterator[Piece]:
+def _limited(pieces: Iterator[ChangeSlice], limit: int | None) -> Iterator[ChangeSlice]:
     from dataclasses import replace
 
     for piece in pieces:
@@ -163,7 +163,7 @@ def _limited(pieces: Iterator[Piece], limit: int | None) -> Iterator[Piece]:
             return
 
 
-def _print_table(pieces: Iterator[Piece], stream: IO[bytes]) -> None:
+def _print_table(pieces: Iterator[ChangeSlice], stream: IO[bytes]) -> None:
     from headrace.cli import dead_letters
     from headrace.cli import log as log_views
     from headrace.cli.log_formats import change_objects
@@ -181,7 +181,9 @@ def _print_table(pieces: Iterator[Piece], stream: IO[bytes]) -> None:
             stream.write(f"{line.plain}\n".encode())
 
 
-def _print_events(log: LogReader, source: str, pieces: Iterator[Piece], stream: IO[bytes]) -> None:
+def _print_events(
+    log: LogReader, source: str, pieces: Iterator[ChangeSlice], stream: IO[bytes]
+) -> None:
     from headrace.cli.debezium import Envelopes
     from headrace.cli.log_formats import as_line
 

@@ -59,7 +59,7 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
         return {"Apply": Applying(engine, configured, again, file).verb}
 
     with EndOnRequest(keys=False) as ending, _view(options, as_json=as_json) as view:
-        return Run(configured, folder, view, ending, verbs).run()
+        return EngineRun(configured, folder, view, ending, verbs).run()
 
 
 def next_commands(options: tuple[str, ...], told: Mapping[str, Any]) -> list[str]:
@@ -331,7 +331,7 @@ class RunView(Protocol):
         """Everything was stopped in order; `told` is how it stood before."""
 
 
-class Run:
+class EngineRun:
     """One run, once."""
 
     def __init__(

@@ -17,7 +17,7 @@ from headrace.cli.errors import INTERRUPTED
 
 if TYPE_CHECKING:
     from headrace.capture.sqlite import Capture
-    from headrace.capture.sqlite.library.records import Form, Handler
+    from headrace.capture.sqlite.library.records import Handler, RecordFormat
 
 
 # -------- sqlite
@@ -210,9 +210,9 @@ def _run(
     **options: Any,
 ) -> bool:
     """Run to its end; return whether somebody ended it before."""
-    from headrace.capture.sqlite.library.records import Form
+    from headrace.capture.sqlite.library.records import RecordFormat
 
-    form = Form(blobs=blobs, subsec=not disable_subsec, positions=positions)
+    form = RecordFormat(blobs=blobs, subsec=not disable_subsec, positions=positions)
     with handler_for(output, form, retry_for) as handler:
         capture = _capture(handler, **options)
         with ending(capture.close) as asked:
@@ -225,16 +225,16 @@ def _run(
 
 
 @contextmanager
-def handler_for(output: str, form: Form, retry_seconds: float) -> Iterator[Handler]:
+def handler_for(output: str, form: RecordFormat, retry_seconds: float) -> Iterator[Handler]:
     """Yield the handler that `--output` names."""
-    from headrace.capture.sqlite.library.handlers import Lines, Post, Words
+    from headrace.capture.sqlite.library.handlers import JsonLineHandler, Post, Words
 
     match output:
         case "-":
             yield Words(sys.stdout.buffer, form)
             return
         case "json":
-            yield Lines(sys.stdout.buffer, form)
+            yield JsonLineHandler(sys.stdout.buffer, form)
             return
         case _ if output.startswith(("http://", "https://")):
             with closing(Post(output, form, retry_seconds=retry_seconds)) as post:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from headrace.engine.preview import Tried, TriedTable
+    from headrace.engine.preview import PreviewRow, TriedTable
     from headrace.pipeline.definition import Pipeline
 
 __all__ = [
@@ -211,7 +211,7 @@ def _table(tried: TriedTable) -> Table:
     return shown
 
 
-def _cell(row: Tried, name: str) -> Text:
+def _cell(row: PreviewRow, name: str) -> Text:
     from rich.text import Text
 
     before, after = row.row_before, row.row_after
@@ -224,7 +224,7 @@ def _cell(row: Tried, name: str) -> Text:
     return Text.assemble(f"{_value(before[name])} → ", (_value(after[name]), _CHANGED))
 
 
-def _line(tried: TriedTable, row: Tried) -> Text:
+def _line(tried: TriedTable, row: PreviewRow) -> Text:
     """Return one row in a line: which it is, and what is different of it."""
     from rich.text import Text
 
@@ -250,7 +250,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Te
             )
 
 
-def _why(row: Tried) -> Text:
+def _why(row: PreviewRow) -> Text:
     from rich.text import Text
 
     if row.failed is None:

@@ -28,12 +28,12 @@ from headrace.config.text import (
     Joined,
     Listed,
     Node,
+    ObjectValue,
     PathOfKeys,
-    Place,
     Plain,
     Scalar,
-    Section,
-    Source,
+    SourceLocation,
+    SourceText,
     Substitution,
     Written,
     excerpt,
@@ -83,14 +83,14 @@ class Included:
 
 def included(
     context: Included,
-    source: Source,
+    source: SourceText,
     offset: int,
     name: str,
     *,
     required: bool,
     at: PathOfKeys,
     depth: int,
-) -> tuple[Source, Included] | None:
+) -> tuple[SourceText, Included] | None:
     """Return the text of an included file and its context; None where it may be missing."""
     if context.read is None:
         raise source.error(offset, "No file can be included here", "Write its text instead.")
@@ -124,7 +124,7 @@ def included(
             "Includes are nested too deep, or are too many or too large together",
             f"At most {NESTED} deep, {_FILES:,} files and {LARGEST:,} characters.",
         )
-    return Source(text, origin), replace(context, prefix=at, depth=depth, chain=chain)
+    return SourceText(text, origin), replace(context, prefix=at, depth=depth, chain=chain)
 
 
 def read_beside(name: str, origin: str) -> tuple[str, str] | None:
@@ -160,7 +160,7 @@ def _no_text(path: Path, data: bytes, offset: int) -> ConfigUnreadable:
     start = data.rfind(b"\n", 0, offset) + 1
     line = data[start:].split(b"\n", 1)[0].decode("utf-8", "replace")
     column = len(data[start:offset].decode("utf-8", "replace")) + 1
-    place = Place(str(path), data.count(b"\n", 0, offset) + 1, column)
+    place = SourceLocation(str(path), data.count(b"\n", 0, offset) + 1, column)
     raised = ConfigUnreadable(
         f"{place}: A byte stands there that is not UTF-8",
         remedy="Save the file as UTF-8.",
@@ -199,11 +199,11 @@ def parse(
     what substitutions do not find in the text. Raises `ConfigText`, of which `ConfigSyntax`
     is the most frequent kind, with place, line and caret.
     """
-    root = section_of(Source(text, origin), Included(read))
+    root = section_of(SourceText(text, origin), Included(read))
     return resolved(root, {} if environment is None else environment)
 
 
-def section_of(source: Source, include: Included) -> Section:
+def section_of(source: SourceText, include: Included) -> ObjectValue:
     """Return what a whole text says, as it is written."""
     if len(source.text) > LARGEST:
         raise source.error(0, f"The text is longer than {LARGEST:,} characters", "Make it shorter.")
@@ -214,7 +214,7 @@ def section_of(source: Source, include: Included) -> Section:
     opening = source.text[start : start + 1]
     if opening == "[":
         raise source.error(start, "A list stands where keys belong", "Write key = value.")
-    root = Section(source.place(start))
+    root = ObjectValue(source.place(start))
     if opening == "{":
         reader.at += 1
     reader.fields(root, start if opening == "{" else None)
@@ -226,7 +226,7 @@ def section_of(source: Source, include: Included) -> Section:
     return root
 
 
-def value_of(source: Source) -> Written | None:
+def value_of(source: SourceText) -> Written | None:
     """Return the one value a text says; None where it is none, or not only one."""
     reader = _Reader(source, Included(None))
     try:
@@ -239,7 +239,7 @@ def value_of(source: Source) -> Written | None:
     return value if reader.at == len(source.text) else None
 
 
-def path_of(source: Source) -> tuple[PathOfKeys, int]:
+def path_of(source: SourceText) -> tuple[PathOfKeys, int]:
     """Return the path of keys that a text begins with, and where it ends."""
     source.check()
     cursor = Cursor(source)
@@ -249,7 +249,7 @@ def path_of(source: Source) -> tuple[PathOfKeys, int]:
 class _Reader(Cursor):
     """Reads one text from the beginning to its end."""
 
-    def __init__(self, source: Source, include: Included) -> None:
+    def __init__(self, source: SourceText, include: Included) -> None:
         super().__init__(source)
         self.include = include
         self.depth = include.depth
@@ -270,7 +270,7 @@ class _Reader(Cursor):
 
     # -- objects --------------------------------------------------------------------------
 
-    def fields(self, section: Section, opened: int | None) -> None:
+    def fields(self, section: ObjectValue, opened: int | None) -> None:
         """Read fields into `section`: to its closing brace, or to the end of the text."""
         text = self.text
         while True:
@@ -309,7 +309,7 @@ class _Reader(Cursor):
         self.at += 1
         return True
 
-    def field(self, section: Section) -> None:
+    def field(self, section: ObjectValue) -> None:
         """Read `key = value`, `key { … }`, `key += value` or an include."""
         start = self.at
         word = WORD.match(self.text, start)
@@ -351,7 +351,7 @@ class _Reader(Cursor):
             raise self.source.error(end, "The key has no value", "Write key = value in one line.")
         raise self.unexpected("The key is followed by", "=")
 
-    def included(self, section: Section, start: int) -> None:
+    def included(self, section: ObjectValue, start: int) -> None:
         """Read what follows `include`, and take over the fields of that file."""
         source = self.source
         self.gap()
@@ -415,7 +415,7 @@ class _Reader(Cursor):
         if kinds <= {Plain, Blank}:
             text = "".join(part.text for part in parts if isinstance(part, Plain | Blank))
             return Plain(text, text, place)
-        if (Plain in kinds) + (Listed in kinds) + (Section in kinds) > 1:
+        if (Plain in kinds) + (Listed in kinds) + (ObjectValue in kinds) > 1:
             raise self.source.error(
                 start,
                 "Values of different kinds stand side by side",
@@ -462,11 +462,11 @@ class _Reader(Cursor):
             raise self.source.error(at, "A number is too large", "Put it in double quotes.")
         return number
 
-    def section(self, at: int) -> Section:
+    def section(self, at: int) -> ObjectValue:
         depth = self.depth
         self.deeper(at)
         self.at += 1
-        section = Section(self.source.place(at))
+        section = ObjectValue(self.source.place(at))
         self.fields(section, at)
         self.depth = depth
         return section

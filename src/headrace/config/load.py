@@ -15,11 +15,11 @@ from headrace.config.resolve import ENVIRONMENT, resolved
 from headrace.config.text import (
     Listed,
     Node,
+    ObjectValue,
     PathOfKeys,
-    Place,
     Plain,
-    Section,
-    Source,
+    SourceLocation,
+    SourceText,
     Written,
     is_text,
 )
@@ -59,7 +59,7 @@ def load(
     3. Variables of the environment: `HEADRACE_SOURCES__SHOP__PATH` sets `sources.shop.path`.
     4. `sets`, each `key=value` or `key+=value`.
     """
-    root = Section(Place(""))
+    root = ObjectValue(SourceLocation(""))
     chosen = DEFAULT_FILE if file is None else file
     variables = sorted((path, name) for name in environment if (path := _path_in(name)))
     if file is not None or chosen.exists() or not (variables or sets or fragments):
@@ -73,8 +73,8 @@ def load(
     return resolved(root, environment)
 
 
-def _read(path: Path) -> Section:
-    return section_of(Source(text_of(path), str(path)), Included(read_beside))
+def _read(path: Path) -> ObjectValue:
+    return section_of(SourceText(text_of(path), str(path)), Included(read_beside))
 
 
 def _fragments(file: Path, folder: Path | None) -> list[Path]:
@@ -104,10 +104,10 @@ def _path_in(name: str) -> PathOfKeys:
     return path
 
 
-def _set(root: Section, option: str) -> None:
+def _set(root: ObjectValue, option: str) -> None:
     """Do what `key=value` says."""
     # Only the key is a text of which errors speak: the value may be a password.
-    source = Source(option, OPTION, located=False)
+    source = SourceText(option, OPTION, located=False)
     path, end = path_of(source)
     end += len(option[end:]) - len(option[end:].lstrip())
     added = option.startswith("+=", end)
@@ -128,11 +128,11 @@ def _given(text: str, origin: str) -> Written:
     they are in a file; everything else is text as it stands. A password must not lose its end
     because there is a # in it.
     """
-    whole = Source(text, origin, located=False)
+    whole = SourceText(text, origin, located=False)
     if not is_text(text):
         raise whole.error(0, "The value is not UTF-8", "Give it text.")
-    literal = Plain(text, text, Place(origin))
-    bare = Source(text.strip(), origin, located=False)
+    literal = Plain(text, text, SourceLocation(origin))
+    bare = SourceText(text.strip(), origin, located=False)
     value = value_of(bare)
     if isinstance(value, Plain):
         if isinstance(value.value, str) and not _is_quoted(bare):
@@ -144,6 +144,6 @@ def _given(text: str, origin: str) -> Written:
     return value if refers else literal
 
 
-def _is_quoted(source: Source) -> bool:
+def _is_quoted(source: SourceText) -> bool:
     """Whether a text that was read is one quoted string and nothing else."""
     return source.text.startswith('"') and source.string(0)[1] == len(source.text)

@@ -24,10 +24,10 @@ from headrace.config.text import (
     Layer,
     Listed,
     Node,
+    ObjectValue,
     PathOfKeys,
-    Place,
     Plain,
-    Section,
+    SourceLocation,
     Substitution,
     is_text,
 )
@@ -59,11 +59,11 @@ TEXT_UNIT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class UnresolvedObject:
     """An object whose fields are not looked up yet."""
 
     fields: dict[str, Field]
-    place: Place
+    place: SourceLocation
     hides: bool = False
     """Whether it came after a value that is no object: then it merges with nothing below."""
 
@@ -72,12 +72,12 @@ class View:
 class Items:
     """A list, whole."""
 
-    nodes: list[Result]
-    place: Place
+    nodes: list[Resolved]
+    place: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Resolved:
     """A value, whole, with how deep it is and how much it comes to."""
 
     node: Node
@@ -85,27 +85,27 @@ class Result:
     weight: int
 
 
-Head: TypeAlias = Plain | View | Items | None
+Head: TypeAlias = Plain | UnresolvedObject | Items | None
 """What a value is, without an object's fields; None where nothing is there."""
 
 
 class Limits:
     """Counts what looking up comes to, and ends it with an error that says where."""
 
-    def __init__(self, root: Section) -> None:
+    def __init__(self, root: ObjectValue) -> None:
         self.root = root
         self.frames = 0
         self.steps = 0
         self.latest: Substitution | Joined | None = None
         """What was looked up last: where a limit is reached, it is not far."""
 
-    def sized(self, node: Node, parts: list[Result]) -> Result:
+    def sized(self, node: Node, parts: list[Resolved]) -> Resolved:
         """Return a list or object with its size; raise where it is too large or too deep."""
         depth = 1 + max((part.depth for part in parts), default=0)
         weight = 1 + sum(part.weight for part in parts)
         if depth > DEPTH + 1 or weight > LARGEST:
             raise self.too_much()
-        return Result(node, depth, weight)
+        return Resolved(node, depth, weight)
 
     def deeper(self, field: Field, frames: int) -> None:
         """Count calls, and raise where they are too many."""
@@ -149,12 +149,12 @@ def may_be_object(layer: Layer) -> bool:
     return not any(isinstance(part, Plain | Listed) for part in parts)
 
 
-def are_views(parts: list[Plain | View | Items]) -> TypeGuard[list[View]]:
+def are_views(parts: list[Plain | UnresolvedObject | Items]) -> TypeGuard[list[UnresolvedObject]]:
     """Whether all of them are objects."""
-    return all(isinstance(part, View) for part in parts)
+    return all(isinstance(part, UnresolvedObject) for part in parts)
 
 
-def are_items(parts: list[Plain | View | Items]) -> TypeGuard[list[Items]]:
+def are_items(parts: list[Plain | UnresolvedObject | Items]) -> TypeGuard[list[Items]]:
     """Whether all of them are lists."""
     return all(isinstance(part, Items) for part in parts)
 
@@ -178,16 +178,16 @@ _NEVER = 1 << 30
 ENVIRONMENT = "environment variable"
 
 
-def resolved(root: Section, environment: Mapping[str, str]) -> Node:
+def resolved(root: ObjectValue, environment: Mapping[str, str]) -> Node:
     """Return the configuration with all its substitutions looked up."""
     resolver = _Resolver(root, environment)
-    found = resolver.whole(View(root.fields, root.place))
+    found = resolver.whole(UnresolvedObject(root.fields, root.place))
     assert found is not None, "an object is there, if an empty one"
     return found.node
 
 
 class _Resolver(Limits):
-    def __init__(self, root: Section, environment: Mapping[str, str]) -> None:
+    def __init__(self, root: ObjectValue, environment: Mapping[str, str]) -> None:
         super().__init__(root)
         self.environment = environment
         self.busy = 0
@@ -201,10 +201,10 @@ class _Resolver(Limits):
 
     # -- fields ---------------------------------------------------------------------------
 
-    def result(self, field: Field) -> Result | None:
+    def result(self, field: Field) -> Resolved | None:
         """Return the value of a field, whole; None where it has none."""
         if field.result is not None:
-            return field.result if isinstance(field.result, Result) else None
+            return field.result if isinstance(field.result, Resolved) else None
         if field.resolving:
             raise self.trouble(field, "A value contains itself", "Refer to a part of it only.")
         before, self.outermost = self.outermost, _NEVER
@@ -225,9 +225,9 @@ class _Resolver(Limits):
     def head(self, field: Field) -> Head:
         """Return what a field is, its layers merged from the top as far as they matter."""
         if field.head is not None:
-            return field.head if isinstance(field.head, Plain | View | Items) else None
+            return field.head if isinstance(field.head, Plain | UnresolvedObject | Items) else None
         before, self.outermost = self.outermost, _NEVER
-        views: list[View] = []
+        views: list[UnresolvedObject] = []
         found: Head = None
         count = len(field.layers) if field.count < 0 else field.count
         self.deeper(field, 3)
@@ -236,7 +236,7 @@ class _Resolver(Limits):
             # What is hidden may also be what cannot be looked up.
             hides = bool(views) and not may_be_object(field.layers[index])
             found = None if hides else self.layer(field, index)
-            if isinstance(found, View):
+            if isinstance(found, UnresolvedObject):
                 views.append(found)
                 hides = found.hides
             elif found is not None:
@@ -258,8 +258,8 @@ class _Resolver(Limits):
         value = field.layers[index]
         if isinstance(value, Plain):
             return value
-        if isinstance(value, Section):
-            return View(value.fields, value.place)
+        if isinstance(value, ObjectValue):
+            return UnresolvedObject(value.fields, value.place)
         # Whoever comes back to the field from here means what is below this layer.
         outer, field.busy = field.busy, index
         level, self.busy = self.busy, self.busy + 1
@@ -272,7 +272,7 @@ class _Resolver(Limits):
             if self.outermost == level:
                 self.outermost = _NEVER
 
-    def merged(self, views: list[View], *, hides: bool = False) -> View:
+    def merged(self, views: list[UnresolvedObject], *, hides: bool = False) -> UnresolvedObject:
         """Return objects as one; of a key that several have, the last is on top."""
         for index in range(len(views) - 1, -1, -1):
             if views[index].hides:
@@ -285,7 +285,7 @@ class _Resolver(Limits):
             self.step(len(view.fields))
             for key, field in view.fields.items():
                 fields.setdefault(key, []).append(field)
-        return View(
+        return UnresolvedObject(
             {key: same[0] if len(same) == 1 else Field([*same]) for key, same in fields.items()},
             views[-1].place,
             hides,
@@ -299,8 +299,8 @@ class _Resolver(Limits):
         match value:
             case Plain():
                 return value
-            case Section():
-                return View(value.fields, value.place)
+            case ObjectValue():
+                return UnresolvedObject(value.fields, value.place)
             case Field():
                 return self.head(value)
             case Substitution():
@@ -338,7 +338,7 @@ class _Resolver(Limits):
                     "Set it to text.",
                     ConfigUnresolved,
                 )
-            return Plain(given, given, Place(f"{ENVIRONMENT} {name}"))
+            return Plain(given, given, SourceLocation(f"{ENVIRONMENT} {name}"))
         if value.optional:
             return None
         if self.circled:
@@ -365,7 +365,7 @@ class _Resolver(Limits):
             if field is None:
                 return None
             found = self.head(self.looked_back(field) if field.busy >= 0 else field)
-            fields = found.fields if isinstance(found, View) else {}
+            fields = found.fields if isinstance(found, UnresolvedObject) else {}
         return found
 
     def looked_back(self, field: Field) -> Field:
@@ -380,7 +380,7 @@ class _Resolver(Limits):
 
     def joined(self, value: Joined, field: Field, index: int) -> Head:
         """Return what values side by side come to: a text, a list or an object."""
-        parts: list[Plain | View | Items | Blank] = []
+        parts: list[Plain | UnresolvedObject | Items | Blank] = []
         self.frames += 2
         for part in value.parts:
             found = part if isinstance(part, Blank) else self.evaluated(part, field, index)
@@ -400,7 +400,7 @@ class _Resolver(Limits):
             return Items(nodes, value.place)
         return self.text(value, parts)
 
-    def text(self, value: Joined, parts: list[Plain | View | Items | Blank]) -> Plain:
+    def text(self, value: Joined, parts: list[Plain | UnresolvedObject | Items | Blank]) -> Plain:
         """Return parts as one text."""
         pieces = []
         for part in parts:
@@ -417,7 +417,7 @@ class _Resolver(Limits):
         self.step(len(text) // TEXT_UNIT)
         return Plain(text, text, value.place)
 
-    def whole(self, found: Head) -> Result | None:
+    def whole(self, found: Head) -> Resolved | None:
         """Return a value with all that is in it."""
         self.step()
         match found:
@@ -425,13 +425,13 @@ class _Resolver(Limits):
                 return None
             case Plain():
                 weight = 1 + (len(found.text) // TEXT_UNIT)
-                return Result(Node(found.value, found.place), 0, weight)
+                return Resolved(Node(found.value, found.place), 0, weight)
             case Items():
                 return self.sized(
                     Node([item.node for item in found.nodes], found.place), found.nodes
                 )
-            case View():
-                kept: dict[str, Result] = {}
+            case UnresolvedObject():
+                kept: dict[str, Resolved] = {}
                 for key, field in found.fields.items():
                     if (result := self.result(field)) is not None:
                         kept[key] = result

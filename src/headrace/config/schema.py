@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
 from headrace.config.secrets import Secret, is_reference, schemes
-from headrace.config.text import Node, Place
+from headrace.config.text import Node, SourceLocation
 from headrace.errors import (
     HeadraceError,
     InvalidConfiguration,
@@ -81,7 +81,7 @@ class Problems:
     def add(
         self,
         kind: type[SettingError],
-        place: Place,
+        place: SourceLocation,
         at: str,
         says: str,
         *,
@@ -103,7 +103,11 @@ class Values(Mapping[str, Any]):
     __slots__ = ("_values", "at", "place", "places")
 
     def __init__(
-        self, at: str, place: Place, values: Mapping[str, Any], places: Mapping[str, Place]
+        self,
+        at: str,
+        place: SourceLocation,
+        values: Mapping[str, Any],
+        places: Mapping[str, SourceLocation],
     ) -> None:
         self.at = at
         self.place = place
@@ -120,7 +124,7 @@ class Values(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def place_of(self, key: str) -> Place:
+    def place_of(self, key: str) -> SourceLocation:
         """Return where a value was written, or else where its section was."""
         return self.places.get(key, self.place)
 
@@ -128,7 +132,7 @@ class Values(Mapping[str, Any]):
         return f"Values({self.at or 'all'}: {', '.join(self._values)})"
 
 
-def located(error: HeadraceError, place: Place) -> HeadraceError:
+def located(error: HeadraceError, place: SourceLocation) -> HeadraceError:
     """Return the same error, saying where in the configuration it comes from."""
     if not place.origin or "place" in error.facts:
         return error
@@ -136,7 +140,7 @@ def located(error: HeadraceError, place: Place) -> HeadraceError:
     return type(error)(prefixed(place, error.message), remedy=error.remedy, **facts)
 
 
-def prefixed(place: Place, sentence: str) -> str:
+def prefixed(place: SourceLocation, sentence: str) -> str:
     """Return a sentence after the place it speaks of."""
     return f"{place}: {sentence}" if place.origin else sentence
 
@@ -163,7 +167,7 @@ def meant(word: str, known: Iterable[str], what: str) -> str:
 
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | dict[str, Plain] | None"
 
-NOWHERE = Place("")
+NOWHERE = SourceLocation("")
 """Of a default: nobody wrote it."""
 
 
@@ -225,7 +229,7 @@ def read_section(node: Node, keys: Sequence[Key], at: str, problems: Problems) -
                 remedy=meant(name, known, f"The keys of {at or 'a configuration'} are"),
             )
     values: dict[str, object] = {}
-    places: dict[str, Place] = {}
+    places: dict[str, SourceLocation] = {}
     for key in keys:
         here = below(at, key.name)
         found = node.value.get(key.name)
@@ -245,7 +249,7 @@ def read_section(node: Node, keys: Sequence[Key], at: str, problems: Problems) -
     return Values(at, node.place, values, places)
 
 
-def node_of(plain: Plain, place: Place = NOWHERE) -> Node:
+def node_of(plain: Plain, place: SourceLocation = NOWHERE) -> Node:
     """Return a plain value as a node, all of it at one place."""
     if isinstance(plain, dict):
         return Node({key: node_of(each, place) for key, each in plain.items()}, place)

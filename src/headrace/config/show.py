@@ -27,21 +27,21 @@ from headrace.config.schema import (
     node_of,
 )
 from headrace.config.secrets import MASK, is_reference, is_secret, masked_connection, masked_text
-from headrace.config.text import Node, Place
+from headrace.config.text import Node, SourceLocation
 
 Path = tuple[str | int, ...]
 """Keys and numbers of list entries, from the top."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class EffectiveSetting:
     """One value in effect."""
 
     path: Path
     value: Plain
     """As it may be shown."""
 
-    place: Place
+    place: SourceLocation
     """Of a default, no place."""
 
     @property
@@ -53,7 +53,7 @@ class Setting:
         return text
 
 
-def settings(node: Node, keys: Sequence[Key], path: Path = ()) -> Iterator[Setting]:
+def settings(node: Node, keys: Sequence[Key], path: Path = ()) -> Iterator[EffectiveSetting]:
     """Yield every value of a section, defaults too; keys without either are left out."""
     given = node.value if isinstance(node.value, dict) else {}
     for key in keys:
@@ -65,7 +65,7 @@ def settings(node: Node, keys: Sequence[Key], path: Path = ()) -> Iterator[Setti
         yield from _of(key.kind, found, (*path, key.name))
 
 
-def as_tree(found: Sequence[Setting]) -> dict[str, Any]:
+def as_tree(found: Sequence[EffectiveSetting]) -> dict[str, Any]:
     """Return settings as one nested object, in the shape they would be written in."""
     tree: dict[str | int, Any] = {}
     for setting in found:
@@ -88,7 +88,7 @@ def _with_lists(tree: dict[str | int, Any]) -> dict[str, Any] | list[Any]:
     return {str(key): each for key, each in made.items()}
 
 
-def _of(kind: Kind, node: Node, path: Path) -> Iterator[Setting]:
+def _of(kind: Kind, node: Node, path: Path) -> Iterator[EffectiveSetting]:
     match kind, node.value:
         case Section(keys), dict():
             yield from settings(node, keys, path)
@@ -97,7 +97,7 @@ def _of(kind: Kind, node: Node, path: Path) -> Iterator[Setting]:
         case (Entries(), dict(value)) | (ListOf(), list(value)) if not value:
             # Said to be empty, or empty by default: only what was said is worth a line.
             if node.place.origin:
-                yield Setting(path, {} if isinstance(value, dict) else [], node.place)
+                yield EffectiveSetting(path, {} if isinstance(value, dict) else [], node.place)
         case Entries(of), dict():
             for name, each in kind.entries(node):
                 yield from _of(of, each, (*path, name))
@@ -105,7 +105,7 @@ def _of(kind: Kind, node: Node, path: Path) -> Iterator[Setting]:
             for number, each in enumerate(entries):
                 yield from _of(of, each, (*path, number))
         case _:
-            yield Setting(path, _shown(kind, node, path), node.place)
+            yield EffectiveSetting(path, _shown(kind, node, path), node.place)
 
 
 def _shown(kind: Kind, node: Node, path: Path) -> Plain:

@@ -25,7 +25,7 @@ Scalar: TypeAlias = bool | int | float | str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceLocation:
     """Where a value was written: in a file, an environment variable, or an option."""
 
     origin: str
@@ -45,7 +45,7 @@ class Node:
     """A value and its place: a scalar, a list of nodes, or an object of nodes by key."""
 
     value: Scalar | list[Node] | dict[str, Node]
-    place: Place
+    place: SourceLocation
 
     def plain(self) -> Scalar | list[object] | dict[str, object]:
         """Return it without places, as JSON has it."""
@@ -83,7 +83,7 @@ _BEFORE = 200
 _SHOWN = 96
 
 
-class Source:
+class SourceText:
     """A text and what it is called; `located` is false where lines mean nothing."""
 
     __slots__ = ("_starts", "located", "origin", "text")
@@ -94,14 +94,14 @@ class Source:
         self.located = located
         self._starts: list[int] | None = None
 
-    def place(self, offset: int) -> Place:
+    def place(self, offset: int) -> SourceLocation:
         """Return the place of the character at `offset`."""
         if not self.located:
-            return Place(self.origin)
+            return SourceLocation(self.origin)
         if (starts := self._starts) is None:
             starts = self._starts = [0, *(at.end() for at in re.finditer("\n", self.text))]
         line = bisect_right(starts, offset)
-        return Place(self.origin, line, offset - starts[line - 1] + 1)
+        return SourceLocation(self.origin, line, offset - starts[line - 1] + 1)
 
     def error(
         self,
@@ -182,7 +182,7 @@ def is_text(text: str) -> bool:
     return _BROKEN.search(text) is None
 
 
-def _string_end(source: Source, at: int) -> int:
+def _string_end(source: SourceText, at: int) -> int:
     end = _end_of(source.text, at + 1)
     found = source.text[end : end + 1]
     if found == '"':
@@ -212,7 +212,7 @@ def _paired(pair: re.Match[str]) -> str:
     return pair[0].encode("utf-16", "surrogatepass").decode("utf-16")
 
 
-def excerpt(line: str, place: Place) -> tuple[str, str]:
+def excerpt(line: str, place: SourceLocation) -> tuple[str, str]:
     """Return `line` as people see it in an editor, and a caret under the place's column."""
     column = place.column - 1
     shown = "".join(each if each.isprintable() else " " for each in _masked(line))
@@ -286,7 +286,7 @@ class Plain:
 
     value: Scalar
     text: str
-    place: Place
+    place: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ class Blank:
 class Below:
     """What a key had before this value: `a += 1` is below, then `[1]`."""
 
-    place: Place
+    place: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +309,8 @@ class Substitution:
 
     path: PathOfKeys
     optional: bool
-    place: Place
-    source: Source
+    place: SourceLocation
+    source: SourceText
     offset: int
     prefix: PathOfKeys = ()
     """Where the file that has it was included: its paths are looked up there first."""
@@ -321,7 +321,7 @@ class Listed:
     """A list; `settled` if nothing in it has to be looked up."""
 
     items: list[Written]
-    place: Place
+    place: SourceLocation
     settled: bool
 
 
@@ -330,17 +330,17 @@ class Joined:
     """Values written side by side, of which some are to be looked up or merged."""
 
     parts: list[Written | Blank]
-    place: Place
-    source: Source
+    place: SourceLocation
+    source: SourceText
     offset: int
 
 
-class Section:
+class ObjectValue:
     """An object: fields by key, in the order they first appeared."""
 
     __slots__ = ("fields", "place")
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: SourceLocation) -> None:
         self.place = place
         self.fields: dict[str, Field] = {}
 
@@ -351,14 +351,14 @@ class Section:
             section = section._field(key).section(value.place)
         section._field(path[-1]).add(value)
 
-    def append(self, path: Sequence[str], one: Listed, source: Source, offset: int) -> None:
+    def append(self, path: Sequence[str], one: Listed, source: SourceText, offset: int) -> None:
         """Do what `path += value` says; `one` is the list of that value."""
         section = self
         for key in path[:-1]:
             section = section._field(key).section(one.place)
         section._field(path[-1]).append(one, source, offset)
 
-    def merge(self, later: Section) -> None:
+    def merge(self, later: ObjectValue) -> None:
         """Take over the fields of `later`, which is not used again."""
         if not self.fields:
             self.fields = later.fields
@@ -396,9 +396,9 @@ class Field:
 
     def add(self, value: Layer) -> None:
         """Put a value on top."""
-        if isinstance(value, Section) and self.layers:
+        if isinstance(value, ObjectValue) and self.layers:
             top = self.layers[-1]
-            if isinstance(top, Section):
+            if isinstance(top, ObjectValue):
                 top.merge(value)
                 return
         if isinstance(value, Plain) or (isinstance(value, Listed) and value.settled):
@@ -406,15 +406,15 @@ class Field:
         else:
             self.layers.append(value)
 
-    def section(self, place: Place) -> Section:
+    def section(self, place: SourceLocation) -> ObjectValue:
         """Return the object on top; a new one where something else is."""
         top = self.layers[-1] if self.layers else None
-        if not isinstance(top, Section):
-            top = Section(place)
+        if not isinstance(top, ObjectValue):
+            top = ObjectValue(place)
             self.layers.append(top)
         return top
 
-    def append(self, one: Listed, source: Source, offset: int) -> None:
+    def append(self, one: Listed, source: SourceText, offset: int) -> None:
         """Add `one` to the list on top, or to what will be found to be there."""
         top = self.layers[-1] if self.layers else None
         # A layer for each += would be looked up through all others: a long way for many.
@@ -436,7 +436,7 @@ class Field:
         return found
 
 
-Written: TypeAlias = Plain | Listed | Section | Substitution | Joined | Below
+Written: TypeAlias = Plain | Listed | ObjectValue | Substitution | Joined | Below
 Layer: TypeAlias = Written | Field
 
 
@@ -454,7 +454,7 @@ QUOTE_IT = 'Put the value in double quotes: "…".'
 class Cursor:
     """A place in a text, which only moves on."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceText) -> None:
         self.source = source
         self.text = source.text
         self.at = 0

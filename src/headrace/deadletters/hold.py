@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from headrace.changelog.change import Op
 from headrace.changelog.entries import File
-from headrace.changelog.history import Window
+from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
@@ -30,7 +30,7 @@ from headrace.deadletters.letter import Kind, NewLetter
 from headrace.deadletters.store import Letters
 from headrace.errors import TooManyFailed
 from headrace.pipeline.definition import DeadLetters, Pipeline
-from headrace.pipeline.result import Failure, Place
+from headrace.pipeline.result import Failure, RowReference
 
 # -------- parking
 
@@ -42,7 +42,7 @@ _ROUNDS = 4
 class ParkedChange:
     """A change that the target is not given."""
 
-    place: Place
+    place: RowReference
     kind: Kind
     failure: Failure | None
     """Why it failed; None for one that is behind another."""
@@ -59,7 +59,7 @@ def set_aside(
     schema: TableSchema,
     epoch: int,
     held: Mapping[bytes, Position],
-    failures: Mapping[Place, Failure],
+    failures: Mapping[RowReference, Failure],
 ) -> list[ParkedChange]:
     """
     Return the changes to set aside, in their order.
@@ -108,7 +108,7 @@ def keys_of(row: pa.Table, schema: TableSchema) -> tuple[bytes, ...]:
     return tuple(key for key in dict.fromkeys((keys.old[0].as_py(), keys.new[0].as_py())) if key)
 
 
-def without(rows: pa.Table, places: Collection[Place]) -> pa.Table:
+def without(rows: pa.Table, places: Collection[RowReference]) -> pa.Table:
     """
     Return the rows but those at `places`.
 
@@ -133,7 +133,7 @@ def without(rows: pa.Table, places: Collection[Place]) -> pa.Table:
     return rows.filter(pa.array(kept))
 
 
-def beyond(rows: pa.Table, place: Place) -> pa.Table:
+def beyond(rows: pa.Table, place: RowReference) -> pa.Table:
     """Return the rows after `place`; of a segment or of a result, as `without` does."""
     commits, ordinals = _positions(rows)
     commit, ordinal = place
@@ -229,7 +229,7 @@ Held = Mapping[bytes, Position]
 class Aside:
     """Changes that a batch is computed without, and the letters that keep them."""
 
-    places: frozenset[Place] = frozenset()
+    places: frozenset[RowReference] = frozenset()
     letters: tuple[NewLetter, ...] = ()
 
 
@@ -240,14 +240,14 @@ class Segments:
     log: LogReader
     epoch: int
     files: Sequence[File]
-    window: Window | None = None
+    window: BaselineWindow | None = None
     """Changes that the target has with its baseline do not count as being in here (R11)."""
 
     every_change: bool = False
     """Whether the target keeps what a truncate empties: what of it fails has its letter, too."""
 
     _read: list[tuple[TableSchema, pa.Table]] = field(default_factory=list)
-    _known: set[Place] = field(default_factory=set)
+    _known: set[RowReference] = field(default_factory=set)
 
     def read(self) -> list[tuple[TableSchema, pa.Table]]:
         """Return each file's schema and its changes, both images included."""
@@ -258,7 +258,7 @@ class Segments:
             ]
         return self._read
 
-    def known(self) -> frozenset[Place]:
+    def known(self) -> frozenset[RowReference]:
         """Return the changes that the target has with its baseline."""
         if self.window is not None:
             self.read()
@@ -273,7 +273,7 @@ class Segments:
         self._known.update(places)
         return rows.filter(pa.array(~held))
 
-    def truncated(self) -> Place | None:
+    def truncated(self) -> RowReference | None:
         """Return where the table was last emptied in this batch (R23d)."""
         found = None
         if not any(file.truncates for file in self.files):
@@ -287,9 +287,9 @@ class Segments:
         place = self.truncated()
         return None if place is None else Position(self.epoch, *place)
 
-    def upto(self, position: Position) -> frozenset[Place]:
+    def upto(self, position: Position) -> frozenset[RowReference]:
         """Return the changes at or before `position`."""
-        found: set[Place] = set()
+        found: set[RowReference] = set()
         for _, rows in self.read():
             commits, ordinals = rows["_commit"].to_pylist(), rows["_ordinal"].to_pylist()
             for place in zip(commits, ordinals, strict=True):
@@ -312,7 +312,7 @@ def set_aside_in(
         end = Position(segments.epoch, *emptied)
         keys = {key: since for key, since in keys.items() if since > end}
         failed = {place: failure for place, failure in failed.items() if place > emptied}
-    places: set[Place] = set()
+    places: set[RowReference] = set()
     letters = []
     for schema, rows in segments.read():
         found = set_aside(rows, schema, segments.epoch, keys, failed)
@@ -345,7 +345,7 @@ def set_aside_in(
     return Aside(frozenset(places), tuple(letters))
 
 
-def _last_truncate(rows: pa.Table) -> Place | None:
+def _last_truncate(rows: pa.Table) -> RowReference | None:
     found = np.flatnonzero(rows["_op"].to_numpy() == Op.TRUNCATE)
     if not len(found):
         return None

@@ -215,7 +215,7 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     """Which of the file's groups of rows, and which row of it."""
 
 
-class Rows(msgspec.Struct, frozen=True, array_like=True):
+class LetterRows(msgspec.Struct, frozen=True, array_like=True):
     """The rows of the letters of one table and schema."""
 
     table: str
@@ -248,7 +248,7 @@ class Page(msgspec.Struct, frozen=True, tag="letters"):
 
     number: int
     pipeline: str
-    groups: tuple[Rows, ...]
+    groups: tuple[LetterRows, ...]
     letters: tuple[Stored, ...]
 
 
@@ -293,13 +293,13 @@ def page(number: int, pipeline: str, letters: Sequence[NewLetter], parked: int) 
         )
         rows.append(letter.row)
     made = tuple(
-        Rows(schema.table, schema.key, as_columns(schema), _stream(schema, rows))
+        LetterRows(schema.table, schema.key, as_columns(schema), _stream(schema, rows))
         for schema, (_, rows) in groups.items()
     )
     return Page(number, pipeline, made, tuple(stored))
 
 
-def rows_of(group: Rows) -> pa.Table:
+def rows_of(group: LetterRows) -> pa.Table:
     """Return a group's rows, in the shape of its schema's segment."""
     with pa.ipc.open_stream(group.stream) as reader:
         return reader.read_all()

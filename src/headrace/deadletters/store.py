@@ -69,7 +69,7 @@ Held: TypeAlias = dict[bytes, Position]
 
 
 @dataclass(slots=True)
-class Known:
+class LetterSummary:
     """What is remembered of a letter; its row stays on disk."""
 
     number: int
@@ -88,7 +88,7 @@ class Ledger:
     """The letters of one pipeline, as its files tell of them, in order."""
 
     def __init__(self) -> None:
-        self._known: dict[Identity, Known] = {}
+        self._known: dict[Identity, LetterSummary] = {}
         self._held: dict[str, Held] = defaultdict(dict)
 
     def take(self, record: Record) -> None:
@@ -99,7 +99,7 @@ class Ledger:
             self._held[record.table] = _held(self._of(record.table))
             return
         for index, letter in enumerate(record.letters):
-            known = Known(
+            known = LetterSummary(
                 number=record.number,
                 index=index,
                 table=letter.table,
@@ -124,11 +124,11 @@ class Ledger:
             return True
         return letter.kind == "failed" and known.kind == "behind"
 
-    def concerned(self, cleared: Cleared) -> list[Known]:
+    def concerned(self, cleared: Cleared) -> list[LetterSummary]:
         """Return the letters that this supersedes, those that are then behind nothing too."""
         upto = Position.parse(cleared.upto)
-        gone: list[Known] = []
-        stay: list[Known] = []
+        gone: list[LetterSummary] = []
+        stay: list[LetterSummary] = []
         for known in self._of(cleared.table):
             kept = known.baseline is not None and (
                 (known.baseline, known.position) == (cleared.keep_baseline, upto)
@@ -172,7 +172,7 @@ class Ledger:
         new = sum(key not in self._held.get(table, {}) for table, key in others)
         return new + sum(map(len, self._held.values()))
 
-    def chosen(self, table: str | None, *, superseded: bool) -> list[Known]:
+    def chosen(self, table: str | None, *, superseded: bool) -> list[LetterSummary]:
         """Return the letters of a table or of all, in any order."""
         return [
             known
@@ -180,7 +180,7 @@ class Ledger:
             if table in (None, known.table) and (superseded or known.superseded is None)
         ]
 
-    def _of(self, table: str) -> list[Known]:
+    def _of(self, table: str) -> list[LetterSummary]:
         return self.chosen(table, superseded=False)
 
 
@@ -192,7 +192,9 @@ def identity(letter: NewLetter | Stored) -> Identity:
     return letter.table, letter.lineage, position, letter.baseline, b"".join(letter.keys)
 
 
-def _counting(letters: Iterable[Known], since: Position, baseline: int | None) -> Iterator[Known]:
+def _counting(
+    letters: Iterable[LetterSummary], since: Position, baseline: int | None
+) -> Iterator[LetterSummary]:
     """Yield the letters that count for a table that was loaded from `baseline` at `since`."""
     held: set[bytes] = set()
     # Rows of a baseline come before the changes on top of them.
@@ -208,14 +210,14 @@ def _counting(letters: Iterable[Known], since: Position, baseline: int | None) -
             yield known
 
 
-def _held(letters: Iterable[Known]) -> Held:
+def _held(letters: Iterable[LetterSummary]) -> Held:
     held: Held = {}
     for known in letters:
         _hold(held, known)
     return held
 
 
-def _hold(held: Held, known: Known) -> None:
+def _hold(held: Held, known: LetterSummary) -> None:
     for key in known.keys:
         held[key] = min(known.position, held.get(key, known.position))
 

@@ -20,7 +20,7 @@ Kind = Literal["add", "drop", "change", "later"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlannedStep:
     """One thing that is to happen."""
 
     kind: Kind
@@ -35,10 +35,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ConfigPlan:
     """All that a changed configuration asks for."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[PlannedStep, ...]
     add: tuple[str, ...]
     """Pipelines to be taken in, those that become others included."""
 
@@ -60,7 +60,7 @@ def planned(
     after: Configured,
     started: Configured | None = None,
     at_work: Collection[str] | None = None,
-) -> Plan:
+) -> ConfigPlan:
     """
     Return what it takes to get from one configuration to another.
 
@@ -74,32 +74,36 @@ def planned(
     steps, add, drop = [], [], []
     for name in new.sources.keys() - old.sources.keys():
         if any(each["source"] == name for each in after.pipelines.values()):
-            steps.append(Step("add", f"sources.{name}", brings="is recorded from now on"))
+            steps.append(PlannedStep("add", f"sources.{name}", brings="is recorded from now on"))
         else:
-            steps.append(Step("later", f"sources.{name}", brings="recorded from the next start on"))
+            steps.append(
+                PlannedStep("later", f"sources.{name}", brings="recorded from the next start on")
+            )
     for name in old.sources.keys() - new.sources.keys():
         if before.sources[name].values["record"]:
-            steps.append(Step("later", f"sources.{name}", brings="recorded until the next start"))
+            steps.append(
+                PlannedStep("later", f"sources.{name}", brings="recorded until the next start")
+            )
         else:
             brings = "is recorded no more; its log stays"
-            steps.append(Step("drop", f"sources.{name}", brings=brings))
+            steps.append(PlannedStep("drop", f"sources.{name}", brings=brings))
     others = set()
     for name in new.sources.keys() & old.sources.keys():
         keys = _different(old.sources[name], new.sources[name])
         if later := [key for key in keys if key.split("[")[0] == "record"]:
-            steps.append(Step("later", f"sources.{name}", tuple(later), "at the next start"))
+            steps.append(PlannedStep("later", f"sources.{name}", tuple(later), "at the next start"))
         if now := tuple(key for key in keys if key not in later):
             others.add(name)
             brings = "its recorder is started anew; its pipelines go on"
-            steps.append(Step("change", f"sources.{name}", now, brings))
+            steps.append(PlannedStep("change", f"sources.{name}", now, brings))
     for name in new.pipelines.keys() - old.pipelines.keys():
         add.append(name)
         brings = "loads its tables: from the log, or from the source where it has no copy"
-        steps.append(Step("add", f"pipelines.{name}", brings=brings))
+        steps.append(PlannedStep("add", f"pipelines.{name}", brings=brings))
     for name in old.pipelines.keys() - new.pipelines.keys():
         drop.append(name)
         brings = "ends; its progress is forgotten, what its target holds stays"
-        steps.append(Step("drop", f"pipelines.{name}", brings=brings))
+        steps.append(PlannedStep("drop", f"pipelines.{name}", brings=brings))
     for name in new.pipelines.keys() & old.pipelines.keys():
         keys = _different(old.pipelines[name], new.pipelines[name])
         if keys:
@@ -108,11 +112,11 @@ def planned(
             brings = "loads its tables anew, with other steps or into another target"
             if before.pipelines[name]["mode"] == after.pipelines[name]["mode"] == "changes":
                 brings = "goes on where it stands, with other steps or into another target"
-            steps.append(Step("change", f"pipelines.{name}", keys, brings))
+            steps.append(PlannedStep("change", f"pipelines.{name}", keys, brings))
     for key in _different(rest, new.rest):
-        steps.append(Step("later", key, brings="at the next start"))
+        steps.append(PlannedStep("later", key, brings="at the next start"))
     steps.sort(key=lambda step: (step.what.split(".")[0] != "sources", step.what))
-    return Plan(
+    return ConfigPlan(
         tuple(steps),
         tuple(sorted(add)),
         tuple(sorted(drop)),
@@ -121,7 +125,7 @@ def planned(
     )
 
 
-def apply(engine: Engine, plan: Plan, after: Configured) -> None:
+def apply(engine: Engine, plan: ConfigPlan, after: Configured) -> None:
     """Carry out what can be done now; raises with everything that is wrong, and changes nothing."""
     built = after.build()
     wanted = [each for each in built.pipelines if each.name in plan.add]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Errors of a configuration, found one by one and told together.
 
 
-class Gathering:
+class ErrorCollector:
     """Collects errors as they are raised: `with gathering:` around each thing that may."""
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class Gathering:
 
 
 @contextmanager
-def gathered() -> Iterator[Gathering]:
+def gathered() -> Iterator[ErrorCollector]:
     """Raise `InvalidConfiguration` at the end of the block, if anything was found in it."""
-    gathering = Gathering()
+    gathering = ErrorCollector()
     yield gathering
     if gathering.found:
         raise InvalidConfiguration.of(gathering.found)

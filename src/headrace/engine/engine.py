@@ -26,7 +26,7 @@ from headrace.capture.process import RunningRecorder, start_recorder
 from headrace.changelog.reader import LogReader
 from headrace.deadletters.letter import DeadLetter
 from headrace.engine.checks import checked_schemas, gathered, named
-from headrace.engine.reconfigure import Changes, Home
+from headrace.engine.reconfigure import Home, Reconfiguration
 from headrace.engine.replay import Replays
 from headrace.engine.status import Knows, Readiness
 from headrace.engine.tables import TakenTables
@@ -41,8 +41,8 @@ from headrace.runtime.lease import Fence, Lease, usable_folder
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.retention import care_for, end_care
 from headrace.runtime.source_run import Recording
-from headrace.runtime.spark import SparkOptions, Watch, lend, spark_runner, with_needs
-from headrace.runtime.store import Store
+from headrace.runtime.spark import SparkOptions, SparkWatchdog, lend, spark_runner, with_needs
+from headrace.runtime.store import ProgressStore
 from headrace.runtime.threads import Drivers
 from headrace.storage.s3 import use_storage
 
@@ -113,7 +113,7 @@ _STOP_SECONDS = 30.0
 _log = logger(__name__)
 
 
-class Engine(Knows, Changes, Replays):
+class Engine(Knows, Reconfiguration, Replays):
     """
     Runs pipelines. Synchronous, and safe to call from several threads.
 
@@ -220,7 +220,7 @@ class Engine(Knows, Changes, Replays):
         lease = Lease(data, time.time)
         self._undo.append(lease.release)
         self._undo.append(log_into(data / "logs"))
-        store = Store.at(data / "control.sqlite")
+        store = ProgressStore.at(data / "control.sqlite")
         self._undo.append(store.close)
         store.take_over()
         home = self._home = Home(data, store, use_storage(data, self._log_options.storage))
@@ -309,7 +309,7 @@ class Engine(Knows, Changes, Replays):
         options = with_needs(self._spark_options, self._pipelines, home.files)
         runner = self._spark = spark_runner(home.data, home.files, self._session, options)
         self._undo.append(runner.stop)
-        self._undo.append(Watch(runner, self._spark_moved).stop)
+        self._undo.append(SparkWatchdog(runner, self._spark_moved).stop)
         self._step("spark is up")
         return runner
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from headrace.config.plugins import Chosen
 from headrace.config.schema import Problems, Values, below, located, meant, prefixed, read_section
 from headrace.config.secrets import password_in
-from headrace.config.show import Setting, as_tree, settings
-from headrace.config.text import Node, Place
-from headrace.engine.checks import Gathering, gathered, looked_at
+from headrace.config.show import EffectiveSetting, as_tree, settings
+from headrace.config.text import Node, SourceLocation
+from headrace.engine.checks import ErrorCollector, gathered, looked_at
 from headrace.engine.checks import checked as checked_id
 from headrace.engine.config_keys import KEYS
 from headrace.errors import (
@@ -133,7 +133,7 @@ class Configured:
         """Return every value in effect, defaults too, as it may be shown."""
         return as_tree(self.settings())
 
-    def settings(self) -> tuple[Setting, ...]:
+    def settings(self) -> tuple[EffectiveSetting, ...]:
         """Return every value in effect, with where it came from, as it may be shown."""
         return tuple(settings(self.tree, KEYS))
 
@@ -227,7 +227,7 @@ def _inline_secrets(values: Values, problems: Problems) -> list[HeadraceError]:
     return found
 
 
-def _from_environment(place: Place) -> bool:
+def _from_environment(place: SourceLocation) -> bool:
     return place.origin.startswith("environment variable")
 
 
@@ -244,7 +244,7 @@ def _idle_sources(values: Values) -> list[HeadraceError]:
     ]
 
 
-def _made(chosen: Chosen, name: str, errors: Gathering) -> Any:
+def _made(chosen: Chosen, name: str, errors: ErrorCollector) -> Any:
     """Return a part that was made, or None where it could not be: then `errors` say why."""
     try:
         return chosen.build(name)
@@ -261,7 +261,7 @@ def _made(chosen: Chosen, name: str, errors: Gathering) -> Any:
 
 
 def _pipeline(
-    name: str, values: Values, sources: Mapping[str, Recordable], errors: Gathering
+    name: str, values: Values, sources: Mapping[str, Recordable], errors: ErrorCollector
 ) -> Pipeline | None:
     from headrace.pipeline.definition import Pipeline
 
@@ -336,7 +336,7 @@ def _wrong_key(target: Chosen, key: frozenset[str]) -> Iterator[HeadraceError]:
         )
 
 
-def _named(target: Chosen) -> Iterator[tuple[str, Place, Sequence[str]]]:
+def _named(target: Chosen) -> Iterator[tuple[str, SourceLocation, Sequence[str]]]:
     """Yield what names columns, where it is said, and the columns."""
     values = target.values
     for key in ("key_fields", "lookup_fields"):
@@ -387,7 +387,7 @@ def _wrong_steps(
     return wrong
 
 
-def _place_of_step(error: HeadraceError, values: Values) -> Place:
+def _place_of_step(error: HeadraceError, values: Values) -> SourceLocation:
     if (step := _STEP.match(error.message)) is None:
         return values.place
     steps: tuple[Chosen, ...] = values["filters" if step[1] == "Filter" else "transforms"]
@@ -395,7 +395,7 @@ def _place_of_step(error: HeadraceError, values: Values) -> Place:
     return steps[number].values.place if number < len(steps) else values.place
 
 
-def _place_of(error: HeadraceError, source: str, configured: Configured) -> Place:
+def _place_of(error: HeadraceError, source: str, configured: Configured) -> SourceLocation:
     """Return where the table that an error speaks of is named, or else its source."""
     table = error.facts.get("table")
     for name, values in configured.pipelines.items():
@@ -417,7 +417,7 @@ def _entry(tree: Node, *path: str) -> Node | None:
     return found
 
 
-def _element(entry: Node | None, number: int, otherwise: Place) -> Place:
+def _element(entry: Node | None, number: int, otherwise: SourceLocation) -> SourceLocation:
     if entry is not None and isinstance(entry.value, list) and number < len(entry.value):
         return entry.value[number].place
     return otherwise

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 import pyarrow as pa
 
-from headrace.capture.registry import Sample, sample
+from headrace.capture.registry import TableSample, sample
 from headrace.capture.table_selection import matching, place_of
 from headrace.changelog.change import Op
 from headrace.changelog.position import Position
@@ -29,9 +29,9 @@ from headrace.changelog.values_json import Image, images, row_values
 from headrace.changelog.writer import as_baseline
 from headrace.engine.checks import gathered
 from headrace.errors import HeadraceError, UnknownPipeline
-from headrace.pipeline.batch import BatchFacts, Part, Runner
+from headrace.pipeline.batch import BatchFacts, Runner, SegmentGroup
 from headrace.pipeline.definition import DeadLetters, Pipeline
-from headrace.pipeline.result import POSITIONS, Result
+from headrace.pipeline.result import POSITIONS, JobResult
 
 Outcome: TypeAlias = Literal["passed", "filtered", "failed"]
 
@@ -40,7 +40,7 @@ _EPOCH, _COMMIT = 1, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class PreviewRow:
     """What became of one row; values are as `headrace.changelog.values_json` has them."""
 
     row_before: Image
@@ -67,7 +67,7 @@ class TriedTable:
 
     before: TableSchema
     after: TableSchema
-    rows: tuple[Tried, ...]
+    rows: tuple[PreviewRow, ...]
 
     @property
     def table(self) -> TableName:
@@ -82,7 +82,7 @@ class TriedTable:
 class Samples:
     """What a pipeline is tried on."""
 
-    tables: tuple[Sample, ...]
+    tables: tuple[TableSample, ...]
     left_out: Mapping[TableName, HeadraceError]
     """Tables that merely match a pattern and cannot be had: a start leaves them out, too."""
 
@@ -95,7 +95,7 @@ def take_samples(pipeline: Pipeline, most: int, table: TableName | None = None) 
     wrong with the pipeline's steps as far as that can be told without Spark, and `UnknownPipeline`.
     """
     matched = matching(pipeline.source, pipeline.tables, [p] if (p := pipeline.patterns) else [])
-    found: list[Sample] = []
+    found: list[TableSample] = []
     left_out: dict[TableName, HeadraceError] = {}
     with gathered() as errors:
         for name in _wanted((*pipeline.tables, *matched), table):
@@ -116,7 +116,9 @@ def take_samples(pipeline: Pipeline, most: int, table: TableName | None = None) 
     return Samples(tuple(found), left_out)
 
 
-def try_rows(pipeline: Pipeline, samples: Iterable[Sample], runner: Runner) -> Iterator[TriedTable]:
+def try_rows(
+    pipeline: Pipeline, samples: Iterable[TableSample], runner: Runner
+) -> Iterator[TriedTable]:
     """
     Yield what becomes of the rows of each table, in their order.
 
@@ -126,7 +128,7 @@ def try_rows(pipeline: Pipeline, samples: Iterable[Sample], runner: Runner) -> I
     for each in samples:
         twin = _patient(pipeline, each.rows.num_rows)
         output = runner.prepare(twin, each.schema, pipeline.source.traits)
-        rows: tuple[Tried, ...] = ()
+        rows: tuple[PreviewRow, ...] = ()
         if each.rows.num_rows:
             changes = _as_inserts(each)
             with TemporaryDirectory(prefix="headrace-try-") as folder:
@@ -166,7 +168,7 @@ def _patient(pipeline: Pipeline, most: int) -> Pipeline:
     )
 
 
-def _as_inserts(taken: Sample) -> pa.Table:
+def _as_inserts(taken: TableSample) -> pa.Table:
     """Return the rows in the shape of a segment: as a baseline's, but with positions."""
     rows = as_baseline(taken.schema, taken.rows, taken.exact)
     count = rows.num_rows
@@ -179,19 +181,19 @@ def _as_inserts(taken: Sample) -> pa.Table:
 
 def _ran(
     pipeline: Pipeline, schema: TableSchema, changes: pa.Table, runner: Runner, folder: Path
-) -> Result:
+) -> JobResult:
     path = folder / "rows.parquet"
     path.write_bytes(segment_bytes(changes))
     count = changes.num_rows
     marked = count - changes.column("_exact").null_count
-    part = Part(schema, (str(path),), (count,), marked)
+    part = SegmentGroup(schema, (str(path),), (count,), marked)
     first, last = (Position(_EPOCH, _COMMIT, at) for at in (0, count - 1))
     return runner.rows(pipeline, [part], BatchFacts(first, last, count, marked=marked))
 
 
 def _told(
-    schema: TableSchema, changes: pa.Table, output: TableSchema, result: Result
-) -> Iterator[Tried]:
+    schema: TableSchema, changes: pa.Table, output: TableSchema, result: JobResult
+) -> Iterator[PreviewRow]:
     # By place: a column of the table's may have the name of one of ours.
     ops, ordinals = (result.rows.column(at).to_pylist() for at in (0, 2))
     width = len(POSITIONS)
@@ -204,6 +206,6 @@ def _told(
         assert before is not None
         failure = failures.get(at)
         if failure is None:
-            yield Tried(before, after.get(at))
+            yield PreviewRow(before, after.get(at))
         else:
-            yield Tried(before, None, failure.code, failure.facts)
+            yield PreviewRow(before, None, failure.code, failure.facts)

@@ -36,7 +36,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.runtime.copy_on_spark import share_copies
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import Recording
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.runtime.threads import Drivers
 from headrace.storage.files import Files
 
@@ -54,14 +54,14 @@ class Home:
     """Where an engine at work keeps what it knows, and what computes for it."""
 
     data: Path
-    store: Store
+    store: ProgressStore
     files: Files
     """What executors read, and what outlives this machine where it lies elsewhere."""
     runner: Runner | None = None
     """None while it has no pipeline."""
 
 
-class Changes:
+class Reconfiguration:
     """What an engine at work can take in and let go of."""
 
     _pipelines: list[Pipeline]
@@ -133,7 +133,7 @@ class Changes:
 class _Change:
     """One change of an engine."""
 
-    def __init__(self, engine: Changes, drivers: Drivers, home: Home) -> None:
+    def __init__(self, engine: Reconfiguration, drivers: Drivers, home: Home) -> None:
         self._engine = engine
         self._drivers = drivers
         self._home = home

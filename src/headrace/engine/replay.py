@@ -27,7 +27,7 @@ import pyarrow as pa
 from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Op
 from headrace.changelog.entries import Baseline, File, Gap
-from headrace.changelog.history import Window
+from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.ranges import (
     Moment,
@@ -52,9 +52,9 @@ from headrace.errors import (
     PositionExpired,
     TooManyFailed,
 )
-from headrace.pipeline.batch import BatchFacts, Part, Runner
+from headrace.pipeline.batch import BatchFacts, Runner, SegmentGroup
 from headrace.pipeline.definition import DeadLetters, Pipeline
-from headrace.pipeline.result import Failure, Place, result_schema
+from headrace.pipeline.result import Failure, RowReference, result_schema
 from headrace.runtime.delivery import refuse_unknown, within_baseline
 from headrace.runtime.new_tables import own_tables
 from headrace.storage.s3 import storage_of
@@ -382,7 +382,7 @@ class Replay:
                 yield batch
             at = batch.last
 
-    def _window(self, table: ReplayTable) -> Window | None:
+    def _window(self, table: ReplayTable) -> BaselineWindow | None:
         """Return in which commits the baseline's rows are ahead, where that must not show (R11)."""
         if self._keyed or table.baseline is None:
             return None
@@ -492,7 +492,7 @@ class Replay:
                 limit=limit,
             )
 
-    def _parts(self, table: ReplayTable, files: Sequence[File], at: Position) -> list[Part]:
+    def _parts(self, table: ReplayTable, files: Sequence[File], at: Position) -> list[SegmentGroup]:
         """Return the files by schema version, each looked at before it is computed from."""
         by_schema: dict[int, list[File]] = {}
         for file in files:
@@ -504,7 +504,7 @@ class Replay:
             refuse_unknown(self._log, file, self._runner, self._pipeline, table.schema)
             by_schema.setdefault(file.schema, []).append(file)
         return [
-            Part(
+            SegmentGroup(
                 self._log.schema(table.name, schema_id),
                 tuple(self._log.path(file) for file in listed),
                 tuple(file.rows for file in listed),
@@ -533,7 +533,7 @@ def _truncates(segments: Segments) -> list[Position]:
     ]
 
 
-def _place(position: Position) -> Place:
+def _place(position: Position) -> RowReference:
     return position.commit, position.ordinal
 
 

@@ -19,10 +19,10 @@ from pyspark.errors import AnalysisException
 from headrace.errors import BadTable
 from headrace.lake.history import (
     APPLICATION,
-    Commit,
-    Found,
-    Note,
-    Where,
+    CommitNote,
+    TableCommit,
+    TableHistory,
+    TableLocation,
     looked_at,
     read,
     settled,
@@ -88,7 +88,7 @@ class DeltaTable:
 
     SETTINGS: ClassVar[Mapping[str, str]] = _SETTINGS
 
-    def __init__(self, session: SparkSession, where: Where, *, persistent: bool) -> None:
+    def __init__(self, session: SparkSession, where: TableLocation, *, persistent: bool) -> None:
         self._session = session
         self._where = where
         by_name = where.path is None and persistent
@@ -97,7 +97,7 @@ class DeltaTable:
         self.table = self._name or f"delta.{quoted(str(self._path))}"
         """As SQL takes it."""
 
-    def found(self, since: int | None = None) -> Found | None:
+    def found(self, since: int | None = None) -> TableHistory | None:
         """Return what is there now; None where there is no such table."""
         commits = self._history(_FEW)
         if commits is None:
@@ -130,7 +130,7 @@ class DeltaTable:
         """Return what readers see."""
         return self._session.table(self.table)
 
-    def merge(self, statement: str, frame: DataFrame, note: Note) -> bool:
+    def merge(self, statement: str, frame: DataFrame, note: CommitNote) -> bool:
         """Run a MERGE over a frame; return whether this commit is in the table now."""
         frame.createOrReplaceTempView(VIEW)
         try:
@@ -140,19 +140,19 @@ class DeltaTable:
         finally:
             self._session.catalog.dropTempView(VIEW)
 
-    def replace(self, frame: DataFrame, note: Note) -> bool:
+    def replace(self, frame: DataFrame, note: CommitNote) -> bool:
         """Put a frame's rows and columns in place of all there is."""
         return self._write(frame, note, "overwrite", overwriteSchema="true")
 
-    def empty(self, frame: DataFrame, note: Note) -> bool:
+    def empty(self, frame: DataFrame, note: CommitNote) -> bool:
         """Put a frame's rows in place of all there is; columns stay."""
         return self._write(frame, note, "overwrite")
 
-    def append(self, frame: DataFrame, note: Note) -> bool:
+    def append(self, frame: DataFrame, note: CommitNote) -> bool:
         """Add a frame's rows."""
         return self._write(frame, note, "append")
 
-    def append_from(self, frame: DataFrame, column: str, least: str, note: Note) -> bool:
+    def append_from(self, frame: DataFrame, column: str, least: str, note: CommitNote) -> bool:
         """Add a frame's rows, in place of those that are there from `least` on by a column."""
         condition = f"{quoted(column)} >= '{least}'"
         return self._write(frame, note, "overwrite", replaceWhere=condition)
@@ -199,7 +199,7 @@ class DeltaTable:
         """Return the type itself."""
         return type
 
-    def _write(self, frame: DataFrame, note: Note, mode: str, **options: str) -> bool:
+    def _write(self, frame: DataFrame, note: CommitNote, mode: str, **options: str) -> bool:
         writer = frame.write.format("delta").mode(mode).options(**options)
         self._session.conf.unset(_LAST)
         # The rows of a batch go to files as they are. Then only Delta's look at its own log could
@@ -225,7 +225,7 @@ class DeltaTable:
         """Return the highest number of ours: Delta keeps it when it removes old history."""
         return delta_transaction(self._session, APPLICATION, self._path, self._name)
 
-    def _history(self, most: int | None = None) -> list[Commit] | None:
+    def _history(self, most: int | None = None) -> list[TableCommit] | None:
         """Return what the last commits did, the newest first, and our notes of them."""
         limit = "" if most is None else f" LIMIT {most}"
         try:
@@ -234,7 +234,7 @@ class DeltaTable:
             if self._is_missing(error):
                 return None
             raise
-        return [Commit(row.version, row.operation, read(row.userMetadata)) for row in rows]
+        return [TableCommit(row.version, row.operation, read(row.userMetadata)) for row in rows]
 
     def _is_missing(self, error: AnalysisException) -> bool:
         condition = error.getCondition() or ""
@@ -253,7 +253,7 @@ class DeltaTable:
         )
 
     @contextlib.contextmanager
-    def _claimed(self, note: Note, *, adaptive: bool = True) -> Iterator[None]:
+    def _claimed(self, note: CommitNote, *, adaptive: bool = True) -> Iterator[None]:
         """Let the commit that is made meanwhile have the note and its number."""
         conf = self._session.conf
         before = conf.get(_ADAPTIVE, "true")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 
 from headrace.errors import BadTable, SparkFailed
-from headrace.lake.history import Where
-from headrace.lake.rows import MODES, Mode, Shape
+from headrace.lake.history import TableLocation
+from headrace.lake.rows import MODES, LakeShape, Mode
 from headrace.spark_session.settings import EXTENSIONS, IVY, PACKAGES, ivy_folder, listed
 
 _DELTA_CLASS = "io.delta.sql.DeltaSparkSessionExtension"
@@ -48,28 +48,28 @@ class Format:
     tuning: Mapping[str, str] = field(default_factory=dict)
     """What besides a Spark of ours is started with."""
 
-    refuses: Callable[[Shape], str | None] = lambda shape: None
+    refuses: Callable[[LakeShape], str | None] = lambda shape: None
     """Says what of a table it cannot hold."""
 
     refuses_place: Callable[[str | None, str | None], str | None] = lambda name, path: None
     """Says why it has no tables by this name, in this folder."""
 
 
-def _delta_refuses(shape: Shape) -> str | None:
+def _delta_refuses(shape: LakeShape) -> str | None:
     for name in shape.names:
         if bad := sorted(_DELTA_REFUSES & set(name)):
             return f"the column {name!r} has {bad[0]!r} in its name"
     return _by_case(shape)
 
 
-def _iceberg_refuses(shape: Shape) -> str | None:
+def _iceberg_refuses(shape: LakeShape) -> str | None:
     for name in shape.names:
         if name.lower() in _ICEBERG_TAKEN:
             return f"the column {name} has a name that each of its tables gives to one of its own"
     return _by_case(shape)
 
 
-def _by_case(shape: Shape) -> str | None:
+def _by_case(shape: LakeShape) -> str | None:
     lowered: dict[str, str] = {}
     for name in shape.names:
         if (other := lowered.setdefault(name.lower(), name)) != name:
@@ -79,7 +79,7 @@ def _by_case(shape: Shape) -> str | None:
 
 def _iceberg_refuses_place(name: str | None, path: str | None) -> str | None:
     if path is None:
-        known = not Where(tuple((name or "").split(".")), None).in_session_catalog
+        known = not TableLocation(tuple((name or "").split(".")), None).in_session_catalog
         return None if known else "its tables are in a catalog of Iceberg, or in a folder"
     if name is not None:
         return "a catalog says itself where its tables are"

@@ -16,7 +16,7 @@ import msgspec
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName
 from headrace.errors import BadPosition, BadTable, TableTaken, TargetError
-from headrace.lake.rows import MODES, Mode, Shape, columns_of
+from headrace.lake.rows import MODES, LakeShape, Mode, columns_of
 from headrace.pipeline.sql import quoted
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SESSION_CATALOG = "spark_catalog"
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class TableLocation:
     """One table: its parts of a name, its folder, or both."""
 
     parts: tuple[str, ...]
@@ -79,12 +79,16 @@ def check_name(name: str | None, path: str | None) -> None:
             )
 
 
-def places(name: str | None, path: str | None, tables: Collection[TableName]) -> dict[str, Where]:
+def places(
+    name: str | None, path: str | None, tables: Collection[TableName]
+) -> dict[str, TableLocation]:
     """Return where each of the source's tables goes; `BadTable` where two would go to one."""
-    found: dict[TableName, Where] = {}
+    found: dict[TableName, TableLocation] = {}
     taken: dict[object, TableName] = {}
     for table in tables:
-        where = Where(tuple(_filled(name, table).split(".")) if name else (), _path(path, table))
+        where = TableLocation(
+            tuple(_filled(name, table).split(".")) if name else (), _path(path, table)
+        )
         # No catalog of Spark's tells names apart by case alone.
         folded = tuple(part.casefold() for part in where.parts)
         for place in [each for each in (folded, where.path) if each]:
@@ -131,7 +135,7 @@ LOAD = "baseline-"
 """What the batch of a commit is called that loads the table."""
 
 
-class Note(msgspec.Struct, frozen=True, omit_defaults=False):
+class CommitNote(msgspec.Struct, frozen=True, omit_defaults=False):
     """One commit of ours."""
 
     headrace: int
@@ -171,17 +175,17 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=False):
         return Position.parse(self.position)
 
 
-def written(note: Note) -> str:
+def written(note: CommitNote) -> str:
     """Return the note as text for a commit."""
     return msgspec.json.encode(note).decode()
 
 
-def read(text: str | None) -> Note | None:
+def read(text: str | None) -> CommitNote | None:
     """Return the note in a commit's text; None where it is none of ours."""
     if not text:
         return None
     try:
-        note = msgspec.json.decode(text, type=Note)
+        note = msgspec.json.decode(text, type=CommitNote)
         note.at  # noqa: B018  # Raises where it is no position.
     except (msgspec.MsgspecError, BadPosition):
         return None
@@ -196,10 +200,10 @@ def read(text: str | None) -> Note | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TableHistory:
     """What a table's history says."""
 
-    note: Note | None
+    note: CommitNote | None
     """Of the last commit of ours; None: there is none."""
 
     others: str | None
@@ -227,9 +231,11 @@ class Commits(Protocol):
     table: str
     """What a MERGE is made into, as SQL takes it."""
 
-    def __init__(self, session: SparkSession, where: Where, *, persistent: bool) -> None: ...
+    def __init__(
+        self, session: SparkSession, where: TableLocation, *, persistent: bool
+    ) -> None: ...
 
-    def found(self, since: int | None = None) -> Found | None:
+    def found(self, since: int | None = None) -> TableHistory | None:
         """
         Return what is there now; None where there is no such table.
 
@@ -257,23 +263,23 @@ class Commits(Protocol):
         """Return what readers see."""
         ...
 
-    def merge(self, statement: str, frame: DataFrame, note: Note) -> bool:
+    def merge(self, statement: str, frame: DataFrame, note: CommitNote) -> bool:
         """Run a MERGE over a frame."""
         ...
 
-    def replace(self, frame: DataFrame, note: Note) -> bool:
+    def replace(self, frame: DataFrame, note: CommitNote) -> bool:
         """Put a frame's rows and columns in place of all there is; make it where there is none."""
         ...
 
-    def empty(self, frame: DataFrame, note: Note) -> bool:
+    def empty(self, frame: DataFrame, note: CommitNote) -> bool:
         """Put a frame's rows in place of all there is; columns stay."""
         ...
 
-    def append(self, frame: DataFrame, note: Note) -> bool:
+    def append(self, frame: DataFrame, note: CommitNote) -> bool:
         """Add a frame's rows."""
         ...
 
-    def append_from(self, frame: DataFrame, column: str, least: str, note: Note) -> bool:
+    def append_from(self, frame: DataFrame, column: str, least: str, note: CommitNote) -> bool:
         """Add a frame's rows, in place of those that are there from `least` on by a column."""
         ...
 
@@ -311,16 +317,16 @@ CUT_OFF = "its history does not reach back to what was left there"
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class TableCommit:
     """One commit of whomever."""
 
     version: int
     operation: str
-    note: Note | None
+    note: CommitNote | None
     """What it says where it is one of ours."""
 
 
-def settled(commits: Sequence[Commit], since: int | None) -> bool:
+def settled(commits: Sequence[TableCommit], since: int | None) -> bool:
     """Whether these, the newest first, are enough to say what happened since a version."""
     for commit in commits:
         if commit.note is not None and (
@@ -331,8 +337,8 @@ def settled(commits: Sequence[Commit], since: int | None) -> bool:
 
 
 def looked_at(
-    commits: Sequence[Commit], since: int | None, keeping: Collection[str], number: int = 0
-) -> Found:
+    commits: Sequence[TableCommit], since: int | None, keeping: Collection[str], number: int = 0
+) -> TableHistory:
     """
     Return what commits, the newest first, say since a version; None: since the last of ours.
 
@@ -342,18 +348,18 @@ def looked_at(
     note = next((commit.note for commit in commits if commit.note is not None), None)
     newest = commits[0].version if commits else -1
     if note is None:
-        return Found(None, None, newest, number)
+        return TableHistory(None, None, newest, number)
     others: str | None = None
     for commit in commits:
         if since is not None and commit.version <= since:
-            return Found(note, others, newest, note.number)
+            return TableHistory(note, others, newest, note.number)
         if commit.note is not None and commit.note.owner == note.owner:
             if since is None or commit.note.loads:
-                return Found(note, others, newest, note.number)
+                return TableHistory(note, others, newest, note.number)
         elif commit.note is not None or commit.operation not in keeping:
             others = commit.operation
     reaches = since is not None and bool(commits) and commits[-1].version <= since + 1
-    return Found(note, others if reaches else others or CUT_OFF, newest, note.number)
+    return TableHistory(note, others if reaches else others or CUT_OFF, newest, note.number)
 
 
 # -------- judging
@@ -385,7 +391,7 @@ def _reached(table: Commits, before: int | None) -> tuple[int | None, str | None
     return judged(found, found.note, before, -1 if before is None else before + 1)
 
 
-def loaded_as(table: Commits, note: Note) -> str | None:
+def loaded_as(table: Commits, note: CommitNote) -> str | None:
     """Return which table a load has made; None: another took its place already."""
     identity = table.identity()
     # Looked at behind it: otherwise it may be the identity of what came in between.
@@ -394,7 +400,7 @@ def loaded_as(table: Commits, note: Note) -> str | None:
 
 
 def judged(
-    found: Found, note: Note, before: int | None, least: int
+    found: TableHistory, note: CommitNote, before: int | None, least: int
 ) -> tuple[int | None, str | None]:
     """
     Return how far a table of ours is known, and what is wrong with it.
@@ -411,7 +417,7 @@ def judged(
     return found.version, None
 
 
-def put_back(note: Note, lineage: str, at: Position) -> str | None:
+def put_back(note: CommitNote, lineage: str, at: Position) -> str | None:
     """
     Return what is wrong with a table that was at `at`, and that another life committed to since.
 
@@ -425,7 +431,7 @@ def put_back(note: Note, lineage: str, at: Position) -> str | None:
     return None
 
 
-def further(note: Note, lineage: str, at: Position) -> bool:
+def further(note: CommitNote, lineage: str, at: Position) -> bool:
     """Whether a commit has brought a table beyond `at` of the same log."""
     return note.lineage == lineage and _commit(note.at) > _commit(at)
 
@@ -435,7 +441,7 @@ def _commit(at: Position) -> tuple[int, int]:
     return at.epoch, at.commit
 
 
-def misfit(table: Commits, shape: Shape) -> str | None:
+def misfit(table: Commits, shape: LakeShape) -> str | None:
     """Return why a table of ours cannot take rows of a shape; None: it can."""
     from headrace.pipeline.plan.types import spark_type
 
@@ -448,7 +454,7 @@ def misfit(table: Commits, shape: Shape) -> str | None:
     return None
 
 
-def not_last(where: Where) -> TargetError:
+def not_last(where: TableLocation) -> TargetError:
     """Return what is raised where a commit is not what the table ends with."""
     return TargetError(
         "Another writer was quicker: the table is read back, and the batch comes again",
@@ -456,7 +462,7 @@ def not_last(where: Where) -> TargetError:
     )
 
 
-def not_ours(why: str, where: Where) -> TableTaken:
+def not_ours(why: str, where: TableLocation) -> TableTaken:
     """Return what is raised where a table of ours has other rows than were left there."""
     return TableTaken(
         f"The table is not what was left there: {why}",
@@ -465,7 +471,7 @@ def not_ours(why: str, where: Where) -> TableTaken:
     )
 
 
-def kept_by(note: Note | None, table: Commits) -> Mode:
+def kept_by(note: CommitNote | None, table: Commits) -> Mode:
     """Return the mode that a table of ours is kept by; where no note says so, by its columns."""
     if note is not None and note.mode:
         return note.mode  # type: ignore[return-value]
@@ -473,7 +479,7 @@ def kept_by(note: Note | None, table: Commits) -> Mode:
     return next((mode for mode in MODES if columns_of(mode) and columns_of(mode) <= have), "merge")
 
 
-def other_mode(mode: Mode, where: Where) -> TableTaken:
+def other_mode(mode: Mode, where: TableLocation) -> TableTaken:
     """Return what is raised where a table of ours was kept by another mode."""
     return TableTaken(
         f"The table is kept by this pipeline, with mode {mode}",
@@ -483,7 +489,7 @@ def other_mode(mode: Mode, where: Where) -> TableTaken:
     )
 
 
-def taken(note: Note | None, owner: str, where: Where) -> TableTaken:
+def taken(note: CommitNote | None, owner: str, where: TableLocation) -> TableTaken:
     """Return what is raised where there is a table that somebody else has, by its last note."""
     if note is None:
         return TableTaken("There is a table already, and it is not ours", table=where.shown)

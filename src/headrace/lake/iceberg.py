@@ -47,7 +47,16 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
 from headrace.errors import BadTable
-from headrace.lake.history import Commit, Found, Note, Where, looked_at, read, settled, written
+from headrace.lake.history import (
+    CommitNote,
+    TableCommit,
+    TableHistory,
+    TableLocation,
+    looked_at,
+    read,
+    settled,
+    written,
+)
 from headrace.lake.sql import ADDED, VIEW, key, replace_from, value
 from headrace.pipeline.sql import quoted
 from headrace.spark_session.jvm import iceberg_table
@@ -77,7 +86,7 @@ _SWAP = frozenset({"hive", "rest", "jdbc", "glue", "nessie"})
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class IcebergSnapshot:
     """One of a table's snapshots, of whatever branch."""
 
     id: int
@@ -102,11 +111,11 @@ class Head:
     snapshot: int | None
     """None: it has no rows, and never had any."""
 
-    found: Found
+    found: TableHistory
     branches: tuple[str, ...] = ()
     """Those of ours."""
 
-    def is_before(self, note: Note) -> bool:
+    def is_before(self, note: CommitNote) -> bool:
         """Whether the note's number is the next one, of a table that has this history."""
         if self.found.note is None:
             # Numbers that were given out may be expired: whoever has a higher one knows of them.
@@ -120,20 +129,22 @@ def fresh_branch() -> str:
 
 
 def ancestry(
-    look: Callable[[int], Snapshot | None], head: int | None, since: int | None
-) -> list[Commit]:
+    look: Callable[[int], IcebergSnapshot | None], head: int | None, since: int | None
+) -> list[TableCommit]:
     """Return the commits that led to a head, the newest first, as far as is needed and known."""
-    commits: list[Commit] = []
+    commits: list[TableCommit] = []
     at = head
     while at is not None and not settled(commits[-1:], since) and (one := look(at)) is not None:
-        commits.append(Commit(one.version, one.operation, read(one.text)))
+        commits.append(TableCommit(one.version, one.operation, read(one.text)))
         at = one.parent
     return commits
 
 
 def found_in(
-    commits: Sequence[Commit], since: int | None, everything: Callable[[], Iterable[Snapshot]]
-) -> Found:
+    commits: Sequence[TableCommit],
+    since: int | None,
+    everything: Callable[[], Iterable[IcebergSnapshot]],
+) -> TableHistory:
     """
     Return what these say since a version; see `looked_at`.
 
@@ -263,11 +274,11 @@ class Look:
         commits = ancestry(self._snapshot, self._refs.get(MAIN), None)
         return next((each.version for each in commits if each.note is not None), -1)
 
-    def _snapshot(self, id: int) -> Snapshot | None:
+    def _snapshot(self, id: int) -> IcebergSnapshot | None:
         found = self._table.snapshot(id)
         return None if found is None else _read(found)
 
-    def _snapshots(self) -> Iterator[Snapshot]:
+    def _snapshots(self) -> Iterator[IcebergSnapshot]:
         return map(_read, self._table.snapshots())
 
 
@@ -281,8 +292,8 @@ def look(session: SparkSession, name: str) -> Look | None:
         raise
 
 
-def _read(snapshot: Any) -> Snapshot:
-    return Snapshot(
+def _read(snapshot: Any) -> IcebergSnapshot:
+    return IcebergSnapshot(
         snapshot.snapshotId(),
         snapshot.parentId(),
         snapshot.sequenceNumber(),
@@ -313,7 +324,7 @@ class IcebergTable:
     # The catalog's own settings are put there by name, see `_catalog_of`.
     SETTINGS: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, session: SparkSession, where: Where, *, persistent: bool) -> None:
+    def __init__(self, session: SparkSession, where: TableLocation, *, persistent: bool) -> None:
         self._session = session
         self._where = where
         self._catalog, self._parts = self._catalog_of()
@@ -323,7 +334,7 @@ class IcebergTable:
         self.table = f"{self._main}.{quoted(f'branch_{self._branch}')}"
         """What a MERGE is made into: the branch."""
 
-    def found(self, since: int | None = None) -> Found | None:
+    def found(self, since: int | None = None) -> TableHistory | None:
         """Return what is there now; None where there is no such table."""
         head = self._head(since)
         return None if head is None else head.found
@@ -350,7 +361,7 @@ class IcebergTable:
         """Return what readers see."""
         return self._session.table(self._main)
 
-    def merge(self, statement: str, frame: DataFrame, note: Note) -> bool:
+    def merge(self, statement: str, frame: DataFrame, note: CommitNote) -> bool:
         """Run a MERGE over a frame; return whether this commit is in the table now."""
         frame.createOrReplaceTempView(VIEW)
         try:
@@ -358,7 +369,7 @@ class IcebergTable:
         finally:
             self._session.catalog.dropTempView(VIEW)
 
-    def replace(self, frame: DataFrame, note: Note) -> bool:
+    def replace(self, frame: DataFrame, note: CommitNote) -> bool:
         """Put a frame's rows and columns in place of all there is."""
         head = self._head()
         if head is None:
@@ -372,17 +383,17 @@ class IcebergTable:
             self._writing(frame).createOrReplace()
         return self._is_last(note)
 
-    def empty(self, frame: DataFrame, note: Note) -> bool:
+    def empty(self, frame: DataFrame, note: CommitNote) -> bool:
         """Put a frame's rows in place of all there is; columns stay."""
         from pyspark.sql import functions as F
 
         return self._commit(note, lambda: frame.writeTo(self.table).overwrite(F.lit(True)))
 
-    def append(self, frame: DataFrame, note: Note) -> bool:
+    def append(self, frame: DataFrame, note: CommitNote) -> bool:
         """Add a frame's rows."""
         return self._commit(note, lambda: frame.writeTo(self.table).append())
 
-    def append_from(self, frame: DataFrame, column: str, least: str, note: Note) -> bool:
+    def append_from(self, frame: DataFrame, column: str, least: str, note: CommitNote) -> bool:
         """Add a frame's rows, in place of those that are there from `least` on by a column."""
         from pyspark.sql import functions as F
 
@@ -423,7 +434,7 @@ class IcebergTable:
 
     # -- inside ---------------------------------------------------------------------------
 
-    def _commit(self, note: Note, write: Callable[[], object]) -> bool:
+    def _commit(self, note: CommitNote, write: Callable[[], object]) -> bool:
         """Write to the branch, and make it what readers see; return whether it is."""
         head = self._head()
         if head is None or head.snapshot is None or not head.is_before(note):
@@ -462,7 +473,7 @@ class IcebergTable:
             with contextlib.suppress(PySparkException, Py4JError):
                 self._session.sql(drop_branch(self._main, branch))
 
-    def _create(self, frame: DataFrame, note: Note) -> bool:
+    def _create(self, frame: DataFrame, note: CommitNote) -> bool:
         """Make the table; of two that do so at once, one has made it."""
         if self._where.path is None:
             schema = ".".join(quoted(part) for part in (self._catalog, *self._parts[:-1]))
@@ -498,7 +509,7 @@ class IcebergTable:
         listed = ", ".join(f"'{name}' = '{said}'" for name, said in properties.items())
         self._session.sql(f"ALTER TABLE {self._main} SET TBLPROPERTIES ({listed})")
 
-    def _is_last(self, note: Note) -> bool:
+    def _is_last(self, note: CommitNote) -> bool:
         found = self.found()
         return found is not None and found.note == note
 
@@ -512,7 +523,7 @@ class IcebergTable:
         return None if there is None else there.head(since)
 
     @contextlib.contextmanager
-    def _noted(self, note: Note) -> Iterator[None]:
+    def _noted(self, note: CommitNote) -> Iterator[None]:
         """Let the snapshot that is made meanwhile have the note."""
         self._session.conf.set(_NOTE, written(note))
         try:

@@ -31,7 +31,7 @@ from headrace.errors import BadTable, StorageError, TableTaken
 from headrace.lake.memory import LakeHome
 from headrace.lake.rows import (
     CHANGE,
-    Shape,
+    LakeShape,
     begins,
     emptied_row,
     first_of,
@@ -72,7 +72,7 @@ def check_plain(path: str | None, *, adopt: bool) -> None:
 class ParquetTable:
     """One folder of changes. For the thread that writes."""
 
-    def __init__(self, shape: Shape, folder: Path, home: LakeHome, owner: str) -> None:
+    def __init__(self, shape: LakeShape, folder: Path, home: LakeHome, owner: str) -> None:
         self.shape = shape
         self.folder = folder
         self.home = home

@@ -28,7 +28,7 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import BadCluster
 from headrace.lake.rows import (
     Emptying,
-    Shape,
+    LakeShape,
     bounds,
     change_rows,
     ended,
@@ -101,7 +101,7 @@ class Staged:
 
 def stage_changes(
     frame: DataFrame,
-    shape: Shape,
+    shape: LakeShape,
     folder: Workspace,
     epoch: int,
     after: Position,
@@ -140,13 +140,13 @@ def stage_changes(
     return replace(_collected(told, write), after=after, emptied=first)
 
 
-def stage_rows(frame: DataFrame, shape: Shape, folder: Workspace) -> Staged:
+def stage_rows(frame: DataFrame, shape: LakeShape, folder: Workspace) -> Staged:
     """Let executors write rows of a baseline, by place."""
     own = _by_place(frame, shape).drop(*OURS)
     return _collected(own, partial(_rows_part, shape, folder))
 
 
-def _by_place(frame: DataFrame, shape: Shape) -> DataFrame:
+def _by_place(frame: DataFrame, shape: LakeShape) -> DataFrame:
     """Return a frame with the row's columns by place: one may have a name of ours, too."""
     from pyspark.sql import functions as F
 
@@ -188,7 +188,7 @@ def _collected(frame: DataFrame, write: partial[Iterator[pa.RecordBatch]]) -> St
 
 
 def _changes_part(
-    shape: Shape,
+    shape: LakeShape,
     folder: Workspace,
     epoch: int,
     emptied: Sequence[Emptying],
@@ -224,7 +224,7 @@ def _changes_part(
 
 
 def _rows_part(
-    shape: Shape, folder: Workspace, batches: Iterable[pa.RecordBatch]
+    shape: LakeShape, folder: Workspace, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Write rows of a baseline as they come."""
     name, count = _new_name(), 0

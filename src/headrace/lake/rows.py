@@ -23,7 +23,7 @@ from headrace.changelog.schema import TableSchema
 from headrace.deadletters.hold import beyond
 from headrace.errors import BadTable, NoKey, NullKey, TableError
 from headrace.lake.sql import ADDED, GONE, key, value
-from headrace.pipeline.result import POSITIONS, Place
+from headrace.pipeline.result import POSITIONS, RowReference
 from headrace.spark_source.columns import places
 from headrace.targets.target import Batch, SchemaAnswer
 
@@ -194,7 +194,7 @@ def columns_of(mode: Mode) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Shape:
+class LakeShape:
     """What one table looks like in the lake."""
 
     mode: Mode
@@ -212,12 +212,12 @@ class Shape:
         """The names of all columns, in order."""
         return tuple(name for name, _ in self.columns)
 
-    def with_schema(self, schema: TableSchema) -> Shape:
+    def with_schema(self, schema: TableSchema) -> LakeShape:
         """Return the shape of the table with other columns, and with the key that is theirs."""
         return replace(self, schema=schema, key=schema.key)
 
 
-def shaped(mode: Mode, schema: TableSchema, key: tuple[str, ...] | None) -> Shape:
+def shaped(mode: Mode, schema: TableSchema, key: tuple[str, ...] | None) -> LakeShape:
     """Return the shape of a table; raise what keeps it from being kept so."""
     if schema.key and key and set(key) != set(schema.key):
         raise TableError("Table has a key of its own", remedy="Leave key= out.", table=schema.table)
@@ -245,7 +245,7 @@ def shaped(mode: Mode, schema: TableSchema, key: tuple[str, ...] | None) -> Shap
             remedy=f'Give it another: transforms=[hr.rename({taken[0]}="…")].',
             table=schema.table,
         )
-    return Shape(mode, schema, tuple(schema.key))
+    return LakeShape(mode, schema, tuple(schema.key))
 
 
 def answer(mode: Mode, old: TableSchema, new: TableSchema) -> SchemaAnswer:
@@ -287,7 +287,7 @@ _WIDTH = len(POSITIONS)
 Columns = list[pa.Array | pa.ChunkedArray]
 
 
-def source_names(shape: Shape) -> list[tuple[str, pa.DataType]]:
+def source_names(shape: LakeShape) -> list[tuple[str, pa.DataType]]:
     """Return the columns of the rows that a commit of this shape takes."""
     columns = [(value(at), type) for at, (_, type) in enumerate(shape.columns)]
     if shape.mode == "merge":
@@ -299,23 +299,23 @@ def source_names(shape: Shape) -> list[tuple[str, pa.DataType]]:
     return columns
 
 
-def own_columns(rows: pa.Table, shape: Shape, start: int = _WIDTH) -> Columns:
+def own_columns(rows: pa.Table, shape: LakeShape, start: int = _WIDTH) -> Columns:
     """Return the row's columns of a result, or with `start=0` of a baseline."""
     count = len(shape.schema.columns)
     return [_plain(rows.column(at)) for at in range(start, start + count)]
 
 
-def net_rows(net: Net, shape: Shape) -> pa.Table:
+def net_rows(net: Net, shape: LakeShape) -> pa.Table:
     """Return what `merge_rows` takes."""
     return _table([*own_columns(net.rows, shape), pa.array(net.gone)], last=[GONE])
 
 
-def upserts(net: Net, shape: Shape) -> pa.Table:
+def upserts(net: Net, shape: LakeShape) -> pa.Table:
     """Return the rows that are there after a batch that emptied the table first."""
     return _table(own_columns(net.rows.filter(pa.array(~net.gone)), shape))
 
 
-def change_rows(rows: pa.Table, shape: Shape, epoch: int) -> pa.Table:
+def change_rows(rows: pa.Table, shape: LakeShape, epoch: int) -> pa.Table:
     """Return every change as a row; a truncate is one, too, where it is among them."""
     ops = rows.column(0).to_numpy()
     words = np.array([_WORDS[Op(op)] for op in range(len(Op))], object)
@@ -336,7 +336,7 @@ def change_rows(rows: pa.Table, shape: Shape, epoch: int) -> pa.Table:
 
 
 def told_rows(
-    rows: pa.Table, shape: Shape, epoch: int, emptied: Position | None, now: datetime
+    rows: pa.Table, shape: LakeShape, epoch: int, emptied: Position | None, now: datetime
 ) -> pa.Table:
     """Return every change as a row, and that the table was emptied, if no row says so."""
     told = change_rows(rows, shape, epoch)
@@ -346,7 +346,7 @@ def told_rows(
     return pa.concat_tables([first, told])
 
 
-def emptied_row(shape: Shape, at: Position, time: datetime) -> pa.Table:
+def emptied_row(shape: LakeShape, at: Position, time: datetime) -> pa.Table:
     """Return a row that says that all rows before it are gone."""
     nulls = [pa.nulls(1, type) for _, type in shape.columns[: len(shape.schema.columns)]]
     told = [["truncate"], [at.commit], [time], [str(at)]]
@@ -356,7 +356,9 @@ def emptied_row(shape: Shape, at: Position, time: datetime) -> pa.Table:
     )
 
 
-def history_rows(found: Versions, shape: Shape, epoch: int, *, emptied: Place | None) -> pa.Table:
+def history_rows(
+    found: Versions, shape: LakeShape, epoch: int, *, emptied: RowReference | None
+) -> pa.Table:
     """
     Return what `merge_history` takes: rows that end others, by their key, and new ones.
 
@@ -415,7 +417,7 @@ def begins(first: Position | None, at: Position) -> tuple[Position, Position]:
     return Position(epoch, commit, MAX_ORDINAL - 1), Position(epoch, commit, MAX_ORDINAL)
 
 
-def _before(rows: pa.Table, place: Place) -> npt.NDArray[np.bool_]:
+def _before(rows: pa.Table, place: RowReference) -> npt.NDArray[np.bool_]:
     commits, ordinals = rows.column(1).to_numpy(), rows.column(2).to_numpy()
     found: npt.NDArray[np.bool_] = (commits < place[0]) | (
         (commits == place[0]) & (ordinals < place[1])
@@ -455,7 +457,7 @@ def _nulls(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 class Emptying:
     """One truncate."""
 
-    place: Place
+    place: RowReference
     micros: int
     """When, in microseconds since 1970."""
 

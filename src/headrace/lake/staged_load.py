@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.changelog.position import Position
 from headrace.lake.parts import Staged
-from headrace.lake.rows import CHANGE, VALID, Shape, begins, emptied_row
+from headrace.lake.rows import CHANGE, VALID, LakeShape, begins, emptied_row
 from headrace.lake.sql import ADDED, GONE, key, merge_history, value
 from headrace.pipeline.failed_rows import Workspace
 from headrace.pipeline.sql import quoted
@@ -30,7 +30,7 @@ from headrace.targets.target import BaselineId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.lake.history import Commits, Note
+    from headrace.lake.history import CommitNote, Commits
     from headrace.lake.table import LakeTable
 
 
@@ -46,7 +46,7 @@ _NUMBER = "number"
 class Staging:
     """One load of one table. For the thread that writes."""
 
-    def __init__(self, folder: Workspace, shape: Shape) -> None:
+    def __init__(self, folder: Workspace, shape: LakeShape) -> None:
         self.folder = folder
         self._shape = shape
         self.began: Position | None = None
@@ -144,7 +144,7 @@ FILE_ROWS = 250_000
 """Rows of a file: a MERGE writes every file anew that it touches, and finds them by key."""
 
 _POSITION = CHANGE[-1][0]
-Commit = Callable[["Commits", "Note"], bool]
+Commit = Callable[["Commits", "CommitNote"], bool]
 
 
 def staged_commit(
@@ -213,7 +213,7 @@ def _telling(table: LakeTable, staging: Staging, session: SparkSession) -> Commi
     return partial(_behind, frame, staging.began)
 
 
-def _behind(frame: DataFrame, first: Position, table: Commits, note: Note) -> bool:
+def _behind(frame: DataFrame, first: Position, table: Commits, note: CommitNote) -> bool:
     """Add rows that are from `first` on, in place of those that the table may have there."""
     from pyspark.sql import functions as F
 
@@ -232,7 +232,12 @@ def _begun(frame: DataFrame, at: Position) -> DataFrame:
 
 
 def _difference(
-    frame: DataFrame, shape: Shape, at: Position, now: datetime, table: Commits, note: Note
+    frame: DataFrame,
+    shape: LakeShape,
+    at: Position,
+    now: datetime,
+    table: Commits,
+    note: CommitNote,
 ) -> bool:
     """End what is not so any more, and begin what the history lacks."""
     from pyspark.sql import functions as F
@@ -267,7 +272,7 @@ def _difference(
     return table.merge(merge_history(table.table, shape.names, shape.key, ends), rows, note)
 
 
-def _by_key(frame: DataFrame, shape: Shape, row_count: int) -> DataFrame:
+def _by_key(frame: DataFrame, shape: LakeShape, row_count: int) -> DataFrame:
     """Return the rows so that each file has a range of keys to itself."""
     keys = [value(shape.schema.names.index(name)) for name in shape.key]
     files = max(1, -(-row_count // FILE_ROWS))

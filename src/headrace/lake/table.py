@@ -33,10 +33,10 @@ from headrace.lake.history import (
     FORMAT,
     LOAD,
     MADE_ANEW,
+    CommitNote,
     Commits,
-    Found,
-    Note,
-    Where,
+    TableHistory,
+    TableLocation,
     followed,
     further,
     judged,
@@ -54,7 +54,7 @@ from headrace.lake.memory import LakeHome, Memory
 from headrace.lake.parts import Staged, stage_changes, stage_rows
 from headrace.lake.rows import (
     VALID,
-    Shape,
+    LakeShape,
     bounds,
     emptyings,
     ended,
@@ -109,7 +109,7 @@ class Sessions:
             self._session, self._on = spark.another(self._writer.SETTINGS), spark
         return self._session
 
-    def table(self, where: Where) -> Commits:
+    def table(self, where: TableLocation) -> Commits:
         """Return a table, as this session sees it."""
         spark, session = self._spark(), self.session()
         lasts = not where.in_session_catalog or (
@@ -151,8 +151,8 @@ class LakeTable:
 
     def __init__(
         self,
-        shape: Shape,
-        where: Where,
+        shape: LakeShape,
+        where: TableLocation,
         home: LakeHome,
         memory: Memory,
         sessions: Sessions,
@@ -176,7 +176,7 @@ class LakeTable:
         self._version: int | None = None
         """Up to which commit, of whomever, its history is known and right."""
         self._baseline = 0
-        self._other: Note | None = None
+        self._other: CommitNote | None = None
         """The newest commit that another life made while this one was at work."""
         self._filed = False
         """Whether rows of a batch lie in a file."""
@@ -361,7 +361,7 @@ class LakeTable:
     def _table(self) -> Commits:
         return self._sessions.table(self.where)
 
-    def _widen(self, shape: Shape) -> None:
+    def _widen(self, shape: LakeShape) -> None:
         """Add the columns that the table lacks."""
         from pyspark.sql.types import StructField
 
@@ -378,7 +378,7 @@ class LakeTable:
 
     def _merge(
         self, batch: Batch, rows: pa.Table, emptied: Position | None
-    ) -> Callable[[Note], bool]:
+    ) -> Callable[[CommitNote], bool]:
         shape, table = self.shape, self._table()
         found = net(rows, shape.schema, shape.key)
         if emptied is not None:
@@ -394,14 +394,14 @@ class LakeTable:
 
     def _append(
         self, batch: Batch, rows: pa.Table, emptied: Position | None
-    ) -> Callable[[Note], bool]:
+    ) -> Callable[[CommitNote], bool]:
         told = told_rows(rows, self.shape, batch.epoch, emptied, self.time())
         frame = self._frame_of_many(told, _ADDED_BY_FILE)
         return partial(self._table().append, self._named(frame))
 
     def _keep(
         self, batch: Batch, rows: pa.Table, emptied: Position | None
-    ) -> Callable[[Note], bool]:
+    ) -> Callable[[CommitNote], bool]:
         shape, table = self.shape, self._table()
         truncates = emptyings(rows, emptied, self.time())
         found = versions(ended(rows, shape.schema, shape.key, truncates), shape.schema, shape.key)
@@ -422,7 +422,7 @@ class LakeTable:
 
     def _staged(
         self, staged: Staged, rows: pa.Table, emptied: Position | None
-    ) -> Callable[[Note], bool] | None:
+    ) -> Callable[[CommitNote], bool] | None:
         """Return the commit of what executors prepared; None where that is nothing."""
         shape, table = self.shape, self._table()
         if staged.row_count:
@@ -443,8 +443,8 @@ class LakeTable:
     def _named(self, frame: DataFrame) -> DataFrame:
         return frame.toDF(*self.shape.names)
 
-    def _commit(self, commit: Callable[[Note], bool], at: Position, batch: str) -> None:
-        note = Note(
+    def _commit(self, commit: Callable[[CommitNote], bool], at: Position, batch: str) -> None:
+        note = CommitNote(
             FORMAT,
             self._memory.owner,
             self._writer,
@@ -480,7 +480,7 @@ class LakeTable:
         if lost is not None:
             raise not_ours(lost, self.where)
 
-    def _take(self, found: Found | None, at: Position) -> None:
+    def _take(self, found: TableHistory | None, at: Position) -> None:
         """Take up what the table's history says."""
         note = None if found is None else found.note
         last = self._memory.last(self.name)
@@ -516,10 +516,10 @@ class LakeTable:
             self.lost = "it is gone, was made anew, or had another mode" if known else None
         self._unknown = False
 
-    def _is_mine(self, note: Note) -> bool:
+    def _is_mine(self, note: CommitNote) -> bool:
         return note.owner == self._memory.owner and note.table in ("", self.name)
 
-    def _is_known(self, note: Note, last: int) -> bool:
+    def _is_known(self, note: CommitNote, last: int) -> bool:
         """Whether it is the table of before, or one of a load that was not remembered yet."""
         if not note.loads or note.number <= last:
             return self._same_as_before()
@@ -532,7 +532,7 @@ class LakeTable:
         known = self._memory.identity(self.name)
         return known is None or known == self._table().identity()
 
-    def check_fit(self, shape: Shape | None = None) -> None:
+    def check_fit(self, shape: LakeShape | None = None) -> None:
         """Raise where rows are to be added to a table that is not of this shape, or of its own."""
         if (why := misfit(self._table(), shape or self.shape)) is not None:
             raise BadTable(

@@ -30,8 +30,8 @@ from headrace.lake.history import check_name, places
 from headrace.lake.memory import LakeHome, Memory
 from headrace.lake.parquet import ParquetLoading, ParquetTable, check_plain
 from headrace.lake.rows import (
+    LakeShape,
     Mode,
-    Shape,
     answer,
     first_of,
     fresh,
@@ -129,7 +129,7 @@ class UsesSpark(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TableOptions:
+class LakeOptions:
     """Which table, and how it is kept."""
 
     name: str | None
@@ -145,7 +145,7 @@ class TableOptions:
 class TableTarget:
     """The target that `table()` makes; see `Target` for the engine's side."""
 
-    def __init__(self, options: TableOptions) -> None:
+    def __init__(self, options: LakeOptions) -> None:
         self._options = options
         self._home: LakeHome | None = None
         self._sessions: Sessions | None = None
@@ -277,7 +277,7 @@ class TableTarget:
     def close(self) -> None:
         self._sessions, self._tables = None, {}
 
-    def _shape(self, schema: TableSchema) -> Shape:
+    def _shape(self, schema: TableSchema) -> LakeShape:
         options = self._options
         shape = shaped(options.mode, schema, options.key)
         if (why := options.format.refuses(shape)) is not None:
@@ -343,7 +343,7 @@ def table(
     if compact_every < 0:
         raise BadTable("compact_every is a number of commits, or 0", compact_every=compact_every)
     return TableTarget(
-        TableOptions(
+        LakeOptions(
             name,
             folder,
             found,

@@ -18,18 +18,18 @@ from headrace.changelog.entries import File
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.result import Failure, Place, Result
+from headrace.pipeline.result import Failure, JobResult, RowReference
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-Behind: TypeAlias = Callable[[Sequence[Failure]], frozenset[Place]]
+Behind: TypeAlias = Callable[[Sequence[Failure]], frozenset[RowReference]]
 """Tells which changes must be set aside with these: they, and what follows them by key (R30)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentGroup:
     """Segments of one schema, as absolute paths."""
 
     schema: TableSchema
@@ -69,7 +69,7 @@ class BatchFacts:
     marked: int = 0
     """As in its parts; either will do."""
 
-    without: frozenset[Place] = frozenset()
+    without: frozenset[RowReference] = frozenset()
     """Changes that are set aside: the result is as if the batch did not hold them."""
 
     every_change: bool = False
@@ -124,7 +124,9 @@ class Runner(Protocol):
         """Return the ids of the table's columns without which a change cannot be computed."""
         ...
 
-    def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
+    def rows(
+        self, pipeline: Pipeline, parts: Sequence[SegmentGroup], facts: BatchFacts
+    ) -> JobResult:
         """
         Return the rows of one table's batch: `_op _commit _ordinal _time`, then the columns.
 
@@ -133,7 +135,7 @@ class Runner(Protocol):
         """
         ...
 
-    def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[Loaded]:
+    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[Loaded]:
         """Yield the rows of a baseline's segments, in the shape of the result, in any order."""
         ...
 
@@ -160,7 +162,7 @@ class GivesFrames(Protocol):
     def give(
         self,
         pipeline: Pipeline,
-        parts: Sequence[Part],
+        parts: Sequence[SegmentGroup],
         facts: BatchFacts,
         behind: Behind,
         take: Callable[[DataFrame], None],
@@ -169,7 +171,7 @@ class GivesFrames(Protocol):
         ...
 
     def give_baseline(
-        self, pipeline: Pipeline, part: Part, take: Callable[[DataFrame, int], None]
+        self, pipeline: Pipeline, part: SegmentGroup, take: Callable[[DataFrame, int], None]
     ) -> tuple[Failure, ...]:
         """
         Let `take` have a baseline's rows in numbered pieces: as inserts, without positions.

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from headrace.changelog.segment import segment_bytes
 from headrace.errors import HeadraceError, JobFailed, RowFailed, StorageError, TooManyFailed
-from headrace.pipeline.result import OUTSIDE_TYPE, Failure, Place
+from headrace.pipeline.result import OUTSIDE_TYPE, Failure, RowReference
 from headrace.storage.locations import elsewhere
 from headrace.storage.permissions import make_private_folder, not_written, open_private
 from headrace.storage.s3 import opened
@@ -38,26 +38,28 @@ from headrace.storage.s3 import opened
 # -------- isolate
 
 T = TypeVar("T")
-Fails: TypeAlias = Callable[[Sequence[Place]], str | None]
+Fails: TypeAlias = Callable[[Sequence[RowReference]], str | None]
 """Runs the job over these rows alone; returns the condition it failed with, None if it ran."""
 
 
-class Tried(Protocol):
+class SplittableJob(Protocol):
     """A job whose rows can be told apart."""
 
-    def suspects(self, without: frozenset[Place], most: int) -> Sequence[Place] | None:
+    def suspects(
+        self, without: frozenset[RowReference], most: int
+    ) -> Sequence[RowReference] | None:
         """Return at most so many rows that seem to fail; None where that cannot be told."""
         ...
 
-    def places(self, without: frozenset[Place]) -> Sequence[Place]:
+    def places(self, without: frozenset[RowReference]) -> Sequence[RowReference]:
         """Return all rows but these, in order."""
         ...
 
-    def fails(self, only: Sequence[Place]) -> str | None:
+    def fails(self, only: Sequence[RowReference]) -> str | None:
         """Run over these rows alone; as `Fails`."""
         ...
 
-    def alone(self, places: Sequence[Place]) -> Mapping[Place, str]:
+    def alone(self, places: Sequence[RowReference]) -> Mapping[RowReference, str]:
         """Return what each of these rows fails with by itself, where that can be told cheaply."""
         ...
 
@@ -73,7 +75,7 @@ class Isolation:
 
     def __init__(
         self,
-        job: Tried,
+        job: SplittableJob,
         most: int,
         *,
         facts: Mapping[str, Any],
@@ -83,15 +85,15 @@ class Isolation:
         self._most = most
         self._named = named
         self._facts = facts
-        self._failures: dict[Place, Failure] = {}
-        self._acquitted: set[Place] = set()
+        self._failures: dict[RowReference, Failure] = {}
+        self._acquitted: set[RowReference] = set()
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What was found, by place."""
         return tuple(self._failures[place] for place in sorted(self._failures))
 
-    def go_on(self, job: Tried) -> None:
+    def go_on(self, job: SplittableJob) -> None:
         """Look at another job next; what was found counts together."""
         self._job = job
 
@@ -112,10 +114,10 @@ class Isolation:
 
     def settle(
         self,
-        attempt: Callable[[frozenset[Place]], T],
-        without: frozenset[Place] = frozenset(),
+        attempt: Callable[[frozenset[RowReference]], T],
+        without: frozenset[RowReference] = frozenset(),
         *,
-        behind: Callable[[Sequence[Failure]], frozenset[Place]] | None = None,
+        behind: Callable[[Sequence[Failure]], frozenset[RowReference]] | None = None,
         otherwise: Callable[[RowFailed], HeadraceError] | None = None,
     ) -> T:
         """
@@ -139,7 +141,7 @@ class Isolation:
                     raise (otherwise or _nobody)(error) from None
                 self.admit(Failure(place, code) for place, code in found.items())
 
-    def _found(self, without: frozenset[Place], code: str | None) -> dict[Place, str]:
+    def _found(self, without: frozenset[RowReference], code: str | None) -> dict[RowReference, str]:
         """Return rows that fail, by place: all, or one more than may fail."""
         enough = self._most + 1 - len(self._failures)
         suspects = self._job.suspects(without, enough + len(self._acquitted)) or ()
@@ -173,17 +175,17 @@ class Isolation:
 
 
 def halve(
-    places: Sequence[Place], fails: Fails, most: int, code: str | None = None
-) -> dict[Place, str]:
+    places: Sequence[RowReference], fails: Fails, most: int, code: str | None = None
+) -> dict[RowReference, str]:
     """
     Return the first `most` rows that fail alone, with their conditions.
 
     `code` is what all of them together fail with, where that is known. Takes about
     2 log2(n) runs for each row that it finds.
     """
-    found: dict[Place, str] = {}
+    found: dict[RowReference, str] = {}
 
-    def search(group: Sequence[Place], known: str | None) -> None:
+    def search(group: Sequence[RowReference], known: str | None) -> None:
         """Look in a group that fails, `known` with what; or that must, as its other half ran."""
         if len(found) >= most:
             return
@@ -318,11 +320,11 @@ class Scratch:
             folder.remove_many(folder.names())
 
     @contextlib.contextmanager
-    def copies(self) -> Iterator[Copies]:
+    def copies(self) -> Iterator[SegmentCopies]:
         """Make copies meanwhile; all of them are removed at the end. From any thread."""
         made: list[str] = []
         try:
-            yield Copies(self, made)
+            yield SegmentCopies(self, made)
         finally:
             # What cannot be removed now is at the next start.
             with contextlib.suppress(StorageError):
@@ -342,14 +344,14 @@ class Scratch:
         return f"{next(self._numbers):012x}-{self._own}.parquet"
 
 
-class Copies:
+class SegmentCopies:
     """Makes copies that live together."""
 
     def __init__(self, scratch: Scratch, made: list[str]) -> None:
         self._scratch = scratch
         self._made = made
 
-    def without(self, paths: Sequence[str], places: Collection[Place]) -> list[str]:
+    def without(self, paths: Sequence[str], places: Collection[RowReference]) -> list[str]:
         """Return the segments without these rows: copies of those that hold some."""
         found = []
         for path in paths:
@@ -359,7 +361,7 @@ class Copies:
             )
         return found
 
-    def only(self, paths: Sequence[str], places: Collection[Place]) -> list[str]:
+    def only(self, paths: Sequence[str], places: Collection[RowReference]) -> list[str]:
         """Return segments of these rows alone; none of those that hold no such row."""
         found = []
         for path in paths:
@@ -389,9 +391,9 @@ class Copies:
         return folder.path(name)
 
 
-def places_in(paths: Sequence[str]) -> list[Place]:
+def places_in(paths: Sequence[str]) -> list[RowReference]:
     """Return where the rows of these segments stand, in order."""
-    found: list[Place] = []
+    found: list[RowReference] = []
     for path in paths:
         commits, ordinals = _positions(path)
         found += zip(commits.tolist(), ordinals.tolist(), strict=True)
@@ -414,7 +416,7 @@ def _read(path: str, columns: list[str] | None = None) -> pa.Table:
 
 
 def _among(
-    rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], places: Collection[Place]
+    rows: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], places: Collection[RowReference]
 ) -> npt.NDArray[np.bool_]:
     """Return which of the rows stand at one of these places."""
     commits, ordinals = rows

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
 from headrace.errors import JobFailed, RowFailed, StorageError
-from headrace.pipeline.failed_rows import Copies, Scratch, places_in, readable
-from headrace.pipeline.plan.plan import Plan
-from headrace.pipeline.plan.projection import Shape
-from headrace.pipeline.result import FUNCTION_FAILED, OUTSIDE_TYPE, POSITIONS, Failure, Place
+from headrace.pipeline.failed_rows import Scratch, SegmentCopies, places_in, readable
+from headrace.pipeline.plan.plan import PipelinePlan
+from headrace.pipeline.plan.projection import ChangeImages
+from headrace.pipeline.result import FUNCTION_FAILED, OUTSIDE_TYPE, POSITIONS, Failure, RowReference
 from headrace.pipeline.sql import quoted
 from headrace.spark_session.errors import running
 from headrace.spark_session.session import Spark
@@ -82,15 +82,15 @@ def _marked(path: str) -> list[tuple[int, dict[str, Any]]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class JobInput:
     """Segments of one schema, and what is made of them."""
 
     schema: TableSchema
-    plan: Plan
+    plan: PipelinePlan
     paths: tuple[str, ...]
-    shape: Shape
+    shape: ChangeImages
 
-    def over(self, paths: Sequence[str]) -> Piece:
+    def over(self, paths: Sequence[str]) -> JobInput:
         """Return the same of other files."""
         return replace(self, paths=tuple(paths))
 
@@ -102,8 +102,8 @@ class Job:
         self,
         spark: Spark,
         scratch: Scratch,
-        copies: Copies,
-        pieces: Sequence[Piece],
+        copies: SegmentCopies,
+        pieces: Sequence[JobInput],
         row_count: int,
         facts: Mapping[str, Any],
         *,
@@ -121,11 +121,11 @@ class Job:
         self._first = first
         """The number of the first segment, of a baseline; None for changes."""
 
-        self._placed: list[Piece] | None = None if first is not None else list(pieces)
+        self._placed: list[JobInput] | None = None if first is not None else list(pieces)
 
     # --- the whole ---------------------------------------------------------------------------
 
-    def collect(self, without: frozenset[Place]) -> tuple[list[pa.Table], list[Failure]]:
+    def collect(self, without: frozenset[RowReference]) -> tuple[list[pa.Table], list[Failure]]:
         """
         Return the rows of each piece by place of column, and what users' functions refused.
 
@@ -141,8 +141,8 @@ class Job:
         return tables, failures
 
     def frames(
-        self, without: frozenset[Place], copies: Copies
-    ) -> Iterator[tuple[Piece, DataFrame]]:
+        self, without: frozenset[RowReference], copies: SegmentCopies
+    ) -> Iterator[tuple[JobInput, DataFrame]]:
         """Yield the frame of each piece, without these rows and without those that failed."""
         session = self._spark.fit_for(self._row_count)
         for piece in self._but(without, copies):
@@ -161,7 +161,7 @@ class Job:
         """Whether functions of the user's are in it, whose rows must be looked at."""
         return any(piece.plan.reports_failures or piece.plan.framed for piece in self._pieces)
 
-    def examine(self, without: frozenset[Place], most: int) -> list[Failure]:
+    def examine(self, without: frozenset[RowReference], most: int) -> list[Failure]:
         """
         Look at what users' functions make, by a job of its own, for whoever takes frames.
 
@@ -179,7 +179,7 @@ class Job:
                     frame = plan.frame(session, piece.paths, shape)
                     if plan.framed:
                         # What tells rows apart, and whether they are all there.
-                        head = frame.columns[: 1 if shape is Shape.BASELINE else 3]
+                        head = frame.columns[: 1 if shape is ChangeImages.BASELINE else 3]
                         tail = [name for name in frame.columns if name in ("_failed", "_place")]
                         frame = frame.select(*(quoted(name) for name in (*head, *tail)))
                     else:
@@ -201,8 +201,8 @@ class Job:
 
     # --- some of its rows: Tried -------------------------------------------------------------
 
-    def suspects(self, without: frozenset[Place], most: int) -> list[Place] | None:
-        found: list[Place] = []
+    def suspects(self, without: frozenset[RowReference], most: int) -> list[RowReference] | None:
+        found: list[RowReference] = []
         session = self._spark.fit_for(self._row_count)
         with self._scratch.copies() as copies:
             for piece in self._but(without, copies, placed=True):
@@ -214,11 +214,11 @@ class Job:
                 found += zip(*(rows.column(at).to_pylist() for at in (0, 1)), strict=True)
         return found
 
-    def places(self, without: frozenset[Place]) -> list[Place]:
+    def places(self, without: frozenset[RowReference]) -> list[RowReference]:
         paths = [path for piece in self._with_places() for path in piece.paths]
         return [place for place in places_in(paths) if place not in without]
 
-    def fails(self, only: Sequence[Place]) -> str | None:
+    def fails(self, only: Sequence[RowReference]) -> str | None:
         try:
             with self._scratch.copies() as copies:
                 for piece in self._with_places():
@@ -228,8 +228,8 @@ class Job:
             return str(error.facts["condition"])
         return None
 
-    def alone(self, places: Sequence[Place]) -> Mapping[Place, str]:
-        found: dict[Place, str] = {}
+    def alone(self, places: Sequence[RowReference]) -> Mapping[RowReference, str]:
+        found: dict[RowReference, str] = {}
         session = self._spark.fit_for(len(places))
         with self._scratch.copies() as copies:
             for piece in self._with_places():
@@ -244,26 +244,26 @@ class Job:
     def _is_baseline(self) -> bool:
         return self._first is not None
 
-    def _run(self, piece: Piece, row_count: int) -> pa.Table:
+    def _run(self, piece: JobInput, row_count: int) -> pa.Table:
         session = self._spark.fit_for(row_count)
         with running(**self._facts):
             self.frame = piece.plan.frame(session, piece.paths, piece.shape)
             rows = self._spark.collect(self.frame)
         return piece.plan.checked(rows, piece.shape)
 
-    def _with_places(self) -> list[Piece]:
+    def _with_places(self) -> list[JobInput]:
         """Return pieces whose rows have places: copies, in the shape of changes, of a baseline."""
         if self._placed is None:
             self._placed, first = [], self._first or 0
             for piece in self._pieces:
                 paths = self._copies.numbered(piece.paths, first)
-                self._placed.append(replace(piece.over(paths), shape=Shape.AFTER))
+                self._placed.append(replace(piece.over(paths), shape=ChangeImages.AFTER))
                 first += len(paths)
         return self._placed
 
     def _but(
-        self, without: frozenset[Place], copies: Copies, *, placed: bool = False
-    ) -> Iterator[Piece]:
+        self, without: frozenset[RowReference], copies: SegmentCopies, *, placed: bool = False
+    ) -> Iterator[JobInput]:
         """Yield the pieces, those rows left out."""
         if self._first is not None:
             # Those of other pieces of the baseline are none of ours.
@@ -275,7 +275,7 @@ class Job:
         for piece in self._with_places():
             yield piece.over(copies.without(piece.paths, without))
 
-    def _split(self, rows: pa.Table, piece: Piece) -> tuple[pa.Table, list[Failure]]:
+    def _split(self, rows: pa.Table, piece: JobInput) -> tuple[pa.Table, list[Failure]]:
         """Return the rows without those that a user's function refused, and these as failures."""
         if not piece.plan.reports_failures:
             return rows, []
@@ -287,23 +287,23 @@ class Job:
         for at in pc.indices_nonzero(told.is_valid()).to_pylist():
             facts = json.loads(told[at].as_py())
             place = facts.pop("place", None)
-            if piece.shape is Shape.BASELINE:
+            if piece.shape is ChangeImages.BASELINE:
                 where = self._numbers(piece, place)
             else:
                 where = (rows.column(1)[at].as_py(), rows.column(2)[at].as_py())
             failures.append(Failure(where, FUNCTION_FAILED, facts))
         return kept.filter(told.is_null()), failures
 
-    def _numbers(self, piece: Piece, place: str) -> Place:
+    def _numbers(self, piece: JobInput, place: str) -> RowReference:
         """Return segment and row number for a file's name and a row number in it."""
         name, _, row = place.rpartition("/")
         names = [path.rpartition("/")[2] for path in piece.paths]
         return (self._first or 0) + names.index(name), int(row)
 
 
-def _rows_alone(rows: pa.Table, shape: Shape) -> pa.Table:
+def _rows_alone(rows: pa.Table, shape: ChangeImages) -> pa.Table:
     """Return a baseline's rows without the columns that say what happened to them."""
-    if shape is Shape.BASELINE:
+    if shape is ChangeImages.BASELINE:
         # The first column only says that the row passed.
         return rows.select(list(range(1, rows.num_columns)))
     # One that does not pass may come as a delete, as it would among changes.

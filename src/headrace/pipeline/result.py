@@ -26,7 +26,7 @@ POSITIONS = tuple(META[at] for at in (0, 1, 2, 4))
 """`_op _commit _ordinal _time`: the first columns of a result, by place and not by name."""
 
 
-Place: TypeAlias = tuple[int, int]
+RowReference: TypeAlias = tuple[int, int]
 """
 Where a row stands: commit and ordinal of a change.
 
@@ -44,7 +44,7 @@ OUTSIDE_TYPE = "VALUE_OUTSIDE_TYPE"
 class Failure:
     """A row that cannot be computed, and why. Never what else may go wrong in a job (S2)."""
 
-    place: Place
+    place: RowReference
     code: str
     """Spark's condition (`DIVIDE_BY_ZERO`), `FUNCTION_FAILED`, or `VALUE_OUTSIDE_TYPE`."""
 
@@ -53,7 +53,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class JobResult:
     """The rows of a batch, filtered and transformed, in position order."""
 
     rows: pa.Table

@@ -27,14 +27,22 @@ from headrace.changelog.change import Op
 from headrace.changelog.entries import File
 from headrace.changelog.schema import TableSchema
 from headrace.errors import FunctionFailed, HeadraceError, JobFailed, RowFailed, SparkGone
-from headrace.pipeline.batch import BatchFacts, Behind, Loaded, Part, Runner
+from headrace.pipeline.batch import BatchFacts, Behind, Loaded, Runner, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.failed_rows import Isolation, Scratch, Workspace
-from headrace.pipeline.job import Job, Piece
-from headrace.pipeline.plan.plan import Plan, Plans, name_of
-from headrace.pipeline.plan.projection import Shape
+from headrace.pipeline.job import Job, JobInput
+from headrace.pipeline.plan.plan import PipelinePlan, Plans, name_of
+from headrace.pipeline.plan.projection import ChangeImages
 from headrace.pipeline.plan.types import spark_type
-from headrace.pipeline.result import POSITIONS, Failure, Place, Result, aligned, arranged, shaped
+from headrace.pipeline.result import (
+    POSITIONS,
+    Failure,
+    JobResult,
+    RowReference,
+    aligned,
+    arranged,
+    shaped,
+)
 from headrace.pipeline.sql import quoted
 from headrace.spark_session.errors import running
 from headrace.spark_session.session import Spark, SparkInfo
@@ -45,8 +53,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchFacts",
     "Explanation",
-    "Part",
     "Runner",
+    "SegmentGroup",
     "SparkRunner",
 ]
 
@@ -151,18 +159,20 @@ def _sized(count: int) -> str:
 # the position of its row, and "delete" sorts before "insert" and "update".
 
 
-def as_one(parts: Sequence[tuple[Piece, DataFrame]], output: TableSchema, epoch: int) -> DataFrame:
+def as_one(
+    parts: Sequence[tuple[JobInput, DataFrame]], output: TableSchema, epoch: int
+) -> DataFrame:
     """Return the frames of a batch's pieces as one, in the shape of `output`."""
     made = [_changes(piece, frame, output, epoch) for piece, frame in parts]
     return reduce(lambda frame, other: frame.union(other), made)
 
 
-def as_inserts(parts: Sequence[tuple[Piece, DataFrame]], output: TableSchema) -> DataFrame:
+def as_inserts(parts: Sequence[tuple[JobInput, DataFrame]], output: TableSchema) -> DataFrame:
     """Return the frames of a baseline's piece as one: inserts without positions."""
     made = []
     for piece, frame in parts:
         start = 1
-        if piece.shape is not Shape.BASELINE:
+        if piece.shape is not ChangeImages.BASELINE:
             # Copied with numbers for positions, which say nothing outside.
             frame = frame.where(F.col(quoted(frame.columns[0])) == int(Op.INSERT))
             start = len(POSITIONS)
@@ -180,7 +190,7 @@ def as_inserts(parts: Sequence[tuple[Piece, DataFrame]], output: TableSchema) ->
     return reduce(lambda frame, other: frame.union(other), made)
 
 
-def _changes(piece: Piece, frame: DataFrame, output: TableSchema, epoch: int) -> DataFrame:
+def _changes(piece: JobInput, frame: DataFrame, output: TableSchema, epoch: int) -> DataFrame:
     op, commit, ordinal, time = (F.col(quoted(name)) for name in frame.columns[:4])
     gone = op == int(Op.DELETE)
     word = F.when(op == int(Op.INSERT), "insert").when(op == int(Op.UPDATE), "update")
@@ -198,7 +208,7 @@ def _changes(piece: Piece, frame: DataFrame, output: TableSchema, epoch: int) ->
         for name, value in columns.items()
     }
     told = _struct(row, {"_op": word, **where})
-    if piece.shape is not Shape.MOVES:
+    if piece.shape is not ChangeImages.MOVES:
         return frame.select(F.inline(F.array(told)))
     at = len(POSITIONS) + len(piece.plan.output.columns)
     moved, *old = (F.col(quoted(name)) for name in frame.columns[at : at + 1 + len(output.key)])
@@ -213,7 +223,7 @@ def _changes(piece: Piece, frame: DataFrame, output: TableSchema, epoch: int) ->
 
 
 def _row(
-    piece: Piece, frame: DataFrame, output: TableSchema, start: int
+    piece: JobInput, frame: DataFrame, output: TableSchema, start: int
 ) -> Iterator[tuple[str, Column]]:
     """Yield the columns of `output`; null those that an older version does not have."""
     places = {name: at for at, name in enumerate(piece.plan.output.names, start)}
@@ -272,12 +282,12 @@ class _Work:
     def ms(self) -> float:
         return (time.perf_counter() - self.began) * 1000
 
-    def collect(self, without: frozenset[Place]) -> list[pa.Table]:
+    def collect(self, without: frozenset[RowReference]) -> list[pa.Table]:
         tables, refused = self.job.collect(without)
         self.isolation.admit(refused)
         return tables
 
-    def examined(self, most: int) -> Callable[[frozenset[Place]], None]:
+    def examined(self, most: int) -> Callable[[frozenset[RowReference]], None]:
         """Return an attempt that only looks at what users' functions make."""
         return lambda without: self.isolation.admit(self.job.examine(without, most + 1))
 
@@ -310,7 +320,9 @@ class SparkRunner:
         with self._plans.alive(pipeline) as spark:
             return self._plans.of(spark, pipeline, schema).needs
 
-    def rows(self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts) -> Result:
+    def rows(
+        self, pipeline: Pipeline, parts: Sequence[SegmentGroup], facts: BatchFacts
+    ) -> JobResult:
         with self._batch(pipeline, parts, facts) as work:
             tables = work.isolation.settle(work.collect, facts.without)
             took, output = work.ms, work.outputs[-1]
@@ -319,9 +331,9 @@ class SparkRunner:
                 [aligned(*pair, output) for pair in pairs], output, every_change=facts.every_change
             )
             work.rows_out = ordered.num_rows
-        return Result(ordered, truncate, took, facts.rows, work.isolation.failures)
+        return JobResult(ordered, truncate, took, facts.rows, work.isolation.failures)
 
-    def baseline(self, pipeline: Pipeline, part: Part) -> Iterator[Loaded]:
+    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[Loaded]:
         before: Isolation | None = None
         found: tuple[Failure, ...] = ()
         for chunk in _chunks(part):
@@ -338,14 +350,14 @@ class SparkRunner:
     def give(
         self,
         pipeline: Pipeline,
-        parts: Sequence[Part],
+        parts: Sequence[SegmentGroup],
         facts: BatchFacts,
         behind: Behind,
         take: Callable[[DataFrame], None],
     ) -> tuple[Failure, ...]:
         with self._batch(pipeline, parts, facts) as work:
 
-            def attempt(without: frozenset[Place]) -> None:
+            def attempt(without: frozenset[RowReference]) -> None:
                 with self._scratch.copies() as copies, running(**work.facts):
                     frames = list(work.job.frames(without, copies))
                     take(as_one(frames, work.outputs[-1], facts.first.epoch))
@@ -357,7 +369,7 @@ class SparkRunner:
         return work.isolation.failures
 
     def give_baseline(
-        self, pipeline: Pipeline, part: Part, take: Callable[[DataFrame, int], None]
+        self, pipeline: Pipeline, part: SegmentGroup, take: Callable[[DataFrame, int], None]
     ) -> tuple[Failure, ...]:
         before: Isolation | None = None
         for chunk in _chunks(part):
@@ -365,7 +377,7 @@ class SparkRunner:
                 before = work.isolation
 
                 def attempt(
-                    without: frozenset[Place], work: _Work = work, number: int = chunk.number
+                    without: frozenset[RowReference], work: _Work = work, number: int = chunk.number
                 ) -> None:
                     with self._scratch.copies() as copies, running(**work.facts):
                         frames = list(work.job.frames(without, copies))
@@ -437,7 +449,7 @@ class SparkRunner:
 
     @contextlib.contextmanager
     def _batch(
-        self, pipeline: Pipeline, parts: Sequence[Part], facts: BatchFacts
+        self, pipeline: Pipeline, parts: Sequence[SegmentGroup], facts: BatchFacts
     ) -> Iterator[_Work]:
         if not parts:
             raise JobFailed("A batch without segments")
@@ -449,7 +461,7 @@ class SparkRunner:
             pieces = []
             for part in parts:
                 plan = self._plans.of(spark, pipeline, part.now, part.schema)
-                pieces.append(Piece(part.schema, plan, tuple(part.paths), _shape(plan, facts)))
+                pieces.append(JobInput(part.schema, plan, tuple(part.paths), _shape(plan, facts)))
             job = Job(spark, self._scratch, copies, pieces, facts.rows, told)
             isolation = Isolation(job, pipeline.most_failures, facts=told)
             if facts.marked or any(part.marked for part in parts):
@@ -462,7 +474,7 @@ class SparkRunner:
 
     @contextlib.contextmanager
     def _piece(
-        self, pipeline: Pipeline, part: Part, chunk: _Chunk, before: Isolation | None
+        self, pipeline: Pipeline, part: SegmentGroup, chunk: _Chunk, before: Isolation | None
     ) -> Iterator[_Work]:
         """Work on a baseline's piece; its failures count together with those of `before`."""
         told = {"pipeline": name_of(pipeline), "piece": chunk.number}
@@ -471,7 +483,7 @@ class SparkRunner:
             self._scratch.copies() as copies,
         ):
             plan = self._plans.of(spark, pipeline, part.now, part.schema)
-            piece = Piece(part.schema, plan, chunk.paths, Shape.BASELINE)
+            piece = JobInput(part.schema, plan, chunk.paths, ChangeImages.BASELINE)
             count = chunk.row_count
             job = Job(spark, self._scratch, copies, [piece], count, told, first=chunk.first)
             isolation = before or Isolation(
@@ -514,7 +526,7 @@ class _Chunk:
     sizes: tuple[int, ...]
 
 
-def _chunks(part: Part) -> Iterator[_Chunk]:
+def _chunks(part: SegmentGroup) -> Iterator[_Chunk]:
     """Yield the segments in groups of about a million rows; where there are none, one group."""
     number, start, total = 1, 0, 0
     for at, count in enumerate(part.row_counts):
@@ -526,13 +538,13 @@ def _chunks(part: Part) -> Iterator[_Chunk]:
         yield _Chunk(number, start, part.paths[start:], total, part.sizes[start:])
 
 
-def _shape(plan: Plan, facts: BatchFacts) -> Shape:
+def _shape(plan: PipelinePlan, facts: BatchFacts) -> ChangeImages:
     """Return the least that these changes need."""
     if facts.key_changes:
-        return Shape.MOVES
+        return ChangeImages.MOVES
     if facts.deletes or (facts.updates and plan.filtered):
-        return Shape.BOTH
-    return Shape.AFTER
+        return ChangeImages.BOTH
+    return ChangeImages.AFTER
 
 
 def _of_function(error: RowFailed) -> HeadraceError:
@@ -544,5 +556,5 @@ def _of_function(error: RowFailed) -> HeadraceError:
     )
 
 
-def _size(part: Part) -> int:
+def _size(part: SegmentGroup) -> int:
     return sum(part.sizes)

@@ -43,7 +43,7 @@ class CopiesParts(Protocol):
         ...
 
 
-class Copies:
+class SparkCopies:
     """Copies the baselines of one source, one after the other, on a thread of its own."""
 
     def __init__(
@@ -135,14 +135,14 @@ def share_copies(
     sources: Mapping[str, Recordable],
     runner: object,
     files: Files,
-) -> Iterator[Copies]:
+) -> Iterator[SparkCopies]:
     """Let a runner that can do it copy the tables of sources that can be read in parts."""
     if not isinstance(runner, CopiesParts):
         return
     for name, recording in recordings.items():
         source = sources[name]
         if source.traits.shares:
-            recording.copies = Copies(
+            recording.copies = SparkCopies(
                 source.spec,
                 files.path(f"log/{name}/segments"),
                 runner,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from headrace.changelog.entries import Baseline, File
-from headrace.changelog.history import Window
+from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableSchema
@@ -38,13 +38,13 @@ from headrace.deadletters.hold import (
 from headrace.deadletters.letter import NewLetter
 from headrace.deadletters.store import Letters
 from headrace.errors import BadTransform, UnknownValue
-from headrace.pipeline.batch import BatchFacts, GivesFrames, Part, Runner
+from headrace.pipeline.batch import BatchFacts, GivesFrames, Runner, SegmentGroup
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.result import Failure, Place, Result
-from headrace.runtime.info import Hops, Sample
+from headrace.pipeline.result import Failure, JobResult, RowReference
+from headrace.runtime.info import BatchTimes, Hops
 from headrace.runtime.lease import Fence
 from headrace.runtime.model import Load, Member, TableState
-from headrace.runtime.store import Intent, Store
+from headrace.runtime.store import Intent, ProgressStore
 from headrace.storage.files import Files
 from headrace.storage.killpoints import (
     EFFECT_DONE,
@@ -86,7 +86,7 @@ class Giving:
         self._runner = runner
 
     def baseline(
-        self, table: str, number: int, first: Position, parts: Sequence[Part]
+        self, table: str, number: int, first: Position, parts: Sequence[SegmentGroup]
     ) -> list[Failure]:
         """Give a baseline's rows, in pieces; return those that cannot be computed."""
         given = before = 0
@@ -112,7 +112,7 @@ class Giving:
         self,
         member: Member,
         batch: LogBatch,
-        parts: Sequence[Part],
+        parts: Sequence[SegmentGroup],
         segments: Segments,
         held: Held,
     ) -> Aside:
@@ -123,7 +123,7 @@ class Giving:
         if batch.first <= member.reached:
             seen |= segments.upto(member.reached)  # they are in the baseline it was given
 
-        def behind(failures: Sequence[Failure]) -> frozenset[Place]:
+        def behind(failures: Sequence[Failure]) -> frozenset[RowReference]:
             nonlocal aside
             aside = set_aside_in(segments, held, failures, lineage)
             # Before a truncate there are no letters, but the rows fail all the same.
@@ -181,7 +181,12 @@ class StagedBatches:
         return rows >= self._target.staged_from
 
     def changes(
-        self, member: Member, batch: LogBatch, parts: Sequence[Part], segments: Segments, held: Held
+        self,
+        member: Member,
+        batch: LogBatch,
+        parts: Sequence[SegmentGroup],
+        segments: Segments,
+        held: Held,
     ) -> tuple[object, Position | None, Aside]:
         """Stage one table's share of a batch; return it, its last truncate, what was set aside."""
         self._loading, self._emptied, self._staged = None, segments.truncated_at(), None
@@ -193,7 +198,7 @@ class StagedBatches:
         table: str,
         number: int,
         first: Position,
-        parts: Sequence[Part],
+        parts: Sequence[SegmentGroup],
         loading: StagesRows,
     ) -> list[Failure]:
         """Stage a baseline's rows; return those that cannot be computed."""
@@ -257,7 +262,7 @@ class Surroundings:
 
     log: LogReader
     runner: Runner
-    store: Store
+    store: ProgressStore
     files: Files
     """The data directory."""
 
@@ -287,7 +292,7 @@ class Computed:
     """One table's share of a batch, as the target takes it."""
 
     rows: pa.Table
-    truncate: Place | None = None
+    truncate: RowReference | None = None
     letters: tuple[NewLetter, ...] = ()
     staged: object = None
     """What the target made of the rows elsewhere; they are not among `rows` then."""
@@ -383,7 +388,7 @@ class Delivery:
         self._disown(member)
         # Of an empty table too: the function must hear that the rows it had are gone, since a
         # truncate that the copy has seen is not given again (R11).
-        parts = self._parts(member, baseline.files) or [Part(member.input, ())]
+        parts = self._parts(member, baseline.files) or [SegmentGroup(member.input, ())]
         self.jobs += len(parts)
         failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
         self._keep_of_baseline(baseline, failures, first)
@@ -480,7 +485,7 @@ class Delivery:
         times = around.flush_times(batch.entries[1])
         if times is not None:
             committed = batch.begun / 1_000_000
-            self.hops.add(Sample(committed, *times, computed_at, around.wall()))
+            self.hops.add(BatchTimes(committed, *times, computed_at, around.wall()))
 
     def _held(self, member: Member) -> dict[bytes, Position]:
         # Letters of what is loaded beside the table speak of other rows than it has.
@@ -510,7 +515,7 @@ class Delivery:
         batch: LogBatch,
         held: dict[bytes, Position],
         since: Position = ORIGIN,
-        window: Window | None = None,
+        window: BaselineWindow | None = None,
     ) -> Computed:
         """Run one table's job; what cannot be computed, or is held, is set aside."""
         files = batch.files_of(member.table)
@@ -565,7 +570,7 @@ class Delivery:
                 self.letters.clear(member.table, emptied, "truncate")
         return batch.last
 
-    def _window(self, table: str, baseline: int, batch: LogBatch) -> Window | None:
+    def _window(self, table: str, baseline: int, batch: LogBatch) -> BaselineWindow | None:
         """Return which changes of a batch the baseline's rows may hold; None: none."""
         window = self._around.log.window(table, baseline)
         return window if window is not None and window.overlaps(batch.first) else None
@@ -596,7 +601,7 @@ class Delivery:
             staged={t: each.staged for t, each in computed.items() if each.staged is not None},
         )
 
-    def _parts(self, member: Member, files: Sequence[File]) -> list[Part]:
+    def _parts(self, member: Member, files: Sequence[File]) -> list[SegmentGroup]:
         """Return the files by schema version, each looked at before Spark reads it."""
         log = self._around.log
         by_schema: dict[int, list[File]] = {}
@@ -606,7 +611,7 @@ class Delivery:
             log.verify(file)
             by_schema.setdefault(file.schema, []).append(file)
         return [
-            Part(
+            SegmentGroup(
                 log.schema(files[0].table, schema_id),
                 tuple(log.path(file) for file in of_schema),
                 tuple(file.rows for file in of_schema),
@@ -618,7 +623,7 @@ class Delivery:
         ]
 
 
-def _beyond(result: Result, place: Place) -> Result:
+def _beyond(result: JobResult, place: RowReference) -> JobResult:
     """
     Return what a batch that reaches over F adds to the baseline.
 

@@ -37,7 +37,7 @@ class Hop:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class BatchTimes:
     """The moments of one batch, in seconds since 1970."""
 
     committed: float
@@ -51,10 +51,10 @@ class Hops:
     """The last samples of a pipeline. Safe to call from several threads."""
 
     def __init__(self) -> None:
-        self._samples: deque[Sample] = deque(maxlen=KEPT)
+        self._samples: deque[BatchTimes] = deque(maxlen=KEPT)
         self._lock = threading.Lock()
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: BatchTimes) -> None:
         """Remember a batch."""
         with self._lock:
             self._samples.append(sample)

@@ -70,7 +70,7 @@ _GLOB = "*?[]{}"
 """Spark takes a path with one of these for a pattern, and finds nothing (S6)."""
 
 
-class Holder(msgspec.Struct, frozen=True):
+class LeaseHolder(msgspec.Struct, frozen=True):
     """Who holds the data directory, as the lock file says it."""
 
     pid: int
@@ -92,7 +92,7 @@ class Lease:
             os.close(self._descriptor)
             raise _locked(data, holder) from None
         since = datetime.fromtimestamp(now(), UTC).isoformat(timespec="seconds")
-        mine = Holder(os.getpid(), socket.gethostname(), since)
+        mine = LeaseHolder(os.getpid(), socket.gethostname(), since)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, msgspec.json.encode(mine), 0)
 
@@ -101,9 +101,9 @@ class Lease:
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
 
-    def _holder(self) -> Holder | None:
+    def _holder(self) -> LeaseHolder | None:
         try:
-            return msgspec.json.decode(os.pread(self._descriptor, 4096, 0), type=Holder)
+            return msgspec.json.decode(os.pread(self._descriptor, 4096, 0), type=LeaseHolder)
         except msgspec.DecodeError:
             return None  # taken this instant, and not yet signed
 
@@ -127,7 +127,7 @@ def usable_folder(data: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _locked(data: Path, holder: Holder | None) -> Locked:
+def _locked(data: Path, holder: LeaseHolder | None) -> Locked:
     if holder is None:
         return Locked(f"Another engine holds {data}", data=str(data))
     return Locked(

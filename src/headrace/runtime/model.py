@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from headrace.changelog.entries import File, Owed
+from headrace.changelog.entries import File, RebaselineRequired
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
@@ -244,7 +244,7 @@ class Member:
         # What was pruned while it did not run is missing as well (R27).
         return elsewhere or self.reached < max(log.floor, Position.parse(log.gap.at))
 
-    def owes(self, log: LogReader) -> Owed | None:
+    def owes(self, log: LogReader) -> RebaselineRequired | None:
         """Return why its rows, or its changes, are not what the source's are; None: they are."""
         owed = log.owed(self.table) if self.following else None
         if owed is None:

@@ -17,14 +17,14 @@ import msgspec
 from headrace.capture.messages import Tend
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader
-from headrace.changelog.retention import Lease, leases
+from headrace.changelog.retention import ReaderLease, leases
 from headrace.errors import HeadraceError
 from headrace.observe.logs import logger
 from headrace.runtime.info import LogInfo, LogOptions
 from headrace.runtime.model import FOLLOWING, WANTING, Member, TableState
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.source_run import Recording
-from headrace.runtime.store import Needs, Store
+from headrace.runtime.store import Needs, ProgressStore
 from headrace.runtime.target_load import is_newer
 from headrace.storage.files import Files
 
@@ -57,7 +57,7 @@ class Pin:
 
 
 def pipeline_pins(
-    run: PipelineRun, store: Store, log: LogReader, options: LogOptions, *, found: bool
+    run: PipelineRun, store: ProgressStore, log: LogReader, options: LogOptions, *, found: bool
 ) -> list[Pin]:
     """
     Return what one pipeline needs, whether it runs, rests or has failed.
@@ -124,7 +124,7 @@ def absent(needs: Iterable[Needs], running: Collection[str], log: LogReader) -> 
     ]
 
 
-class Standing(NamedTuple):
+class PinState(NamedTuple):
     """Where a table stood at one instant, as far as pins are concerned."""
 
     state: TableState
@@ -145,7 +145,7 @@ class Standing(NamedTuple):
         return not self.loaded and self.state in WANTING
 
 
-def standing(member: Member) -> Standing:
+def standing(member: Member) -> PinState:
     """
     Return where a table stands, while its run moves it.
 
@@ -159,8 +159,8 @@ def standing(member: Member) -> Standing:
     return seen
 
 
-def _read(member: Member) -> Standing:
-    return Standing(
+def _read(member: Member) -> PinState:
+    return PinState(
         member.state,
         member.load is not None,
         member.loads_from,
@@ -170,7 +170,7 @@ def _read(member: Member) -> Standing:
     )
 
 
-def _keeps_baseline(seen: Standing, *, durable: bool, options: LogOptions) -> bool:
+def _keeps_baseline(seen: PinState, *, durable: bool, options: LogOptions) -> bool:
     if options.keep_baselines is not None and seen.following:
         return options.keep_baselines
     return not durable
@@ -200,7 +200,7 @@ class Care:
         recording: Recording,
         runs: Callable[[], Sequence[PipelineRun]],
         recorded: Callable[[], Sequence[str]],
-        store: Store,
+        store: ProgressStore,
         files: Files,
         options: LogOptions,
         clock: Callable[[], float],
@@ -250,7 +250,7 @@ class Care:
         """Return everything that keeps the log, the lowest first."""
         return self._pins()[0]
 
-    def _pins(self) -> tuple[list[Pin], list[Lease]]:
+    def _pins(self) -> tuple[list[Pin], list[ReaderLease]]:
         """Return it with the leases among it, which in a bucket are not asked for twice."""
         log, options, wall = self._recording.log, self._options, self._wall()
         found = self._recording.found is not None
@@ -360,7 +360,7 @@ def care_for(
     recordings: Mapping[str, Recording],
     runs: Sequence[PipelineRun],
     recorded: Callable[[str], Sequence[str]],
-    store: Store,
+    store: ProgressStore,
     files: Files,
     options: LogOptions,
     clocks: tuple[Callable[[], float], Callable[[], float]],

@@ -40,7 +40,7 @@ from headrace.changelog.reader import LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import HeadraceError, LostLog, RecorderFailed
 from headrace.observe.logs import logger
-from headrace.runtime.copy_on_spark import Copies
+from headrace.runtime.copy_on_spark import SparkCopies
 from headrace.runtime.info import CopyInfo, RoomInfo, SourceInfo
 from headrace.runtime.lease import Fence
 from headrace.runtime.model import Watermark, acknowledged
@@ -230,7 +230,7 @@ class Recording:
         self._start: Callable[[], RunningRecorder] | None = None
         self._starting = threading.Lock()
         self._reset = OwedReset()
-        self.copies: Copies | None = None
+        self.copies: SparkCopies | None = None
         """Who copies baselines in the recorder's place; None: it does so itself."""
 
         self._on_change = on_change

@@ -95,7 +95,7 @@ class HasSpark(Protocol):
     def spark(self) -> Spark: ...
 
 
-class Watch:
+class SparkWatchdog:
     """
     Looks whether Spark lives, and starts it again where it died and is ours.
 

@@ -87,7 +87,7 @@ class Needs(NamedTuple):
     """All after it."""
 
 
-class Store:
+class ProgressStore:
     """Progress and states, per pipeline and table. Safe to call from several threads."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -104,7 +104,7 @@ class Store:
         """0 until `take_over`; nothing can be written before."""
 
     @classmethod
-    def at(cls, path: Path) -> Store:
+    def at(cls, path: Path) -> ProgressStore:
         """Open or create the file at `path`."""
         try:
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

@@ -15,7 +15,7 @@ from headrace.capture.source import Room
 from headrace.changelog.position import Position
 from headrace.errors import SetAside
 from headrace.runtime.model import Watermark
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 
 # -------- room
 
@@ -84,7 +84,7 @@ def _lowest(end: Position, marks: Mapping[str, Watermark]) -> str | None:
 class Yielding:
     """Whether one pipeline was set aside, and why. Safe to call from several threads."""
 
-    def __init__(self, pipeline: str, store: Store) -> None:
+    def __init__(self, pipeline: str, store: ProgressStore) -> None:
         self.why: SetAside | None = None
         self.owing = False
         """Whether its tables have not been put back yet."""

@@ -90,7 +90,7 @@ _log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class ProbeReport:
     """What one executor, or the driver, says of itself."""
 
     host: str
@@ -127,7 +127,7 @@ def probed(spark: Spark, files: Files) -> Spark:
     return spark
 
 
-def check(here: Looked, there: Sequence[Looked]) -> None:
+def check(here: ProbeReport, there: Sequence[ProbeReport]) -> None:
     """Raise `BadCluster` where an executor cannot read, or has other versions than `here`."""
     blind = [each for each in there if each.unread is not None]
     if blind:
@@ -206,19 +206,19 @@ def _probe_bucket(spark: Spark, files: Files, *, alone: bool) -> None:
     _judge(_read(executor_probe.look("", token, 0.0, token)), there)
 
 
-def _judge(here: Looked, there: Sequence[Looked]) -> None:
+def _judge(here: ProbeReport, there: Sequence[ProbeReport]) -> None:
     check(here, there)
     if without := [each for each in there if each.headrace is None]:
         _log.warning("executors without headrace", hosts=_hosts(without))
     _log.info("executors probed", executors=len(there), hosts=_hosts(there))
 
 
-def _asked(spark: Spark, token: str, ask: Callable[[int], DataFrame]) -> list[Looked]:
+def _asked(spark: Spark, token: str, ask: Callable[[int], DataFrame]) -> list[ProbeReport]:
     """Return what executors say: of every one that is there, as far as Spark lets us."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(executor_probe)  # type: ignore[no-untyped-call]
-    seen: dict[tuple[str, str], Looked] = {}
+    seen: dict[tuple[str, str], ProbeReport] = {}
     for _ in range(_ROUNDS):
         _, cores = spark.executors() or (0, _UNKNOWN_CORES)
         for text in _collected(spark, token, ask, _TASKS * max(1, cores)):
@@ -335,9 +335,9 @@ def _stored(files: Files, token: str, count: int) -> Iterator[list[str]]:
             files.remove_many(names)
 
 
-def _read(text: str) -> Looked:
-    return Looked(**json.loads(text))
+def _read(text: str) -> ProbeReport:
+    return ProbeReport(**json.loads(text))
 
 
-def _hosts(of: Iterable[Looked]) -> str:
+def _hosts(of: Iterable[ProbeReport]) -> str:
     return ", ".join(sorted({each.host for each in of}))

@@ -31,7 +31,7 @@ _THIS_MACHINE = re.compile(r"local.*|spark://(127\.[\d.]+|localhost|\[::1\]):\d+
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SparkSetting:
     """One setting of Spark, and why it has this value."""
 
     name: str
@@ -39,102 +39,130 @@ class Setting:
     why: str
 
 
-APPLICATION: Sequence[Setting] = (
-    Setting("spark.app.name", "headrace", "Names the application in Spark's own pages."),
-    Setting("spark.ui.enabled", "false", "Its pages show predicates to anyone who connects."),
-    Setting("spark.ui.killEnabled", "false", "Where the pages are on, they are for looking."),
-    Setting("spark.ui.showConsoleProgress", "false", "A progress bar would spoil the terminal."),
-    Setting("spark.log.level", "WARN", "What a person has to act on, in the log file."),
-    Setting("spark.scheduler.mode", "FAIR", "A long baseline does not hold up small batches."),
-    Setting("spark.speculation", "false", "A second copy of a task could write twice (S4)."),
-    Setting("spark.driver.maxResultSize", "2g", "A batch's limit in bytes lies well below it."),
-    Setting(
+APPLICATION: Sequence[SparkSetting] = (
+    SparkSetting("spark.app.name", "headrace", "Names the application in Spark's own pages."),
+    SparkSetting("spark.ui.enabled", "false", "Its pages show predicates to anyone who connects."),
+    SparkSetting("spark.ui.killEnabled", "false", "Where the pages are on, they are for looking."),
+    SparkSetting(
+        "spark.ui.showConsoleProgress", "false", "A progress bar would spoil the terminal."
+    ),
+    SparkSetting("spark.log.level", "WARN", "What a person has to act on, in the log file."),
+    SparkSetting("spark.scheduler.mode", "FAIR", "A long baseline does not hold up small batches."),
+    SparkSetting("spark.speculation", "false", "A second copy of a task could write twice (S4)."),
+    SparkSetting(
+        "spark.driver.maxResultSize", "2g", "A batch's limit in bytes lies well below it."
+    ),
+    SparkSetting(
         "spark.python.unix.domain.socket.enabled",
         "true",
         "Takes 40 ms off every hop to a Python worker, and opens no port.",
     ),
-    Setting(
+    SparkSetting(
         "spark.python.task.killTimeout",
         "200ms",
         "A cancelled Python function would keep its core for two seconds more.",
     ),
-    Setting(
+    SparkSetting(
         "spark.python.sql.dataFrameDebugging.enabled",
         "false",
         "Recording Python call sites costs round trips on every column.",
     ),
-    Setting("spark.sql.catalogImplementation", "in-memory", "No Derby files in the user's folder."),
-    Setting("spark.ui.retainedJobs", "200", "Jobs come many a second; old ones only hold memory."),
-    Setting("spark.ui.retainedStages", "200", "As for jobs."),
-    Setting("spark.ui.retainedTasks", "2000", "As for jobs."),
-    Setting("spark.sql.ui.retainedExecutions", "50", "Each keeps its whole plan in memory."),
-    Setting("spark.eventLog.enabled", "false", "Events are written only when asked for."),
+    SparkSetting(
+        "spark.sql.catalogImplementation", "in-memory", "No Derby files in the user's folder."
+    ),
+    SparkSetting(
+        "spark.ui.retainedJobs", "200", "Jobs come many a second; old ones only hold memory."
+    ),
+    SparkSetting("spark.ui.retainedStages", "200", "As for jobs."),
+    SparkSetting("spark.ui.retainedTasks", "2000", "As for jobs."),
+    SparkSetting("spark.sql.ui.retainedExecutions", "50", "Each keeps its whole plan in memory."),
+    SparkSetting("spark.eventLog.enabled", "false", "Events are written only when asked for."),
 )
 """What holds for the whole application, and cannot be changed once it runs."""
 
-UI: Sequence[Setting] = (
-    Setting("spark.ui.enabled", "true", "They were asked for."),
-    Setting("spark.ui.port", "0", "Any free port: a second engine has pages of its own."),
-    Setting("spark.ui.killEnabled", "false", "They are for looking."),
+UI: Sequence[SparkSetting] = (
+    SparkSetting("spark.ui.enabled", "true", "They were asked for."),
+    SparkSetting("spark.ui.port", "0", "Any free port: a second engine has pages of its own."),
+    SparkSetting("spark.ui.killEnabled", "false", "They are for looking."),
 )
 """For Spark's own pages, which then listen on 127.0.0.1 as the rest of it does."""
 
-EVENTS: Sequence[Setting] = (
-    Setting("spark.eventLog.enabled", "true", "They were asked for."),
-    Setting("spark.eventLog.rolling.enabled", "true", "One file would grow for ever."),
-    Setting("spark.eventLog.rolling.maxFileSize", "128m", "Old files can be removed."),
-    Setting("spark.eventLog.compress", "true", "A job writes some 20 kB of plans, uncompressed."),
+EVENTS: Sequence[SparkSetting] = (
+    SparkSetting("spark.eventLog.enabled", "true", "They were asked for."),
+    SparkSetting("spark.eventLog.rolling.enabled", "true", "One file would grow for ever."),
+    SparkSetting("spark.eventLog.rolling.maxFileSize", "128m", "Old files can be removed."),
+    SparkSetting(
+        "spark.eventLog.compress", "true", "A job writes some 20 kB of plans, uncompressed."
+    ),
 )
 """For event logs, in `spark-events` in the data directory, which only its owner can read."""
 
-SESSION: Sequence[Setting] = (
-    Setting("spark.sql.session.timeZone", "UTC", "A result must not depend on the machine's zone."),
-    Setting("spark.sql.caseSensitive", "true", "A table may have columns `id` and `Id`."),
-    Setting("spark.sql.ansi.enabled", "true", "An overflow is an error, never a silent null."),
-    Setting("spark.sql.variable.substitute", "false", "`${…}` in a text is text."),
-    Setting("spark.sql.parser.quotedRegexColumnNames", "false", "A quoted name is a name."),
-    Setting("spark.sql.ansi.doubleQuotedIdentifiers", "false", 'As in Spark: "…" is text.'),
-    Setting(
+SESSION: Sequence[SparkSetting] = (
+    SparkSetting(
+        "spark.sql.session.timeZone", "UTC", "A result must not depend on the machine's zone."
+    ),
+    SparkSetting("spark.sql.caseSensitive", "true", "A table may have columns `id` and `Id`."),
+    SparkSetting("spark.sql.ansi.enabled", "true", "An overflow is an error, never a silent null."),
+    SparkSetting("spark.sql.variable.substitute", "false", "`${…}` in a text is text."),
+    SparkSetting("spark.sql.parser.quotedRegexColumnNames", "false", "A quoted name is a name."),
+    SparkSetting("spark.sql.ansi.doubleQuotedIdentifiers", "false", 'As in Spark: "…" is text.'),
+    SparkSetting(
         "spark.sql.timestampType", "TIMESTAMP_LTZ", "TIMESTAMP in an expression is an instant."
     ),
-    Setting(
+    SparkSetting(
         "spark.sql.sources.parallelPartitionDiscovery.threshold",
         "10000",
         "Above 32 paths Spark would run a job only to list them.",
     ),
-    Setting(
+    SparkSetting(
         "spark.sql.sources.ignoreDataLocality",
         "true",
         "Segments lie where all executors read them.",
     ),
-    Setting("spark.sql.files.ignoreMissingFiles", "false", "A missing segment is an error."),
-    Setting("spark.sql.files.ignoreCorruptFiles", "false", "So is a damaged one."),
-    Setting("spark.sql.parquet.int96RebaseModeInRead", "CORRECTED", "Segments are not rebased."),
-    Setting("spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED", "Dates before 1582 stay."),
-    Setting(
+    SparkSetting("spark.sql.files.ignoreMissingFiles", "false", "A missing segment is an error."),
+    SparkSetting("spark.sql.files.ignoreCorruptFiles", "false", "So is a damaged one."),
+    SparkSetting(
+        "spark.sql.parquet.int96RebaseModeInRead", "CORRECTED", "Segments are not rebased."
+    ),
+    SparkSetting(
+        "spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED", "Dates before 1582 stay."
+    ),
+    SparkSetting(
         "spark.sql.parquet.filterPushdown", "false", "Segments carry no statistics to prune by."
     ),
-    Setting("spark.sql.parquet.enableVectorizedReader", "true", "Twice as fast."),
-    Setting("spark.sql.parquet.enableNestedColumnVectorizedReader", "true", "Images are structs."),
-    Setting("spark.sql.execution.arrow.maxRecordsPerBatch", "100000", "Few, large Arrow batches."),
-    Setting("spark.sql.execution.arrow.useLargeVarTypes", "false", "A batch stays below 2 GB."),
-    Setting("spark.sql.pyspark.jvmStacktrace.enabled", "false", "Errors are ours, in one line."),
+    SparkSetting("spark.sql.parquet.enableVectorizedReader", "true", "Twice as fast."),
+    SparkSetting(
+        "spark.sql.parquet.enableNestedColumnVectorizedReader", "true", "Images are structs."
+    ),
+    SparkSetting(
+        "spark.sql.execution.arrow.maxRecordsPerBatch", "100000", "Few, large Arrow batches."
+    ),
+    SparkSetting(
+        "spark.sql.execution.arrow.useLargeVarTypes", "false", "A batch stays below 2 GB."
+    ),
+    SparkSetting(
+        "spark.sql.pyspark.jvmStacktrace.enabled", "false", "Errors are ours, in one line."
+    ),
 )
 """What holds for the sessions pipelines run in; a user's own session is never changed (S7)."""
 
-SMALL: Sequence[Setting] = (
-    Setting("spark.sql.codegen.wholeStage", "false", "Compiling costs more than 5,000 rows."),
-    Setting("spark.sql.codegen.factoryMode", "NO_CODEGEN", "As above, for single expressions."),
-    Setting("spark.sql.adaptive.enabled", "false", "There is nothing to adapt in one stage."),
-    Setting("spark.sql.shuffle.partitions", "2", "A join of few rows needs no 200 tasks."),
+SMALL: Sequence[SparkSetting] = (
+    SparkSetting("spark.sql.codegen.wholeStage", "false", "Compiling costs more than 5,000 rows."),
+    SparkSetting(
+        "spark.sql.codegen.factoryMode", "NO_CODEGEN", "As above, for single expressions."
+    ),
+    SparkSetting("spark.sql.adaptive.enabled", "false", "There is nothing to adapt in one stage."),
+    SparkSetting("spark.sql.shuffle.partitions", "2", "A join of few rows needs no 200 tasks."),
 )
 """For batches of up to a few thousand rows."""
 
-BULK: Sequence[Setting] = (
-    Setting("spark.sql.codegen.wholeStage", "true", "Doubles the speed of a large batch."),
-    Setting("spark.sql.codegen.factoryMode", "FALLBACK", "Spark's default."),
-    Setting("spark.sql.adaptive.enabled", "true", "Spark's default."),
-    Setting("spark.sql.shuffle.partitions", "200", "Spark's default; fewer where it sees fit."),
+BULK: Sequence[SparkSetting] = (
+    SparkSetting("spark.sql.codegen.wholeStage", "true", "Doubles the speed of a large batch."),
+    SparkSetting("spark.sql.codegen.factoryMode", "FALLBACK", "Spark's default."),
+    SparkSetting("spark.sql.adaptive.enabled", "true", "Spark's default."),
+    SparkSetting(
+        "spark.sql.shuffle.partitions", "200", "Spark's default; fewer where it sees fit."
+    ),
 )
 """For everything larger."""
 
@@ -183,7 +211,7 @@ def application_settings(
     return settings
 
 
-def session_settings(kind: Sequence[Setting]) -> dict[str, str]:
+def session_settings(kind: Sequence[SparkSetting]) -> dict[str, str]:
     """Return what a session of ours is given: the common settings, then those of its `kind`."""
     return {setting.name: setting.value for setting in (*SESSION, *kind)}
 

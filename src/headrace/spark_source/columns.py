@@ -24,7 +24,7 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.config.schema import nearest
 from headrace.errors import BadSchema, ColumnsChanged, UnknownColumn
-from headrace.spark_source.options import Options
+from headrace.spark_source.options import ReadOptions
 from headrace.spark_source.where import Predicate, columns_of, parse_where
 
 # -------- columns
@@ -52,7 +52,7 @@ MARKS: Final[Mapping[str, pa.DataType]] = {
 
 
 @dataclass(frozen=True)
-class Frame:
+class FrameColumns:
     """What a DataFrame shows of a table."""
 
     schema: TableSchema
@@ -109,14 +109,16 @@ class Fit:
     """Whether the segment has it no more; otherwise it does not have it yet."""
 
 
-def frame_of(schema: TableSchema, schema_id: int, options: Options) -> Frame:
+def frame_of(schema: TableSchema, schema_id: int, options: ReadOptions) -> FrameColumns:
     """Return the frame that was asked for; `UnknownColumn`, `BadExpression` or `BadSchema`."""
     shown = schema.columns
     if options.columns is not None:
         shown = tuple(_column(schema, name) for name in dict.fromkeys(options.columns))
     types = {column.name: column.type for column in schema.columns}
     where = None if options.where is None else parse_where(options.where, types)
-    frame = Frame(schema, schema_id, shown, options.columns is not None, where, options.marks)
+    frame = FrameColumns(
+        schema, schema_id, shown, options.columns is not None, where, options.marks
+    )
     taken = [column.name for column in shown if column.name in frame.ours]
     if taken:
         raise BadSchema(
@@ -128,7 +130,7 @@ def frame_of(schema: TableSchema, schema_id: int, options: Options) -> Frame:
     return frame
 
 
-def fits(frame: Frame, schema: TableSchema, age: int, *, adapt: bool) -> tuple[Fit, ...]:
+def fits(frame: FrameColumns, schema: TableSchema, age: int, *, adapt: bool) -> tuple[Fit, ...]:
     """
     Return how each wanted column is had from segments of that schema.
 
@@ -198,7 +200,7 @@ def edge(shape: pa.DataType) -> pa.DataType:
     return shape
 
 
-def _beside(frame: Frame, schema: TableSchema, age: int) -> list[str]:
+def _beside(frame: FrameColumns, schema: TableSchema, age: int) -> list[str]:
     """Return what changed that no wanted column tells."""
     found = []
     if not frame.chosen and age < 0:

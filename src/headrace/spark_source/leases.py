@@ -19,7 +19,7 @@ from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader
 from headrace.changelog.retention import NamedReader, leases
 from headrace.errors import ReaderTaken
-from headrace.spark_source.offsets import Asked, Offset, newest_baseline
+from headrace.spark_source.offsets import Offset, ReadRequest, newest_baseline
 from headrace.spark_source.options import wait_for
 from headrace.storage.locations import elsewhere
 from headrace.storage.permissions import not_written
@@ -121,7 +121,7 @@ class Held:
     """These, whether they are the newest or not."""
 
 
-def needed(asked: Asked, at: Offset) -> Held:
+def needed(asked: ReadRequest, at: Offset) -> Held:
     """Return what a query needs that goes on from an offset."""
     log = asked.log
     if at.waits:
@@ -134,7 +134,7 @@ def needed(asked: Asked, at: Offset) -> Held:
     return Held(at.position)
 
 
-class Keeper:
+class LeaseKeeper:
     """The lease of one query, which is the only one of its name until `end`. For one thread."""
 
     def __init__(

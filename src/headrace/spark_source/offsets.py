@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace.changelog.change import Op
 from headrace.changelog.entries import Baseline, File, Gap
-from headrace.changelog.history import Window
+from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import MAX_ORDINAL, ORIGIN, Position
 from headrace.changelog.ranges import Span, after, before, beginning, flushes, inside, span
 from headrace.changelog.reader import LogBatch, LogReader
@@ -34,8 +34,8 @@ from headrace.errors import (
     UnknownValue,
     WrongValue,
 )
-from headrace.spark_source.columns import Fit, Frame, fits
-from headrace.spark_source.options import Options
+from headrace.spark_source.columns import Fit, FrameColumns, fits
+from headrace.spark_source.options import ReadOptions
 
 # -------- offsets
 
@@ -108,12 +108,12 @@ NEWEST_BASELINE = Offset(ORIGIN, baseline=0)
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadRequest:
     """A log, and what is wanted of it."""
 
     log: LogReader
-    options: Options
-    frame: Frame
+    options: ReadOptions
+    frame: FrameColumns
 
     @property
     def table(self) -> str:
@@ -128,7 +128,7 @@ class Asked:
         return fits(self.frame, schema, mine - its, adapt=adapt)
 
 
-def first_offset(log: LogReader, options: Options) -> Offset:
+def first_offset(log: LogReader, options: ReadOptions) -> Offset:
     """Return where a query begins; `PositionExpired` where the log does not reach back so far."""
     lineage = log.lineage or ""
     match options.start:
@@ -146,7 +146,7 @@ def first_offset(log: LogReader, options: Options) -> Offset:
     return Offset(before(span(log, [options.table], start, None).first), lineage=lineage)
 
 
-def last_position(log: LogReader, options: Options) -> Position:
+def last_position(log: LogReader, options: ReadOptions) -> Position:
     """Return where a part ends, which is not beyond the log's end."""
     end: Position | datetime | None
     match options.end:
@@ -159,7 +159,7 @@ def last_position(log: LogReader, options: Options) -> Position:
     return min(log.end, span(log, [options.table], None, end).last)
 
 
-def least_end(log: LogReader, options: Options) -> Position:
+def least_end(log: LogReader, options: ReadOptions) -> Position:
     """Return the log's end, or where a query begins that begins behind it."""
     match options.start:
         case Position() as start:
@@ -181,12 +181,12 @@ def _of_version(log: LogReader, side: str, version: int, ordinal: int) -> Positi
     return Position(1, version, ordinal)
 
 
-def newest_baseline(asked: Asked) -> Baseline | None:
+def newest_baseline(asked: ReadRequest) -> Baseline | None:
     """Return the baseline that a query begins with, if there is one."""
     return asked.log.usable_baseline(asked.table)
 
 
-def baseline_of(asked: Asked, number: int) -> Baseline:
+def baseline_of(asked: ReadRequest, number: int) -> Baseline:
     """Return a baseline whose rows are still to be given; `PositionExpired` where it is gone."""
     found = asked.log.baseline(asked.table, number)
     if found is None or found.window[0] < asked.log.floor:
@@ -199,14 +199,14 @@ def baseline_of(asked: Asked, number: int) -> Baseline:
     return found
 
 
-def window_of(asked: Asked, start: Offset) -> Window | None:
+def window_of(asked: ReadRequest, start: Offset) -> BaselineWindow | None:
     """Return in which commits a baseline that was given is ahead; None: in none."""
     if not start.baseline:
         return None
     return asked.log.window(asked.table, start.baseline)
 
 
-def exact_from(asked: Asked, at: Offset) -> Position | None:
+def exact_from(asked: ReadRequest, at: Offset) -> Position | None:
     """Return H of the baseline that an offset names: from there on the result is exact (R11)."""
     if not at.baseline:
         return None
@@ -216,7 +216,7 @@ def exact_from(asked: Asked, at: Offset) -> Position | None:
     return None if window is None else window.last
 
 
-def check_end(asked: Asked, end: Offset) -> None:
+def check_end(asked: ReadRequest, end: Offset) -> None:
     """
     Raise where a batch ends behind the log's end: what lies between would never be given.
 
@@ -238,7 +238,7 @@ def check_end(asked: Asked, end: Offset) -> None:
         )
 
 
-def check_offset(asked: Asked, at: Offset) -> None:
+def check_offset(asked: ReadRequest, at: Offset) -> None:
     """Raise where the log does not have what follows an offset."""
     log = asked.log
     if at.position.epoch > log.epoch > 0 or not _same_history(log, at):
@@ -282,12 +282,14 @@ def _same_history(log: LogReader, at: Offset) -> bool:
 _PLACE: Final = ("_commit", "_ordinal")
 
 
-def has_trouble(asked: Asked, file: File) -> bool:
+def has_trouble(asked: ReadRequest, file: File) -> bool:
     """Whether somebody must decide on something before a segment is read, by the index alone."""
     return any(True for _ in _troubles(asked, file))
 
 
-def trouble_within(asked: Asked, file: File, flush: LogBatch, part: Span) -> HeadraceError | None:
+def trouble_within(
+    asked: ReadRequest, file: File, flush: LogBatch, part: Span
+) -> HeadraceError | None:
     """Return what somebody must decide on in a part, with the first place of it in a segment."""
     found = list(_troubles(asked, file))
     if not found:
@@ -303,7 +305,7 @@ def trouble_within(asked: Asked, file: File, flush: LogBatch, part: Span) -> Hea
     return None
 
 
-def _troubles(asked: Asked, file: File) -> Iterator[tuple[Op | None, HeadraceError]]:
+def _troubles(asked: ReadRequest, file: File) -> Iterator[tuple[Op | None, HeadraceError]]:
     """Yield each with the changes that it is about; None: about all."""
     options = asked.options
     if file.truncates and options.on_truncate == "fail":
@@ -333,7 +335,7 @@ def _troubles(asked: Asked, file: File) -> Iterator[tuple[Op | None, HeadraceErr
         yield None, error
 
 
-def readable(asked: Asked, file: File) -> bool:
+def readable(asked: ReadRequest, file: File) -> bool:
     """Whether a segment can be brought into the frame; one that cannot has no row in the part."""
     try:
         asked.fits(file)
@@ -342,7 +344,7 @@ def readable(asked: Asked, file: File) -> bool:
     return True
 
 
-def refuse_gap(asked: Asked, gap: Gap) -> None:
+def refuse_gap(asked: ReadRequest, gap: Gap) -> None:
     """Raise at a place where history begins anew, unless that was agreed to."""
     if asked.options.on_gap == "fail":
         raise ChangesMissing(
@@ -355,7 +357,7 @@ def refuse_gap(asked: Asked, gap: Gap) -> None:
         )
 
 
-def unseen_after(asked: Asked, at: Position) -> Position | None:
+def unseen_after(asked: ReadRequest, at: Position) -> Position | None:
     """Return where rows changed without a change, if somebody must be told of that."""
     if asked.options.on_gap != "fail":
         return None
@@ -363,7 +365,7 @@ def unseen_after(asked: Asked, at: Position) -> Position | None:
     return None if owed is None else Position.parse(owed.at)
 
 
-def refuse_unseen(asked: Asked, part: Span) -> None:
+def refuse_unseen(asked: ReadRequest, part: Span) -> None:
     """Raise where rows changed without a change, and no gap says so."""
     if asked.options.on_gap != "fail":
         return
@@ -386,7 +388,7 @@ _NO_LIMIT = 1 << 40
 
 
 def next_offset(
-    asked: Asked, start: Offset, most_rows: int | None, upto: Position | None = None
+    asked: ReadRequest, start: Offset, most_rows: int | None, upto: Position | None = None
 ) -> Offset:
     """
     Return where the batch after `start` ends: `start` itself where there is nothing.
@@ -408,7 +410,7 @@ def next_offset(
 
 
 def _next_of_changes(
-    asked: Asked, start: Offset, most_rows: int | None, upto: Position | None
+    asked: ReadRequest, start: Offset, most_rows: int | None, upto: Position | None
 ) -> Offset:
     log, at = asked.log, start.position
     while upto is None or at < upto:
@@ -427,7 +429,7 @@ def _next_of_changes(
     return start
 
 
-def idle_offset(asked: Asked, start: Offset, upto: Position | None = None) -> Offset:
+def idle_offset(asked: ReadRequest, start: Offset, upto: Position | None = None) -> Offset:
     """
     Return where a query stands that has nothing to do: at the log's end, past other tables.
 
@@ -443,18 +445,18 @@ def idle_offset(asked: Asked, start: Offset, upto: Position | None = None) -> Of
     return _beyond(asked, start, end)
 
 
-def _has(asked: Asked, at: Position, last: Position) -> bool:
+def _has(asked: ReadRequest, at: Position, last: Position) -> bool:
     return asked.log.changed_between(asked.table, at, last)
 
 
-def _beyond(asked: Asked, start: Offset, position: Position) -> Offset:
+def _beyond(asked: ReadRequest, start: Offset, position: Position) -> Offset:
     """Return an offset at a position; with the baseline that is not exact there yet."""
     exact = exact_from(asked, start)
     kept = start.baseline if exact is not None and position < exact else None
     return Offset(position, kept, None, asked.log.lineage or "")
 
 
-def _next_of_baseline(asked: Asked, start: Offset, most_rows: int | None) -> Offset:
+def _next_of_baseline(asked: ReadRequest, start: Offset, most_rows: int | None) -> Offset:
     lineage = asked.log.lineage or ""
     if start.waits:
         found = newest_baseline(asked)
@@ -471,7 +473,9 @@ def _next_of_baseline(asked: Asked, start: Offset, most_rows: int | None) -> Off
     return Offset(start.position, found.baseline, None, lineage)
 
 
-def _ends_before_trouble(asked: Asked, at: Position, batch: LogBatch, last: Position) -> Position:
+def _ends_before_trouble(
+    asked: ReadRequest, at: Position, batch: LogBatch, last: Position
+) -> Position:
     """Return where a batch ends that has nothing in it that somebody must decide on."""
     if not any(has_trouble(asked, file) for file in batch.files):
         return last

@@ -81,7 +81,7 @@ WAIT_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReadOptions:
     """Everything that was asked for."""
 
     log: str
@@ -117,7 +117,7 @@ _WITHOUT = (
 )
 
 
-def parse_options(given: Mapping[str, str]) -> Options:
+def parse_options(given: Mapping[str, str]) -> ReadOptions:
     """Return what these options say; `UnknownKey`, `MissingKey` or `WrongValue`."""
     named = _named(given)
     without = "" if named else _WITHOUT
@@ -141,7 +141,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
             option="pushdown",
             remedy="Say it with the option where, which reads as little.",
         )
-    return Options(
+    return ReadOptions(
         log=folder,
         table=named["table"],
         source=take("source"),
@@ -165,7 +165,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     )
 
 
-def check_batch(options: Options) -> None:
+def check_batch(options: ReadOptions) -> None:
     """Raise where something was asked for that a DataFrame of `spark.read` cannot do."""
     if options.start == "latest":
         raise WrongValue(
@@ -181,7 +181,7 @@ def check_batch(options: Options) -> None:
         )
 
 
-def check_stream(options: Options, *, admission: bool) -> None:
+def check_stream(options: ReadOptions, *, admission: bool) -> None:
     """Raise where something was asked for that a stream cannot do; `admission`: it has limits."""
     if options.end is not None:
         raise WrongValue(
@@ -371,7 +371,7 @@ _BUCKETS = ("s3", "s3a")
 T = TypeVar("T")
 
 
-def located(options: Options, wait: float) -> tuple[str, str]:
+def located(options: ReadOptions, wait: float) -> tuple[str, str]:
     """
     Return the log's storage, whole, and the source; wait a little for one that just begins.
 

@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from headrace.changelog.entries import Baseline, File, Gap
-from headrace.changelog.history import Window
+from headrace.changelog.history import BaselineWindow
 from headrace.changelog.ranges import Span, after, flushes
 from headrace.changelog.reader import LogBatch
 from headrace.spark_source.offsets import (
-    Asked,
     Offset,
+    ReadRequest,
     baseline_of,
     check_end,
     check_offset,
@@ -41,7 +41,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Known:
+class SegmentStatistics:
     """What the index knows of a segment's rows."""
 
     ranges: Mapping[str, tuple[Any, Any]]
@@ -51,7 +51,7 @@ class Known:
     """The types of change in it."""
 
     @classmethod
-    def of(cls, flush: LogBatch, file: File, *, both: bool) -> Known:
+    def of(cls, flush: LogBatch, file: File, *, both: bool) -> SegmentStatistics:
         """Return what is known of one segment of a flush."""
         kinds = {
             "insert": file.inserts or file.key_changes,
@@ -71,7 +71,7 @@ class Known:
         )
 
 
-def may_pass(predicate: Predicate, known: Known) -> bool:
+def may_pass(predicate: Predicate, known: SegmentStatistics) -> bool:
     """Whether a row of such a segment may pass; true where that cannot be told."""
     match predicate:
         case And(parts):
@@ -88,7 +88,7 @@ def may_pass(predicate: Predicate, known: Known) -> bool:
             return True
 
 
-def _may(compare: Compare, known: Known) -> bool:
+def _may(compare: Compare, known: SegmentStatistics) -> bool:
     name, op, value = compare.column, compare.op, compare.value
     if name == "_change_type":
         if op in ("=", "<=>"):
@@ -111,7 +111,7 @@ def _may(compare: Compare, known: Known) -> bool:
     return True
 
 
-def _may_not(predicate: Predicate, known: Known) -> bool:
+def _may_not(predicate: Predicate, known: SegmentStatistics) -> bool:
     if isinstance(predicate, In) and predicate.column == "_change_type":
         return bool(known.types - set(predicate.values))
     return True
@@ -126,7 +126,7 @@ LEAST_BYTES = 256 << 10
 """What a small segment counts as: to open it costs as much as to read so many."""
 
 
-def between(asked: Asked, start: Offset, end: Offset) -> list[Slice]:
+def between(asked: ReadRequest, start: Offset, end: Offset) -> list[Slice]:
     """Return the slices that hold what lies behind `start`, up to `end`, in the log's order."""
     check_offset(asked, start)
     check_end(asked, end)
@@ -145,7 +145,7 @@ def between(asked: Asked, start: Offset, end: Offset) -> list[Slice]:
     return [*found, *_changes(asked, part, window_of(asked, start))]
 
 
-def _of_baseline(asked: Asked, baseline: Baseline, start: int, stop: int) -> Iterator[Slice]:
+def _of_baseline(asked: ReadRequest, baseline: Baseline, start: int, stop: int) -> Iterator[Slice]:
     begins = 0
     first, _ = baseline.window
     for file in baseline.files:
@@ -156,7 +156,7 @@ def _of_baseline(asked: Asked, baseline: Baseline, start: int, stop: int) -> Ite
         begins = ends
 
 
-def _changes(asked: Asked, part: Span, window: Window | None) -> Iterator[Slice]:
+def _changes(asked: ReadRequest, part: Span, window: BaselineWindow | None) -> Iterator[Slice]:
     log = asked.log
     refuse_unseen(asked, part)
     for found in flushes(log, [asked.table], part):
@@ -179,24 +179,24 @@ def _changes(asked: Asked, part: Span, window: Window | None) -> Iterator[Slice]
 
 
 def _slice(
-    asked: Asked,
+    asked: ReadRequest,
     file: File,
     epoch: int,
     part: Span,
     *,
     whole: bool = False,
     baseline: tuple[int, int] | None = None,
-    window: Window | None = None,
+    window: BaselineWindow | None = None,
 ) -> Slice:
     schema = asked.log.schema(asked.table, file.schema)
     return Slice(file, schema, asked.fits(file), epoch, part, whole, baseline, window)
 
 
-def _may_pass(asked: Asked, flush: LogBatch, file: File) -> bool:
+def _may_pass(asked: ReadRequest, flush: LogBatch, file: File) -> bool:
     where = asked.frame.where
     if where is None or (file.truncates and asked.options.on_truncate == "row"):
         return True
-    return may_pass(where, Known.of(flush, file, both=asked.options.images == "both"))
+    return may_pass(where, SegmentStatistics.of(flush, file, both=asked.options.images == "both"))
 
 
 def grouped(slices: Sequence[Slice], most_bytes: int = PARTITION_BYTES) -> list[list[Slice]]:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.changelog.entries import File
-from headrace.changelog.history import Window
+from headrace.changelog.history import BaselineWindow
 from headrace.changelog.position import Position
 from headrace.changelog.ranges import Span, inside
 from headrace.changelog.reader import LogReader, segment_path
@@ -36,7 +36,7 @@ from headrace.spark_source.columns import (
     UNSENT,
     Expanded,
     Fit,
-    Frame,
+    FrameColumns,
     child,
     expanded,
     filled,
@@ -252,7 +252,7 @@ class Slice:
     baseline: tuple[int, int] | None = None
     """Of a baseline's segment, the numbers of its first row and of the one behind its last."""
 
-    window: Window | None = None
+    window: BaselineWindow | None = None
     """Of a baseline that was given before: changes that its rows hold are left out (R11)."""
 
 
@@ -264,7 +264,7 @@ class Task:
     """The log's storage: a path, or a bucket's."""
 
     source: str
-    frame: Frame
+    frame: FrameColumns
     images: Literal["after", "both"] = "after"
     truncates: bool = False
     """Whether a truncate is a row."""
@@ -417,7 +417,11 @@ def _passing(
 
 
 def _told(
-    frame: Frame, marks: Marks, rows: Expanded, fits: Sequence[Fit], ours: dict[str, pa.Array]
+    frame: FrameColumns,
+    marks: Marks,
+    rows: Expanded,
+    fits: Sequence[Fit],
+    ours: dict[str, pa.Array],
 ) -> dict[str, pa.Array]:
     """Return the columns that tell of marks, if they were asked for; else raise at the first."""
     shown = [fit for fit in fits if fit.column in frame.shown]
@@ -482,7 +486,7 @@ def _refuse_lost_images(
 
 
 def _shaped(
-    frame: Frame, have: dict[str, pa.Array], ours: dict[str, pa.Array], count: int
+    frame: FrameColumns, have: dict[str, pa.Array], ours: dict[str, pa.Array], count: int
 ) -> pa.Table:
     arrays = []
     for field in frame.arrow:

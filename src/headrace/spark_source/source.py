@@ -26,12 +26,12 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader
 from headrace.errors import BadSchema, ChangesMissing, HeadraceError, UnknownTable
 from headrace.pipeline.plan.types import spark_type
-from headrace.spark_source.columns import Frame, frame_of
-from headrace.spark_source.leases import Keeper, needed
+from headrace.spark_source.columns import FrameColumns, frame_of
+from headrace.spark_source.leases import LeaseKeeper, needed
 from headrace.spark_source.offsets import (
     NEWEST_BASELINE,
-    Asked,
     Offset,
+    ReadRequest,
     check_end,
     exact_from,
     first_offset,
@@ -42,7 +42,7 @@ from headrace.spark_source.offsets import (
     next_offset,
 )
 from headrace.spark_source.options import (
-    Options,
+    ReadOptions,
     check_batch,
     check_stream,
     known_table,
@@ -130,7 +130,7 @@ class Partition(InputPartition):
 
 
 @dataclass(frozen=True)
-class Place:
+class TableReference:
     """A table of a log, as it was when the DataFrame was made."""
 
     data: str
@@ -144,21 +144,21 @@ class _Reader:
     _goes_on = False
     """Whether it may have begun in an earlier life."""
 
-    def __init__(self, options: Options, place: Place) -> None:
+    def __init__(self, options: ReadOptions, place: TableReference) -> None:
         self._options = options
         self._place = place
-        self._opened: Asked | None = None
+        self._opened: ReadRequest | None = None
         self._looked = 0.0
-        self._keeper: Keeper | None = None
+        self._keeper: LeaseKeeper | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # To the executors goes what was asked for; the log stays.
         return {**self.__dict__, "_opened": None, "_keeper": None}
 
-    def _frame(self, log: LogReader) -> Frame:
+    def _frame(self, log: LogReader) -> FrameColumns:
         return framed(log, self._place, self._options)
 
-    def _asked(self, *, polled: bool = False) -> Asked:
+    def _asked(self, *, polled: bool = False) -> ReadRequest:
         """Return the log as it is now; where it is `polled`, as it was a moment ago."""
         now = time.monotonic()
         if self._opened is not None:
@@ -168,9 +168,9 @@ class _Reader:
             self._opened.log.refresh()
         else:
             log = opened(self._place.data, self._place.source)
-            asked = Asked(log, self._options, self._frame(log))
+            asked = ReadRequest(log, self._options, self._frame(log))
             if self._options.reader is not None:
-                self._keeper = Keeper(
+                self._keeper = LeaseKeeper(
                     self._place.data,
                     self._place.source,
                     self._options.reader,
@@ -182,11 +182,11 @@ class _Reader:
         self._looked = now
         return self._opened
 
-    def _keep(self, asked: Asked, at: Offset) -> None:
+    def _keep(self, asked: ReadRequest, at: Offset) -> None:
         if self._keeper is not None:
             self._keeper.keep(needed(asked, at), asked.log)
 
-    def _move(self, asked: Asked, to: Offset) -> None:
+    def _move(self, asked: ReadRequest, to: Offset) -> None:
         if self._keeper is not None:
             self._keeper.move(needed(asked, to), asked.log)
 
@@ -196,7 +196,7 @@ class _Reader:
             self._keeper.end()
         self._opened = self._keeper = None
 
-    def _partitions(self, asked: Asked, slices: Sequence[Slice]) -> list[Partition]:
+    def _partitions(self, asked: ReadRequest, slices: Sequence[Slice]) -> list[Partition]:
         task = Task(
             self._place.data,
             self._place.source,
@@ -229,7 +229,7 @@ class HeadraceReader(_Reader, DataSourceReader):
             self._end()  # nobody tells when it was read; its lease says how long it may take
             return self._partitions(asked, between(asked, start, end))
 
-    def _from_baseline(self, asked: Asked) -> tuple[Offset, Offset]:
+    def _from_baseline(self, asked: ReadRequest) -> tuple[Offset, Offset]:
         """Return from a baseline to where the result is exact at the earliest (R11)."""
 
         def exact() -> bool | None:
@@ -252,7 +252,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
 
     _goes_on = True
 
-    def __init__(self, options: Options, place: Place) -> None:
+    def __init__(self, options: ReadOptions, place: TableReference) -> None:
         super().__init__(options, place)
         self._first: Offset | None = None
         """Where it begins, if it is a query without a checkpoint."""
@@ -300,7 +300,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
                     found = replace(found, since=at.position)
             return found.as_json()
 
-    def _from_anywhere(self, asked: Asked) -> Offset:
+    def _from_anywhere(self, asked: ReadRequest) -> Offset:
         """Return an end that is right wherever the checkpoint stands: all there is."""
         number = None
         if self._options.start == "baseline":
@@ -312,7 +312,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
         end = least_end(asked.log, self._options)
         return Offset(end, number, None, asked.log.lineage or "")
 
-    def _idle(self, asked: Asked, at: Offset) -> Offset:
+    def _idle(self, asked: ReadRequest, at: Offset) -> Offset:
         # One that ends at a place moves there once a run: the next may come when that is gone.
         if self._upto is None and time.monotonic() - self._moved < IDLE_SECONDS:
             return at
@@ -333,7 +333,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
         with told():
             self._upto = self._asked().log.end
 
-    def _await_exact(self, asked: Asked, at: Offset, upto: Position) -> Position:
+    def _await_exact(self, asked: ReadRequest, at: Offset, upto: Position) -> Position:
         """Return an end from which on what began with a baseline is exact (R11)."""
 
         def there() -> Position | None:
@@ -385,7 +385,7 @@ def _begun(first: Offset, last: Offset, *, fresh: bool) -> Offset:
     return NEWEST_BASELINE if fresh and last.baseline is not None else first
 
 
-def _no_baseline(asked: Asked) -> ChangesMissing:
+def _no_baseline(asked: ReadRequest) -> ChangesMissing:
     return ChangesMissing(
         "There is no baseline of this table yet, or the log has not come to where it is exact",
         table=asked.table,
@@ -393,7 +393,7 @@ def _no_baseline(asked: Asked) -> ChangesMissing:
     )
 
 
-def framed(log: LogReader, place: Place, options: Options) -> Frame:
+def framed(log: LogReader, place: TableReference, options: ReadOptions) -> FrameColumns:
     """Return what a DataFrame shows of a table."""
     return frame_of(log.schema(options.table, place.schema_id), place.schema_id, options)
 
@@ -408,7 +408,7 @@ class HeadraceSource(DataSource):
         super().__init__(dict(options))
         with told():
             self._options = parse_options(options)
-        self._place: Place | None = None
+        self._place: TableReference | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -436,14 +436,14 @@ class HeadraceSource(DataSource):
             place = self._placed(schema)
         return HeadraceStreamReader(self._options, place)
 
-    def _located(self) -> tuple[Place, LogReader]:
+    def _located(self) -> tuple[TableReference, LogReader]:
         options = self._options
         data, source = located(options, options.wait)
         log = opened(data, source)
         known_table(log, options.table, options.wait)
-        return Place(data, source, log.columns(options.table, 0).schema), log
+        return TableReference(data, source, log.columns(options.table, 0).schema), log
 
-    def _placed(self, schema: t.StructType) -> Place:
+    def _placed(self, schema: t.StructType) -> TableReference:
         """Return which version of the table a frame shows; of a catalog's, by its columns."""
         if self._place is not None:
             return self._place
@@ -462,7 +462,7 @@ class HeadraceSource(DataSource):
         )
 
 
-def _spark_schema(frame: Frame) -> t.StructType:
+def _spark_schema(frame: FrameColumns) -> t.StructType:
     return t.StructType([t.StructField(each.name, spark_type(each.type)) for each in frame.arrow])
 
 

@@ -180,7 +180,7 @@ class IsNull:
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
+class IsTrue:
     """A column of true and false is true."""
 
     column: str
@@ -207,7 +207,7 @@ class Or:
     parts: tuple[Predicate, ...]
 
 
-Predicate: TypeAlias = Compare | In | IsNull | Holds | Not | And | Or
+Predicate: TypeAlias = Compare | In | IsNull | IsTrue | Not | And | Or
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -245,7 +245,7 @@ def columns_of(predicate: Predicate) -> Iterator[str]:
                 yield from columns_of(part)
         case Not(of):
             yield from columns_of(of)
-        case Compare() | In() | IsNull() | Holds():
+        case Compare() | In() | IsNull() | IsTrue():
             yield predicate.column
 
 
@@ -336,7 +336,7 @@ class _Parser:
             return self._compare(column, self._comparison(), self._literal())
         if self._types[column].kind != "boolean":
             raise _bad("Expected a comparison", self._at)
-        return Holds(column)
+        return IsTrue(column)
 
     def _behind(self, column: str) -> Predicate | None:
         if self._word("in"):
@@ -494,7 +494,7 @@ def _decided(predicate: Predicate, column: Callable[[str], pa.Array]) -> pa.Arra
             return pc.invert(_decided(of, column))
         case IsNull(name):
             return column(name).is_null()
-        case Holds(name):
+        case IsTrue(name):
             return column(name)
         case In(name, values):
             parts = tuple(Compare(name, "=", value) for value in values)

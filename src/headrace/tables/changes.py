@@ -15,8 +15,8 @@ from headrace.changelog.position import Position
 from headrace.changelog.values import ValueType
 from headrace.tables.columns import BITS, CHUNK, Chunk, Row
 from headrace.tables.hash_index import Numbers
-from headrace.tables.store import Store
-from headrace.tables.version import Version
+from headrace.tables.store import RowStore
+from headrace.tables.version import TableVersion
 
 # -------- change
 
@@ -149,7 +149,9 @@ _AT_ONCE = 65_536
 """Rows compared at a time: both sides are gathered for it."""
 
 
-def difference(old: tuple[Store, Version] | None, new: tuple[Store, Version]) -> RowChanges:
+def difference(
+    old: tuple[RowStore, TableVersion] | None, new: tuple[RowStore, TableVersion]
+) -> RowChanges:
     """Return the changes that lead from `old`, or from nothing, to `new`: deletes first."""
     after_store, after = new
     key = [column.name for column in after_store.layout.key.columns]
@@ -176,11 +178,11 @@ def difference(old: tuple[Store, Version] | None, new: tuple[Store, Version]) ->
     )
 
 
-def _key_kinds(store: Store) -> list[tuple[str, ValueType]]:
+def _key_kinds(store: RowStore) -> list[tuple[str, ValueType]]:
     return [(column.name, column.type) for column in store.layout.key.columns]
 
 
-def present(version: Version, key: list[str]) -> RowChanges:
+def present(version: TableVersion, key: list[str]) -> RowChanges:
     """Return every row of a version, as if it were inserted at the version's position."""
     rows = version.rows()
     absent = np.full(len(rows), -1, np.int32)
@@ -188,7 +190,7 @@ def present(version: Version, key: list[str]) -> RowChanges:
 
 
 def _matched(
-    before_store: Store, before: Version, after_store: Store, after: Version
+    before_store: RowStore, before: TableVersion, after_store: RowStore, after: TableVersion
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Return rows only in the one, rows only in the other, and the pairs that share a key."""
     old_key, old_row = _keyed(before_store, before)
@@ -199,7 +201,7 @@ def _matched(
     return gone, came, old_row[old_at], new_row[new_at]
 
 
-def _keyed(store: Store, version: Version) -> tuple[npt.NDArray[Any], Numbers]:
+def _keyed(store: RowStore, version: TableVersion) -> tuple[npt.NDArray[Any], Numbers]:
     """Return what tells keys apart, and the row of each."""
     hashes, rows = version.by_hash()
     if store.layout.key.integer or not len(rows):
@@ -210,7 +212,9 @@ def _keyed(store: Store, version: Version) -> tuple[npt.NDArray[Any], Numbers]:
     return keys, rows
 
 
-def _changed(before: Store, old: Numbers, after: Store, new: Numbers) -> npt.NDArray[np.bool_]:
+def _changed(
+    before: RowStore, old: Numbers, after: RowStore, new: Numbers
+) -> npt.NDArray[np.bool_]:
     if before.layout.schema.columns != after.layout.schema.columns:
         return np.ones(len(new), np.bool_)  # another row by its columns alone
     every = range(len(after.layout.schema.columns))

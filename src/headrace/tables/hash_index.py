@@ -196,7 +196,7 @@ _NULLS: Final = 0x8525_7D8B
 _MASK32: Final = 0xFFFF_FFFF
 
 
-class Entries:
+class IndexArrays:
     """The arrays of one index, of one size; shared with readers as those of `Space`."""
 
     __slots__ = (
@@ -256,7 +256,7 @@ class Entries:
             place[rest] = (place[rest] + 1) & self.mask
 
 
-class Index:
+class HashIndex:
     """One index: the writer's side, and how values become hashes."""
 
     __slots__ = ("_codec", "_distinct", "_last", "count", "entries", "moved")
@@ -267,7 +267,7 @@ class Index:
         self._distinct = 0
         self._last: Short = np.empty(64, np.uint32)
         """The hash of each entity's newest entry."""
-        self.entries = Entries(distinct=1, room=64)
+        self.entries = IndexArrays(distinct=1, room=64)
         self.moved = False
         """Whether an entity has more than one entry, so that one may be met twice."""
 
@@ -325,7 +325,7 @@ class Index:
         room, distinct = self.count + more, self._distinct + more_distinct
         if room <= len(now.links) and distinct <= room_in(now.bits):
             return
-        grown = Entries(
+        grown = IndexArrays(
             distinct=distinct,
             room=max(room, len(now.links) * 2) if room > len(now.links) else len(now.links),
         )

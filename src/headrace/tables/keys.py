@@ -80,7 +80,8 @@ class Codec:
         # Lengths keep ("a", "bc") from being ("ab", "c"); the last text needs none.
         open_ended = [at for at, column in enumerate(columns) if not _width(column.type)]
         self._parts = [
-            Part(column.type, measured=at in open_ended[:-1]) for at, column in enumerate(columns)
+            KeyColumn(column.type, measured=at in open_ended[:-1])
+            for at, column in enumerate(columns)
         ]
         self._packers = [(part.pack, part.empty) for part in self._parts]
         self._quick = [part.quick for part in self._parts]
@@ -123,7 +124,7 @@ class Codec:
         )
 
 
-class Part:
+class KeyColumn:
     """One column's share of the bytes."""
 
     __slots__ = ("_measured", "_one", "_type", "_width", "empty", "pack", "quick")

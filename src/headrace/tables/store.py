@@ -25,9 +25,9 @@ from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema
 from headrace.errors import TableError
 from headrace.tables.columns import BITS, CHUNK, Chunk
-from headrace.tables.hash_index import ALIVE, LAST, Index, Numbers, Space
+from headrace.tables.hash_index import ALIVE, LAST, HashIndex, Numbers, Space
 from headrace.tables.keys import MASK, Codec, Hashes
-from headrace.tables.version import IndexView, Version
+from headrace.tables.version import IndexView, TableVersion
 
 # -------- collisions
 # Different keys with one hash, told apart exactly.
@@ -40,7 +40,7 @@ from headrace.tables.version import IndexView, Version
 # compares the key's values anyhow.
 
 
-def settle(store: Store, arrays: Sequence[pa.Array]) -> Hashes:
+def settle(store: RowStore, arrays: Sequence[pa.Array]) -> Hashes:
     """Return a hash for the key of every row, equal only where the keys are; note new aliases."""
     codec = store.layout.key
     keys = store.keys_of(arrays)
@@ -55,7 +55,7 @@ def settle(store: Store, arrays: Sequence[pa.Array]) -> Hashes:
     return hashes
 
 
-def _known_aliases(store: Store, packed: pa.Array, natural: Hashes) -> Hashes:
+def _known_aliases(store: RowStore, packed: pa.Array, natural: Hashes) -> Hashes:
     shared = [store.layout.key.hash(key) for key in store.aliases]
     hashes = natural.copy()
     for at in np.flatnonzero(np.isin(natural, np.array(shared, np.uint64))).tolist():
@@ -74,7 +74,7 @@ def _differ_within(packed: pa.Array, hashes: Hashes) -> bool:
     return not pc.all(pc.equal(one, other)).as_py()
 
 
-def _differ(store: Store, packed: pa.Array, hashes: Hashes) -> bool:
+def _differ(store: RowStore, packed: pa.Array, hashes: Hashes) -> bool:
     """Whether a key of the batch has the hash of another one that is stored."""
     entity = store.space.find(hashes)
     known = np.flatnonzero(entity >= 0)
@@ -84,7 +84,7 @@ def _differ(store: Store, packed: pa.Array, hashes: Hashes) -> bool:
     return not pc.all(pc.equal(stored, packed.take(pa.array(known)))).as_py()
 
 
-def _told_apart(store: Store, packed: list[bytes], natural: Hashes) -> Hashes:
+def _told_apart(store: RowStore, packed: list[bytes], natural: Hashes) -> Hashes:
     aliases = dict(store.aliases)
     owners: dict[int, bytes | None] = {}
 
@@ -116,7 +116,7 @@ _FEW = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StoreLayout:
     """What a store holds, and by what it is found."""
 
     schema: TableSchema
@@ -130,7 +130,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class BatchEffect:
     """What a batch did: rows by number, before and after, one pair a change that had an effect."""
 
     before: Numbers
@@ -139,14 +139,14 @@ class Written:
     """Which rows of the batch these were, in its order."""
 
 
-class Store:
+class RowStore:
     """All rows of one table since it was loaded, truncated or compacted."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: StoreLayout) -> None:
         self.layout = layout
         self.chunks: list[Chunk] = []
         self.space = Space(integer=layout.key.integer, keys=1, rows=64)
-        self.indexes = [Index(codec) for codec in layout.indexes]
+        self.indexes = [HashIndex(codec) for codec in layout.indexes]
         self.aliases: dict[bytes, int] = {}
         """Hashes of keys whose own hash another key has (see `collisions`)."""
         self.end = 0
@@ -172,9 +172,9 @@ class Store:
             or self.end >= LAST - 4 * CHUNK
         )
 
-    def version(self, position: Position) -> Version:
+    def version(self, position: Position) -> TableVersion:
         """Return the present state, at `position`; it stays as it is."""
-        return Version(
+        return TableVersion(
             self.layout.key,
             self.space,
             self.chunks,
@@ -192,7 +192,7 @@ class Store:
 
     def write(
         self, ops: npt.NDArray[np.signedinteger[Any]], arrays: list[pa.Array], *, net: bool
-    ) -> Written:
+    ) -> BatchEffect:
         """
         Apply changes in their order; `arrays` are the row's columns.
 
@@ -221,7 +221,7 @@ class Store:
         puts: npt.NDArray[np.bool_],
         order: npt.NDArray[np.intp],
         opens: npt.NDArray[np.bool_],
-    ) -> Written:
+    ) -> BatchEffect:
         # From here on: one group a key, its changes side by side in `order`.
         group = np.cumsum(opens) - 1
         values = hashes[order[opens]]
@@ -272,7 +272,7 @@ class Store:
 
         at = order[effect]
         back = np.argsort(at, kind="stable")
-        return Written(before[effect][back], after[effect][back], chosen[at[back]])
+        return BatchEffect(before[effect][back], after[effect][back], chosen[at[back]])
 
     def _index(
         self, arrays: list[pa.Array], chosen: npt.NDArray[np.intp], entity: Numbers, known: int
@@ -343,9 +343,9 @@ class Store:
         """Return the key's columns of a batch."""
         return [arrays[at] for at in self._key_places]
 
-    def compacted(self) -> Store:
+    def compacted(self) -> RowStore:
         """Return a store of the living rows alone."""
-        fresh = Store(self.layout)
+        fresh = RowStore(self.layout)
         fresh.aliases = self.aliases
         fresh.number = 1
         hashes, rows = self.version(Position(0, 0)).by_hash()

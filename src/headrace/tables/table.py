@@ -1,7 +1,7 @@
 """
 A table in memory: rows by key and by index, at one position.
 
-One thread writes, any number read, and neither waits for the other. Reads go to a `Version`,
+One thread writes, any number read, and neither waits for the other. Reads go to a `TableVersion`,
 which the writer replaces by a single assignment; how versions share all their arrays, and
 what that costs, is told in `space`, `buffers` and `store`:
 
@@ -42,8 +42,8 @@ from headrace.errors import (
 from headrace.tables.changes import RowChanges, difference, present
 from headrace.tables.columns import Row
 from headrace.tables.keys import Codec, Hash64
-from headrace.tables.store import Layout, Store
-from headrace.tables.version import Version
+from headrace.tables.store import RowStore, StoreLayout
+from headrace.tables.version import TableVersion
 
 _NOTHING: Mapping[str, Sequence[str]] = MappingProxyType({})
 
@@ -75,16 +75,16 @@ class Table:
         self._hash64 = hash64
         self._given_key = key
         self._layout = self._laid_out(schema)
-        self._coming: Layout | None = None
+        self._coming: StoreLayout | None = None
         """What the table is after the next `switch`, where that is something else."""
-        self._store = Store(self._layout)
+        self._store = RowStore(self._layout)
         self._version = self._store.version(ORIGIN)
-        self._loading: Store | None = None
+        self._loading: RowStore | None = None
         self._caught_up = ORIGIN
         """How far the rows being loaded are; a baseline's own rows have no position."""
-        self._shown: Version | None = None
+        self._shown: TableVersion | None = None
         """What readers see; with `_shown_store` it is enough to tell what a reload changed."""
-        self._shown_store: Store | None = None
+        self._shown_store: RowStore | None = None
 
     # --- for readers ------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Table:
         version = self._shown
         return RowChanges.none() if version is None else present(version, list(self.key))
 
-    def _read(self) -> Version:
+    def _read(self) -> TableVersion:
         if (version := self._shown) is None:
             raise UnknownTable("Table is not ready", table=self.schema.table)
         return version
@@ -228,7 +228,7 @@ class Table:
 
     def load(self, rows: pa.Table) -> None:
         """Take rows of a baseline, in any order; they are nobody's until `switch`."""
-        store = self._loading or Store(self._coming or self._layout)
+        store = self._loading or RowStore(self._coming or self._layout)
         if rows.num_rows:
             arrays = _arrays(rows, store.layout)
             store.write(np.zeros(rows.num_rows, np.int8), arrays, net=True)
@@ -245,7 +245,7 @@ class Table:
         """Apply changes to the rows being loaded, as `apply` does to the live ones."""
         if upto <= self._caught_up:
             return
-        store = self._loading or Store(self._coming or self._layout)
+        store = self._loading or RowStore(self._coming or self._layout)
         self._loading, _ = self._applied(
             store, self._caught_up, rows, epoch, upto, truncate, net=True
         )
@@ -257,7 +257,7 @@ class Table:
 
         Returns the difference to what readers saw, if wanted.
         """
-        store = self._loading or Store(self._coming or self._layout)
+        store = self._loading or RowStore(self._coming or self._layout)
         version = store.version(at)
         changes = RowChanges.none()
         if want_changes:
@@ -284,7 +284,7 @@ class Table:
 
     def _applied(
         self,
-        store: Store,
+        store: RowStore,
         position: Position,
         rows: pa.Table | None,
         epoch: int,
@@ -292,12 +292,12 @@ class Table:
         truncate: Position | None,
         *,
         net: bool,
-    ) -> tuple[Store, RowChanges]:
+    ) -> tuple[RowStore, RowChanges]:
         """Apply what comes after `position` to `store`; return the store to go on with."""
         emptied = truncate is not None and truncate > position
         if emptied and truncate is not None:
             # R23d: all rows so far are gone; the batch's own begin after it.
-            store, position = Store(store.layout), truncate
+            store, position = RowStore(store.layout), truncate
         fresh = None if rows is None else _after(rows, position, epoch)
         changes = RowChanges.none()
         if fresh is not None and fresh.num_rows:
@@ -306,7 +306,7 @@ class Table:
             changes = changes.after_truncate(truncate)
         return store.compacted() if store.worn_out else store, changes
 
-    def _write(self, store: Store, rows: pa.Table, upto: Position, *, net: bool) -> RowChanges:
+    def _write(self, store: RowStore, rows: pa.Table, upto: Position, *, net: bool) -> RowChanges:
         ops = _numpy(rows, "_op")
         if not store.layout.schema.key and (ops != Op.INSERT).any():
             # What a key of ours was before the change, and of which row, nobody has sent.
@@ -331,7 +331,7 @@ class Table:
             at=(_numpy(rows, "_commit")[chosen], _numpy(rows, "_ordinal")[chosen]),
         )
 
-    def _laid_out(self, schema: TableSchema) -> Layout:
+    def _laid_out(self, schema: TableSchema) -> StoreLayout:
         key = key_of(schema, self._given_key)
         for columns in (key, *self._indexed):
             _check_columns(schema, columns)
@@ -339,10 +339,10 @@ class Table:
             Codec([schema.column(name) for name in columns], self._hash64)
             for columns in (key, *self._indexed)
         ]
-        return Layout(schema, made[0], tuple(made[1:]))
+        return StoreLayout(schema, made[0], tuple(made[1:]))
 
 
-def _arrays(rows: pa.Table, layout: Layout) -> list[pa.Array]:
+def _arrays(rows: pa.Table, layout: StoreLayout) -> list[pa.Array]:
     """Return the columns of rows as a store of this layout takes them."""
     arrays = [_array(rows, field) for field in layout.schema.arrow]
     for at in layout.places(layout.key):

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.changelog.position import Position
 from headrace.tables.columns import BITS, CHUNK, Chunk, Row
-from headrace.tables.hash_index import Entries, Numbers, Space, hash_of
+from headrace.tables.hash_index import IndexArrays, Numbers, Space, hash_of
 from headrace.tables.keys import MASK, SPREAD, Codec, Hashes, whole
 
 _WITHIN = CHUNK - 1
@@ -25,7 +25,7 @@ class IndexView:
     """An index as of one version."""
 
     codec: Codec
-    entries: Entries
+    entries: IndexArrays
     end: int
     """Entries there were."""
 
@@ -33,7 +33,7 @@ class IndexView:
     """Whether a key may have several of them."""
 
 
-class Version:
+class TableVersion:
     """One state of a table. `end`, `keys` and `number` tell it from later ones (see `Space`)."""
 
     __slots__ = (

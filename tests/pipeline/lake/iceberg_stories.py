@@ -14,7 +14,7 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadTable, Fenced, HeadraceError, TableTaken, TargetError
-from headrace.lake.history import Note
+from headrace.lake.history import CommitNote
 from headrace.lake.iceberg import IcebergTable
 from headrace.lake.target import TableTarget, table
 from headrace.targets.target import Batch
@@ -355,8 +355,8 @@ def what_a_commit_says_stands_in_its_snapshot(place: Place) -> None:
     one = One(place)
     one.begun().write(batch([(Op.DELETE, 2, 1, None)], 2, first=2))
     (_, last), (_, first) = place.kind.versions(place.spark, one.path)
-    assert isinstance(last, Note)
-    assert isinstance(first, Note)
+    assert isinstance(last, CommitNote)
+    assert isinstance(first, CommitNote)
     assert (first.number, first.baseline, first.batch) == (1, 1, "baseline-1")
     assert (last.number, last.at, last.lineage) == (2, Position(1, 2), "test/1")
     assert last.owner == first.owner

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
-from headrace.lake.history import Commit, Found, Note, Where, looked_at
+from headrace.lake.history import CommitNote, TableCommit, TableHistory, TableLocation, looked_at
 from headrace.lake.memory import LakeHome, Memory
 from headrace.lake.rows import Mode, shaped
 from headrace.lake.table import LakeTable
@@ -42,7 +42,7 @@ class Lake:
     """One folder: a table, or none."""
 
     rows: State = field(default_factory=dict)
-    commits: list[Commit] = field(default_factory=list)
+    commits: list[TableCommit] = field(default_factory=list)
     """The oldest first."""
 
     columns: list[Any] = field(default_factory=list)
@@ -54,11 +54,11 @@ class Lake:
     marks: bool = False
     """Whether each load makes another table of it, which its versions do not tell."""
 
-    def commit(self, operation: str, note: Note | None = None) -> None:
+    def commit(self, operation: str, note: CommitNote | None = None) -> None:
         """Make a commit of whomever."""
         version = self.commits[-1].version + 1 if self.commits else 0
         self.lives += version == 0
-        self.commits.append(Commit(version, operation, note))
+        self.commits.append(TableCommit(version, operation, note))
 
     def remove(self) -> None:
         """Let there be no table."""
@@ -78,7 +78,7 @@ class KeptInMemory:
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
-    def found(self, since: int | None = None) -> Found | None:
+    def found(self, since: int | None = None) -> TableHistory | None:
         commits = list(reversed(self._lake.commits))
         return looked_at(commits, since, KEEPING, self._lake.given_out) if commits else None
 
@@ -96,7 +96,7 @@ class KeptInMemory:
 
         return StructType(self._lake.columns)
 
-    def merge(self, statement: str, frame: Frame, note: Note) -> bool:
+    def merge(self, statement: str, frame: Frame, note: CommitNote) -> bool:
         self._lake.statements.append(statement)
         if not self._claim("MERGE", note):
             return False
@@ -106,7 +106,7 @@ class KeptInMemory:
                 self._lake.rows[row["c0"]] = row["c1"]
         return True
 
-    def replace(self, frame: Frame, note: Note) -> bool:
+    def replace(self, frame: Frame, note: CommitNote) -> bool:
         if not self._claim("WRITE", note):
             return False
         self._lake.rows = frame.state()
@@ -115,7 +115,7 @@ class KeptInMemory:
 
     empty = replace
 
-    def append(self, frame: Frame, note: Note) -> bool:
+    def append(self, frame: Frame, note: CommitNote) -> bool:
         if not self._claim("WRITE", note):
             return False
         self._lake.rows |= frame.state()
@@ -136,7 +136,7 @@ class KeptInMemory:
     def kept(type: Any) -> Any:
         return type
 
-    def _claim(self, operation: str, note: Note) -> bool:
+    def _claim(self, operation: str, note: CommitNote) -> bool:
         if note.number <= self._lake.given_out:
             return False
         self._lake.given_out = note.number
@@ -152,7 +152,7 @@ class InMemory:
 
     def session(self) -> None: ...
 
-    def table(self, where: Where) -> KeptInMemory:
+    def table(self, where: TableLocation) -> KeptInMemory:
         return KeptInMemory(self._lake)
 
     def frame(self, rows: pa.Table) -> Frame:
@@ -190,7 +190,7 @@ class Writer:
         )
         made = LakeTable(
             shaped(self.mode, schema, None),
-            Where((), "/lake"),
+            TableLocation((), "/lake"),
             home,
             Memory(files, "orders"),
             InMemory(self.lake),  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ def staged_commit(table: LakeTable, rows: Any, *about: Any) -> Any:
 
     from headrace.pipeline.plan.types import spark_type
 
-    def commit(kept: KeptInMemory, note: Note) -> bool:
+    def commit(kept: KeptInMemory, note: CommitNote) -> bool:
         if table.ours and table.shape.mode != "merge":
             table.check_fit()
             return kept.append(Frame(rows), note)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.lake.formats import DELTA, ICEBERG, Format, needs
-from headrace.lake.history import Note, read
+from headrace.lake.history import CommitNote, read
 from headrace.lake.iceberg import PREFIX, PROPERTY, in_folder, own_catalog
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Kind(Protocol):
         """Return what a version of a table shows, or what it shows now."""
         ...
 
-    def versions(self, spark: Spark, path: object) -> list[tuple[int, Note | None]]:
+    def versions(self, spark: Spark, path: object) -> list[tuple[int, CommitNote | None]]:
         """Return what readers have seen, the newest first, and our notes."""
         ...
 
@@ -67,7 +67,7 @@ class Delta:
         options = {} if version is None else {"versionAsOf": version}
         return spark.bulk.read.format("delta").options(**options).load(str(path))
 
-    def versions(self, spark: Spark, path: object) -> list[tuple[int, Note | None]]:
+    def versions(self, spark: Spark, path: object) -> list[tuple[int, CommitNote | None]]:
         commits = spark.bulk.sql(f"describe history {self.named(spark, path)}").collect()
         return [(commit.version, read(commit.userMetadata)) for commit in commits]
 
@@ -111,7 +111,7 @@ class Iceberg:
         options = {} if version is None else {"versionAsOf": version}
         return spark.bulk.read.format("iceberg").options(**options).load(str(path))
 
-    def versions(self, spark: Spark, path: object) -> list[tuple[int, Note | None]]:
+    def versions(self, spark: Spark, path: object) -> list[tuple[int, CommitNote | None]]:
         return [(each.snapshot_id, read(each.note)) for each in self._seen(spark, path)]
 
     def only_added(self, spark: Spark, path: object) -> list[bool]:

@@ -12,7 +12,7 @@ from headrace.config.hocon import parse
 from headrace.engine.from_config import configured
 from headrace.errors import BadTable, HeadraceError, NoKey, SparkFailed, TableError
 from headrace.lake.formats import DELTA, PARQUET, check_session, needs
-from headrace.lake.history import Note, Where, check_name, places, read, written
+from headrace.lake.history import CommitNote, TableLocation, check_name, places, read, written
 from headrace.lake.rows import answer, shaped
 from headrace.lake.sql import merge_history, merge_rows
 from headrace.lake.target import TableTarget
@@ -62,8 +62,8 @@ def test_a_table_needs_a_name_or_a_path() -> None:
 def test_a_name_is_filled_for_each_table() -> None:
     found = places("lake.{schema}_{table}", None, ["public.orders", "items"])
     assert found == {
-        "public.orders": Where(("lake", "public_orders"), None),
-        "items": Where(("lake", "main_items"), None),
+        "public.orders": TableLocation(("lake", "public_orders"), None),
+        "items": TableLocation(("lake", "main_items"), None),
     }
     assert places(None, "/lake/{table}", ["orders"])["orders"].path == "/lake/orders"
     assert found["items"].name == "`lake`.`main_items`"
@@ -191,7 +191,7 @@ def test_jars_are_kept_in_the_users_cache(tmp_path: Path) -> None:
 
 
 def test_a_note_is_read_back_and_nothing_else_is_one() -> None:
-    note = Note(1, "p/x", "w", 7, "0001-0000000000000002-00000003", "l", 4, "b")
+    note = CommitNote(1, "p/x", "w", 7, "0001-0000000000000002-00000003", "l", 4, "b")
     assert read(written(note)) == note
     for text in (None, "", "{}", "hand-made", written(note).replace("0001-", "1-")):
         assert read(text) is None

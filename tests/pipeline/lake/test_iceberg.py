@@ -8,12 +8,12 @@ from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadTable, SparkFailed
 from headrace.lake.formats import ICEBERG, check_session, needs
-from headrace.lake.history import CUT_OFF, Found, Note, Where, written
+from headrace.lake.history import CUT_OFF, CommitNote, TableHistory, TableLocation, written
 from headrace.lake.iceberg import (
     PREFIX,
     Head,
+    IcebergSnapshot,
     IcebergTable,
-    Snapshot,
     ancestry,
     create_branch,
     drop_branch,
@@ -29,8 +29,8 @@ from headrace.lake.sql import replace_from
 from headrace.testing.source import TABLE
 
 
-def note(number: int) -> Note:
-    return Note(1, "p/x", "w", number, "0001-0000000000000002-00000003", "l", 4, "b")
+def note(number: int) -> CommitNote:
+    return CommitNote(1, "p/x", "w", number, "0001-0000000000000002-00000003", "l", 4, "b")
 
 
 # -- what is asked for --------------------------------------------------------------------------
@@ -90,13 +90,15 @@ def test_columns_that_it_cannot_hold_are_refused_by_name(names: tuple[str, ...])
 # -- what a history says ------------------------------------------------------------------------
 
 
-def snapshot(id: int, number: int | None = None, operation: str = "overwrite") -> Snapshot:
+def snapshot(id: int, number: int | None = None, operation: str = "overwrite") -> IcebergSnapshot:
     """Return one of a chain; its sequence number is ten times its own."""
     text = None if number is None else written(note(number))
-    return Snapshot(id, id - 1 or None, id * 10, operation, text)
+    return IcebergSnapshot(id, id - 1 or None, id * 10, operation, text)
 
 
-def history(snapshots: list[Snapshot], head: int | None, since: int | None = None) -> Found:
+def history(
+    snapshots: list[IcebergSnapshot], head: int | None, since: int | None = None
+) -> TableHistory:
     known = {each.id: each for each in snapshots}
     return found_in(ancestry(known.get, head, since), since, known.values)
 
@@ -104,29 +106,29 @@ def history(snapshots: list[Snapshot], head: int | None, since: int | None = Non
 def test_the_last_note_that_led_to_what_readers_see_counts() -> None:
     chain = [snapshot(1, 1), snapshot(2, 2)]
     # Of a branch that never became main.
-    aside = Snapshot(9, 1, 30, "append", written(note(3)))
-    assert history([*chain, aside], 2) == Found(note(2), None, 20, 2)
-    assert history([*chain, aside], 1) == Found(note(1), None, 10, 1)
+    aside = IcebergSnapshot(9, 1, 30, "append", written(note(3)))
+    assert history([*chain, aside], 2) == TableHistory(note(2), None, 20, 2)
+    assert history([*chain, aside], 1) == TableHistory(note(1), None, 10, 1)
 
 
 @pytest.mark.parametrize("operation", ["append", "overwrite", "delete"])
 def test_what_others_did_since_is_told_and_compaction_is_nothing(operation: str) -> None:
     chain = [snapshot(1, 1), snapshot(2, operation="replace")]
-    assert history(chain, 2) == Found(note(1), None, 20, 1)
+    assert history(chain, 2) == TableHistory(note(1), None, 20, 1)
     chain.append(snapshot(3, operation=operation))
-    assert history(chain, 3) == Found(note(1), operation, 30, 1)
+    assert history(chain, 3) == TableHistory(note(1), operation, 30, 1)
 
 
 def test_what_others_did_is_not_hidden_by_a_commit_of_ours() -> None:
     chain = [snapshot(1, 1), snapshot(2, operation="append"), snapshot(3, 2)]
-    assert history(chain, 3, since=10) == Found(note(2), "append", 30, 2)
-    assert history(chain, 3, since=20) == Found(note(2), None, 30, 2)
+    assert history(chain, 3, since=10) == TableHistory(note(2), "append", 30, 2)
+    assert history(chain, 3, since=20) == TableHistory(note(2), None, 30, 2)
 
 
 def test_no_more_of_a_history_is_walked_than_is_needed() -> None:
     looked: list[int] = []
 
-    def look(id: int) -> Snapshot:
+    def look(id: int) -> IcebergSnapshot:
         looked.append(id)
         return snapshot(id, id)
 
@@ -136,23 +138,23 @@ def test_no_more_of_a_history_is_walked_than_is_needed() -> None:
 
 
 def test_a_history_that_is_cut_off_says_so() -> None:
-    assert history([snapshot(3, 2)], 3, since=10) == Found(note(2), CUT_OFF, 30, 2)
-    assert history([snapshot(7, operation="replace")], 7) == Found(None, None, 70, 0)
-    assert history([snapshot(1, operation="append")], 1) == Found(None, None, 10, 0)
-    assert history([], None) == Found(None, None, -1, 0)
+    assert history([snapshot(3, 2)], 3, since=10) == TableHistory(note(2), CUT_OFF, 30, 2)
+    assert history([snapshot(7, operation="replace")], 7) == TableHistory(None, None, 70, 0)
+    assert history([snapshot(1, operation="append")], 1) == TableHistory(None, None, 10, 0)
+    assert history([], None) == TableHistory(None, None, -1, 0)
 
 
 def test_numbers_count_that_no_history_leads_to_any_more() -> None:
-    aside = Snapshot(9, 1, 30, "append", written(note(3)))
+    aside = IcebergSnapshot(9, 1, 30, "append", written(note(3)))
     found = history([snapshot(7, operation="replace"), aside], 7)
-    assert found == Found(None, None, 70, 3)
+    assert found == TableHistory(None, None, 70, 3)
     # They may be expired as well: who knows of a higher one goes on from that.
     head = Head(7, found)
     assert [number for number in range(1, 8) if head.is_before(note(number))] == [4, 5, 6, 7]
 
 
 def test_only_the_next_number_can_be_had() -> None:
-    head = Head(5, Found(note(4), None, 50, 4))
+    head = Head(5, TableHistory(note(4), None, 50, 4))
     assert [number for number in range(1, 8) if head.is_before(note(number))] == [5]
 
 
@@ -237,7 +239,7 @@ class Conflicting:
 
 def test_a_branch_that_cannot_be_dropped_does_not_undo_the_commit() -> None:
     session = Conflicting()
-    where = Where((), "/lake/orders")
+    where = TableLocation((), "/lake/orders")
     table = IcebergTable(session, where, persistent=True)  # type: ignore[arg-type]
     table._drop(["a", "b"])
     assert len(session.said) == 2

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import Fenced
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.store import Store
+from headrace.runtime.store import ProgressStore
 from headrace.testing.target import ScriptedLoading, ScriptedTarget, TargetDisk
 from tests.control.stepping import Stepping
 from tests.support.shop import PATIENCE, Shop, await_seen
@@ -76,7 +76,7 @@ def test_an_engine_that_was_taken_over_from_writes_no_more() -> None:
     world.settle(run)
     before = target.calls["write"]
     world.put(2)
-    Store(world.connection).take_over()
+    ProgressStore(world.connection).take_over()
     with pytest.raises(Fenced):
         run.step()
     assert target.calls["write"] == before

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from headrace.changelog.position import Position
-from headrace.lake.history import FORMAT, Note
+from headrace.lake.history import FORMAT, CommitNote
 from headrace.storage import killpoints
 from tests.pipeline.lake.jars import need_delta
 from tests.pipeline.lake.rounds.check import broken, different, unsure, wrong
@@ -93,7 +93,7 @@ def rows(money: int) -> list[Row]:
 
 def version(number: int, money: int, commit: int, batch: str = "b") -> Version:
     at = str(Position(1, commit))
-    note = Note(FORMAT, "owner", "writer", number, at, "pg/1", 1, batch)
+    note = CommitNote(FORMAT, "owner", "writer", number, at, "pg/1", 1, batch)
     return Version(number - 1, "MERGE", note, number, ("id", "money"), rows(money))
 
 

@@ -16,7 +16,15 @@ from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
 from headrace.errors import BadTable, Fenced, TableTaken, TargetError
 from headrace.lake import staged_load, table
-from headrace.lake.history import CUT_OFF, Commit, Note, looked_at, read, settled, written
+from headrace.lake.history import (
+    CUT_OFF,
+    CommitNote,
+    TableCommit,
+    looked_at,
+    read,
+    settled,
+    written,
+)
 from headrace.lake.memory import Memory
 from headrace.lake.parts import Staged
 from headrace.lake.rows import Mode, shaped
@@ -96,7 +104,7 @@ def replaced_late(lake: Lake) -> None:
     last = lake.commits[-1]
     assert last.note is not None
     late = msgspec.structs.replace(last.note, writer="late", batch="baseline-2")
-    lake.commits[-1] = Commit(last.version, "WRITE", late)
+    lake.commits[-1] = TableCommit(last.version, "WRITE", late)
     lake.rows, lake.lives = {1: "late"}, lake.lives + 1
 
 
@@ -192,12 +200,12 @@ def test_a_commit_that_was_not_remembered_is_known_at_the_next_start(tmp_path: P
     assert "DELETE" in str(writer.opened(Position(1, 2)).lost)
 
 
-def note(number: int, batch: str = "b", owner: str = "p/x") -> Note:
-    return Note(1, owner, "w", number, str(Position(1, number)), "", 0, batch, TABLE)
+def note(number: int, batch: str = "b", owner: str = "p/x") -> CommitNote:
+    return CommitNote(1, owner, "w", number, str(Position(1, number)), "", 0, batch, TABLE)
 
 
-def history(*commits: tuple[str, Note | None], start: int = 0) -> list[Commit]:
-    return [Commit(start + at, *commit) for at, commit in enumerate(commits)][::-1]
+def history(*commits: tuple[str, CommitNote | None], start: int = 0) -> list[TableCommit]:
+    return [TableCommit(start + at, *commit) for at, commit in enumerate(commits)][::-1]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +222,7 @@ def history(*commits: tuple[str, Note | None], start: int = 0) -> list[Commit]:
     ],
 )
 def test_a_history_is_looked_at_from_where_it_is_known(
-    commits: list[Commit], since: int | None, others: str | None
+    commits: list[TableCommit], since: int | None, others: str | None
 ) -> None:
     found = looked_at(commits, since, KEEPING)
     assert (found.others, found.version, found.number) == (others, commits[0].version, 2)
@@ -286,7 +294,7 @@ def test_a_note_of_before_it_named_the_table_is_read() -> None:
     assert read(text) == replace_table(note(3))
 
 
-def replace_table(old: Note) -> Note:
+def replace_table(old: CommitNote) -> CommitNote:
     return msgspec.structs.replace(old, table="")
 
 

@@ -17,7 +17,7 @@ import pyspark_headrace
 from headrace.changelog.change import Change, Op, as_segment
 from headrace.changelog.compaction import Compaction
 from headrace.changelog.position import Position
-from headrace.changelog.ranges import Piece, changes, span
+from headrace.changelog.ranges import ChangeSlice, changes, span
 from headrace.changelog.reader import LogReader
 from headrace.changelog.retention import prune
 from headrace.changelog.values_json import images
@@ -101,7 +101,7 @@ def from_the_log(log: MadeLog) -> Iterator[tuple[str, str, Any, Any]]:
     """Yield each change as `headrace log read` shows it."""
     reader = LogReader.open(log.files, SOURCE)
     for piece in changes(reader, "orders", span(reader, ["orders"], None, None)):
-        assert isinstance(piece, Piece)
+        assert isinstance(piece, ChangeSlice)
         pairs = zip(
             images(piece.rows, piece.schema, "before"),
             images(piece.rows, piece.schema, "after"),

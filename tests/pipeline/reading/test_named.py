@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headrace.changelog.position import ORIGIN, Position
-from headrace.changelog.retention import Lease, NamedReader, leases, prune
+from headrace.changelog.retention import NamedReader, ReaderLease, leases, prune
 from headrace.errors import PositionExpired
 from headrace.runtime.info import LogOptions
 from headrace.runtime.retention import Care
@@ -124,7 +124,7 @@ def test_a_lease_from_before_it_told_of_baselines_is_read(log: MadeLog) -> None:
     NamedReader(log.files, SOURCE, "me", 60.0, lambda: 1000.0).hold(ORIGIN, reading(log.files))
     path = log.data / "log" / SOURCE / "readers" / "me.json"
     path.write_text('{"position":"0001-0000000000000001-00000000","until":2000,"format":1}')
-    assert leases(log.files, SOURCE, 0.0) == [Lease("me", Position(1, 1, 0), 2000)]
+    assert leases(log.files, SOURCE, 0.0) == [ReaderLease("me", Position(1, 1, 0), 2000)]
 
 
 def test_a_look_at_a_log_asks_for_its_named_readers_once(

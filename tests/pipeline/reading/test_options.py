@@ -8,12 +8,18 @@ import pytest
 
 from headrace.changelog.position import Position
 from headrace.errors import MissingKey, UnknownKey, WrongValue
-from headrace.spark_source.options import NAMES, Options, check_batch, check_stream, parse_options
+from headrace.spark_source.options import (
+    NAMES,
+    ReadOptions,
+    check_batch,
+    check_stream,
+    parse_options,
+)
 
 LEAST = {"log": "data", "table": "orders"}
 
 
-def parsed(**more: str) -> Options:
+def parsed(**more: str) -> ReadOptions:
     return parse_options({**LEAST, **more})
 
 

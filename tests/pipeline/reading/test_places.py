@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import BadDataDirectory
-from headrace.spark_source.options import Options, located
+from headrace.spark_source.options import ReadOptions, located
 from headrace.storage import s3
 from headrace.storage.objects import Objects
 from headrace.storage.simulation import SimulatedBucket
@@ -41,5 +41,5 @@ def test_a_bucket_may_have_any_name(bucket: str, monkeypatch: pytest.MonkeyPatch
     assert located(options(inside), 0.0) == (f"s3a://{bucket}/shop", SOURCE)
 
 
-def options(log: str) -> Options:
-    return Options(log=log, table="orders")
+def options(log: str) -> ReadOptions:
+    return ReadOptions(log=log, table="orders")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.changelog.entries import Flush
-from headrace.changelog.index import Index
+from headrace.changelog.index import LogIndex
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader
 from headrace.storage.disk import RealDisk
@@ -84,7 +84,7 @@ def log_wrong(folder: Path) -> list[str]:
     log = LogReader.open(files, SOURCE)
     last: dict[str, Position] = {}
     found = []
-    for entry in Index(files.within(f"log/{SOURCE}/index")).load():
+    for entry in LogIndex(files.within(f"log/{SOURCE}/index")).load():
         if not isinstance(entry, Flush):
             continue
         for file in entry.files:

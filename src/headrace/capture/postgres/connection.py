@@ -23,7 +23,7 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from headrace.capture.postgres.options import Options, ask_hook, read_password
+from headrace.capture.postgres.options import PostgresOptions, ask_hook, read_password
 from headrace.capture.postgres.stream.wire import StreamEnded
 from headrace.errors import (
     BadMessage,
@@ -146,7 +146,7 @@ _TEXTS: tuple[tuple[str, type[HeadraceError], str, str], ...] = (
 
 
 def connect(
-    options: Options,
+    options: PostgresOptions,
     *,
     replication: bool = False,
     autocommit: bool = True,
@@ -206,7 +206,7 @@ def as_bytes(connection: psycopg.Connection[Any]) -> bytes:
 
 
 @contextmanager
-def speaking(options: Options) -> Iterator[None]:
+def speaking(options: PostgresOptions) -> Iterator[None]:
     """Translate the server's errors; their text is left out, because it can hold values."""
     try:
         yield
@@ -250,7 +250,7 @@ def translated(sqlstate: str | None, **facts: str) -> HeadraceError:
     return CaptureError("The server answered with an error", **facts)
 
 
-def _parameters(options: Options, application: str) -> dict[str, str]:
+def _parameters(options: PostgresOptions, application: str) -> dict[str, str]:
     """Return libpq's parameters, complete with password and settings."""
     try:
         given = conninfo_to_dict(options.connection)
@@ -295,7 +295,7 @@ def _run(connection: psycopg.Connection[Any], statement: bytes) -> None:
 
 
 def _refusal(
-    error: psycopg.Error, options: Options, parameters: Mapping[str, str]
+    error: psycopg.Error, options: PostgresOptions, parameters: Mapping[str, str]
 ) -> HeadraceError:
     text = str(error)
     facts = {

@@ -88,7 +88,7 @@ class TableOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PostgresOptions:
     """One PostgreSQL source. Made by `options_of`, which knows the defaults."""
 
     name: str
@@ -131,7 +131,7 @@ class Options:
         return self.tables.get(table, TableOptions())
 
 
-def options_of(name: str, given: Mapping[str, Any], reader: str) -> Options:
+def options_of(name: str, given: Mapping[str, Any], reader: str) -> PostgresOptions:
     """Return the options with their defaults; `reader` tells deployments of one source apart."""
     tables = {
         table: TableOptions(tuple(each.get("columns") or ()), str(each.get("where") or ""))
@@ -147,7 +147,7 @@ def options_of(name: str, given: Mapping[str, Any], reader: str) -> Options:
         )
     timeout = given.get("create_slot_timeout")
     rate = given.get("copy_rows_per_s")
-    return Options(
+    return PostgresOptions(
         name=name,
         connection=str(given["connection"]),
         slot_mode=str(given.get("slot") or "stateful"),
@@ -199,7 +199,7 @@ def address(connection: str) -> dict[str, str]:
 # Nothing here puts what it read into a message.
 
 
-def read_password(options: Options) -> str | None:
+def read_password(options: PostgresOptions) -> str | None:
     """Return the password that `password_ref` names; None where nothing is named."""
     if not options.password_ref:
         return None
@@ -228,7 +228,7 @@ def read_password(options: Options) -> str | None:
     return found
 
 
-def ask_hook(options: Options, parameters: Mapping[str, str]) -> dict[str, str]:
+def ask_hook(options: PostgresOptions, parameters: Mapping[str, str]) -> dict[str, str]:
     """
     Return `parameters` together with what the user's `before_connect` adds to them.
 
@@ -269,7 +269,7 @@ def ask_hook(options: Options, parameters: Mapping[str, str]) -> dict[str, str]:
     return {**parameters, **{key: str(value) for key, value in more.items() if value is not None}}
 
 
-def _provided(options: Options) -> str:
+def _provided(options: PostgresOptions) -> str:
     """Return what an installed package's scheme leads to; empty where there is nothing."""
     try:
         return read_secret(options.password_ref)
@@ -286,7 +286,7 @@ def _provided(options: Options) -> str:
         ) from None
 
 
-def _read(path: Path, options: Options) -> str:
+def _read(path: Path, options: PostgresOptions) -> str:
     try:
         # Editors and `echo` end a file with a newline; no password does.
         return path.read_text(encoding="utf-8").rstrip("\r\n")

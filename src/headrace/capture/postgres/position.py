@@ -40,7 +40,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LsnPosition:
     """The end of a commit record, or of another record that a heartbeat named."""
 
     system: str
@@ -68,7 +68,7 @@ class Place:
         """The position's number: an LSN is below 2^63 for longer than any server lives."""
         return self.lsn
 
-    def moved_to(self, lsn: int) -> Place:
+    def moved_to(self, lsn: int) -> LsnPosition:
         """Return another place in the same history."""
         return replace(self, lsn=lsn)
 
@@ -77,7 +77,7 @@ class Place:
         return "/".join(map(str, parts)) + str(self.mark or "")
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> LsnPosition:
         """Read back what `str()` wrote; anything else raises `BadPosition`."""
         if (match := _TEXT.fullmatch(text)) is None:
             raise BadPosition("Text is not a place in a PostgreSQL log", text=text)

@@ -32,13 +32,18 @@ from headrace.capture.postgres.copy.plan import (
 )
 from headrace.capture.postgres.copy.ranges import expected_rows
 from headrace.capture.postgres.copy.reader import PostgresCopy
-from headrace.capture.postgres.copy.snapshot import UNSURE_SECONDS, Holder, Snapshots, record_end
+from headrace.capture.postgres.copy.snapshot import (
+    UNSURE_SECONDS,
+    HeldSnapshot,
+    Snapshots,
+    record_end,
+)
 from headrace.capture.postgres.decode.relations import Schemas
-from headrace.capture.postgres.options import Options, address, default_slot, options_of
-from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.options import PostgresOptions, address, default_slot, options_of
+from headrace.capture.postgres.position import LsnPosition
 from headrace.capture.postgres.server import doctor, preflight, slot
 from headrace.capture.postgres.server.catalog import CatalogTable, look_up
-from headrace.capture.postgres.server.ddl_watch import Standing, Watch, altered_table
+from headrace.capture.postgres.server.ddl_watch import DdlWatch, IdentityCheck, altered_table
 from headrace.capture.postgres.server.facts import described
 from headrace.capture.postgres.server.partitions import Trees
 from headrace.capture.postgres.server.start_position import (
@@ -51,7 +56,7 @@ from headrace.capture.postgres.server.start_position import (
 )
 from headrace.capture.postgres.server.wal_usage import Meter
 from headrace.capture.postgres.stream.spill import Spill, scratch_folder
-from headrace.capture.postgres.stream.stream import Stream
+from headrace.capture.postgres.stream.stream import ReplicationStream
 from headrace.capture.postgres.stream.transactions import Transactions
 from headrace.capture.postgres.toast.unchanged_values import Toast
 from headrace.capture.source import (
@@ -82,7 +87,7 @@ class PostgresSource:
         self.spec = spec
         self.name = spec.name
         self._reader = reader or spec.name
-        self.options: Options = options_of(spec.name, spec.options, self._reader)
+        self.options: PostgresOptions = options_of(spec.name, spec.options, self._reader)
         self.traits = SourceTraits(
             lineage="pg",
             resumes=not self._ephemeral,
@@ -98,12 +103,12 @@ class PostgresSource:
         self._tables: dict[TableName, CatalogTable] = {}
         self._schemas: dict[TableName, TableSchema] = {}
         self._query: psycopg.Connection[Any] | None = None
-        self._stream: Stream | None = None
+        self._stream: ReplicationStream | None = None
         self._transactions: Transactions | None = None
         self._layouts = Schemas(())
         self._spill: Spill | None = None
         self._taking: Iterator[Changes] = iter(())
-        self._at = Place("0", 0, 0, 0, 0)
+        self._at = LsnPosition("0", 0, 0, 0, 0)
         self._given = 0
         self._snapshots = Snapshots(self.options)
         self.kept_first = self._snapshots.kept_first
@@ -111,8 +116,8 @@ class PostgresSource:
         self._publishing = Publishing(self.options)
         self._toast = Toast(self.options, self._reader)
         self._trees = Trees(self.options)
-        self._standing = Standing(self.options)
-        self._watch: Watch | None = None
+        self._standing = IdentityCheck(self.options)
+        self._watch: DdlWatch | None = None
         self._opened_at = 0.0
         self._resumed = False
         self._began = False
@@ -142,7 +147,7 @@ class PostgresSource:
         """Return the lineage of the server and database that answer now."""
         with speaking(self.options), connect(self.options, replication=True) as connection:
             server = slot.identify(connection)
-        return Place(server.system, server.database, 0, 0, 0).lineage
+        return LsnPosition(server.system, server.database, 0, 0, 0).lineage
 
     def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
         """Return the schemas, and remember these tables for `open`."""
@@ -189,7 +194,7 @@ class PostgresSource:
         self.close()
         if not self._tables:
             raise SourceRefused("No table to capture", source=self.name)
-        wanted = None if after is None else Place.parse(str(after))
+        wanted = None if after is None else LsnPosition.parse(str(after))
         with speaking(self.options):
             self._at = self._start(wanted)
         # Also where a standby took over: it has all that the log has, and history goes on (R2).
@@ -226,7 +231,7 @@ class PostgresSource:
 
     def synced(self, upto: str) -> None:
         """Let go of what was kept to read up to there again."""
-        self._toast.synced(Place.parse(upto).lsn)
+        self._toast.synced(LsnPosition.parse(upto).lsn)
 
     def read(self, most: int, wait: float) -> Changes | None:
         """Return the next commits, or a part of a large one, or how far the server came."""
@@ -263,7 +268,7 @@ class PostgresSource:
 
     def acknowledge(self, upto: str) -> None:
         """Tell the server that everything up to there is safe."""
-        place = Place.parse(upto)
+        place = LsnPosition.parse(upto)
         if self._stream is not None and place.lineage == self._at.lineage:
             self._stream.acknowledge(place.lsn)
 
@@ -377,7 +382,7 @@ class PostgresSource:
     def _schema(self, table: CatalogTable) -> TableSchema:
         return described(table, self.options)
 
-    def _start(self, wanted: Place | None) -> Place:
+    def _start(self, wanted: LsnPosition | None) -> LsnPosition:
         self._trees.begin(self._tables)
         opening = open_slot(
             self.options,
@@ -400,7 +405,7 @@ class PostgresSource:
                 self._anew = False
             self._altered_upto = record_end(slot.written(query)) if self._resumed else 0
             self._standing.look(query, self._tables)
-            self._stream = Stream(
+            self._stream = ReplicationStream(
                 replication,
                 self.options.slot,
                 at.lsn,
@@ -423,7 +428,7 @@ class PostgresSource:
             place=at.moved_to,
             around=int(around),
         )
-        self._watch = Watch(
+        self._watch = DdlWatch(
             self.options,
             self._tables,
             self._schemas,
@@ -462,7 +467,7 @@ class PostgresSource:
             "A table was altered while nobody read", table=error.facts.get("table")
         )
 
-    def _moved(self, stream: Stream, transactions: Transactions) -> Changes | None:
+    def _moved(self, stream: ReplicationStream, transactions: Transactions) -> Changes | None:
         """Return how far the server came without a change of ours, if it did (R34)."""
         if stream.end <= self._given or not transactions.idle:
             return None
@@ -470,7 +475,7 @@ class PostgresSource:
         self._toast.moved(upto := transactions.place(stream.end))
         return Changes([], upto)
 
-    def _snapshot(self, table: TableName) -> tuple[Holder, bool]:
+    def _snapshot(self, table: TableName) -> tuple[HeldSnapshot, bool]:
         """Return a snapshot to copy a table under, and whether it is for this copy alone."""
         stream, transactions = self._opened()
         self._keep_order()
@@ -500,7 +505,7 @@ class PostgresSource:
                 raise altered(error) from error
         self._snapshots.tidy()
 
-    def _opened(self) -> tuple[Stream, Transactions]:
+    def _opened(self) -> tuple[ReplicationStream, Transactions]:
         if self._stream is None or self._transactions is None:
             raise SourceUnreachable("Database is not open", source=self.name)
         return self._stream, self._transactions

@@ -6,8 +6,10 @@ same log through `source.py`.
 """
 
 from headrace.capture.sqlite.library.capture import Capture, TornDown
-from headrace.capture.sqlite.library.records import Batch, Record
-from headrace.capture.sqlite.watch import Combined, External, FileWatch, Interval
+from headrace.capture.sqlite.library.records import CaptureBatch as Batch
+from headrace.capture.sqlite.library.records import Record
+from headrace.capture.sqlite.watch import Combined, External, FileWatch
+from headrace.capture.sqlite.watch import PollInterval as Interval
 
 __all__ = [
     "Batch",

@@ -296,13 +296,13 @@ _BARE = re.compile(r"__[a-z0-9_]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class CaptureNames:
     """The names of one capture log and of what belongs to it."""
 
     log_table: str = _DEFAULT_LOG
 
     @classmethod
-    def of(cls, log_table: str) -> Names:
+    def of(cls, log_table: str) -> CaptureNames:
         """Return the names for a log table that a user chose."""
         lower = log_table.lower()
         if lower == _DEFAULT_LOG:
@@ -359,7 +359,7 @@ class Names:
         return PREFIX if self.log_table == _DEFAULT_LOG else f"{PREFIX}_{self.log_table}"
 
 
-OURS = Names()
+OURS = CaptureNames()
 """The names that the engine uses."""
 
 
@@ -387,7 +387,7 @@ _TEXT = re.compile(r"([0-9a-f]{32})/(0|[1-9][0-9]{0,18})/(-?[0-9]+\.[0-9]+\.[0-9
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CapturePosition:
     """A row of the capture log: the last one read."""
 
     capture: str
@@ -411,7 +411,7 @@ class Place:
         return f"{self.capture}/{self.seq}/{self.witness}"
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> CapturePosition:
         """Read back what `str()` wrote; anything else raises `BadPosition`."""
         if (match := _TEXT.fullmatch(text)) is None:
             raise BadPosition("Text is not a place in a SQLite capture", text=text)

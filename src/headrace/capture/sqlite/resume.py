@@ -17,12 +17,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.capture.sqlite import triggers
-from headrace.capture.sqlite.database import OURS, Names, Place, reading, witness, writing
+from headrace.capture.sqlite.database import (
+    OURS,
+    CaptureNames,
+    CapturePosition,
+    reading,
+    witness,
+    writing,
+)
 from headrace.capture.sqlite.triggers import LOG, READERS, REPLANNED, STARTED
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class CaptureReader:
     """One who reads a capture log, and what."""
 
     name: str
@@ -32,8 +39,11 @@ class Reader:
 
 
 def resume(
-    database: sqlite3.Connection, capture: str, wanted: Place | None, reader: Reader
-) -> Place:
+    database: sqlite3.Connection,
+    capture: str,
+    wanted: CapturePosition | None,
+    reader: CaptureReader,
+) -> CapturePosition:
     """Return `wanted` if history goes on there, otherwise a later or a new place; register it."""
     with reading(database):
         before = _tables_before(database, reader)
@@ -59,7 +69,7 @@ def resume(
 
 
 def compare(
-    database: sqlite3.Connection, place: Place, names: Names = OURS
+    database: sqlite3.Connection, place: CapturePosition, names: CaptureNames = OURS
 ) -> Literal["same", "pruned", "reset"]:
     """Say what became of the row that `place` names (R40)."""
     row = database.execute(
@@ -72,8 +82,11 @@ def compare(
 
 
 def _following(
-    database: sqlite3.Connection, capture: str, wanted: Place | None, reader: Reader
-) -> Place | None:
+    database: sqlite3.Connection,
+    capture: str,
+    wanted: CapturePosition | None,
+    reader: CaptureReader,
+) -> CapturePosition | None:
     """Return the place; None where numbers have to begin anew."""
     if wanted is None or wanted.capture != capture:
         return end_of(database, capture)
@@ -86,7 +99,9 @@ def _following(
             return None
 
 
-def _beyond_replans(database: sqlite3.Connection, place: Place, reader: Reader) -> Place:
+def _beyond_replans(
+    database: sqlite3.Connection, place: CapturePosition, reader: CaptureReader
+) -> CapturePosition:
     """Return `place`, or the last mark after it that says: changes may be missing here (R39)."""
     plans = ", ".join(map(str, reader.plans))
     row = database.execute(
@@ -94,18 +109,24 @@ def _beyond_replans(database: sqlite3.Connection, place: Place, reader: Reader) 
         f"where seq > ? and op = ? and tbl in ({plans}) order by seq desc limit 1",
         (place.seq, REPLANNED),
     ).fetchone()
-    return place if row is None else Place(place.capture, row[0], witness(*row[1:]))
+    return place if row is None else CapturePosition(place.capture, row[0], witness(*row[1:]))
 
 
-def end_of(database: sqlite3.Connection, capture: str, names: Names = OURS) -> Place:
+def end_of(
+    database: sqlite3.Connection, capture: str, names: CaptureNames = OURS
+) -> CapturePosition:
     """Return the last row of the log."""
     row = database.execute(
         f"select seq, ts, tbl, op from {names.log} order by seq desc limit 1"
     ).fetchone()
-    return Place(capture, 0) if row is None else Place(capture, row[0], witness(*row[1:]))
+    return (
+        CapturePosition(capture, 0)
+        if row is None
+        else CapturePosition(capture, row[0], witness(*row[1:]))
+    )
 
 
-def _tables_before(database: sqlite3.Connection, reader: Reader) -> dict[str, bool]:
+def _tables_before(database: sqlite3.Connection, reader: CaptureReader) -> dict[str, bool]:
     """Return every table this reader ever read, and whether it did so last time."""
     row = database.execute(
         f"select tables from {READERS} where name = ?", (reader.name,)
@@ -114,7 +135,10 @@ def _tables_before(database: sqlite3.Connection, reader: Reader) -> dict[str, bo
 
 
 def _registered(
-    database: sqlite3.Connection, place: Place, reader: Reader, tables: Mapping[str, bool]
+    database: sqlite3.Connection,
+    place: CapturePosition,
+    reader: CaptureReader,
+    tables: Mapping[str, bool],
 ) -> bool:
     """Whether our row among the readers protects what follows `place` already."""
     row = database.execute(

@@ -23,14 +23,14 @@ from pathlib import Path
 import pyarrow as pa
 
 from headrace.capture.baselines import checked_rate
-from headrace.capture.registry import Finding, Sample
+from headrace.capture.registry import Finding, TableSample
 from headrace.capture.source import Lag, Problem, SourcePosition, SourceSpec, SourceTraits
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.arrow_rows import batch_of, segment_of
 from headrace.capture.sqlite.copy import SQLiteCopy
 from headrace.capture.sqlite.database import (
     OURS,
-    Place,
+    CapturePosition,
     Reading,
     Row,
     busy,
@@ -44,7 +44,7 @@ from headrace.capture.sqlite.database import (
     witness,
     writing,
 )
-from headrace.capture.sqlite.resume import Reader, compare, resume
+from headrace.capture.sqlite.resume import CaptureReader, compare, resume
 from headrace.capture.sqlite.tables import (
     KINDS,
     SourceTable,
@@ -54,7 +54,7 @@ from headrace.capture.sqlite.tables import (
     table_schema,
 )
 from headrace.capture.sqlite.triggers import LOG, READERS, REPLANNED
-from headrace.capture.sqlite.watch import Watch
+from headrace.capture.sqlite.watch import CommitWatch
 from headrace.changelog.change import Changes, TableChanges
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import BadName, HeadraceError, SourceRefused, SourceUnreachable, TableRefused
@@ -182,7 +182,7 @@ MOST_BYTES = 64 << 20
 """About so much is read at most, where rows are many and large."""
 
 
-def sample(source: SQLiteSource, table: str, most: int) -> Sample:
+def sample(source: SQLiteSource, table: str, most: int) -> TableSample:
     """Return the first rows, in the order that SQLite has them."""
     schema = source.describe([table])[table]
     database = connect(source.path)
@@ -197,8 +197,8 @@ def sample(source: SQLiteSource, table: str, most: int) -> Sample:
     finally:
         database.close()
     if not rows:
-        return Sample(schema, pa.RecordBatch.from_pylist([], schema=schema.arrow))
-    return Sample(schema, *batch_of(schema, rows))
+        return TableSample(schema, pa.RecordBatch.from_pylist([], schema=schema.arrow))
+    return TableSample(schema, *batch_of(schema, rows))
 
 
 # -------- source
@@ -271,8 +271,8 @@ class SQLiteSource:
         self._tables: dict[TableName, SourceTable] = {}
         self._schemas: dict[int, TableSchema] = {}
         self._database: sqlite3.Connection | None = None
-        self._watch: Watch | None = None
-        self._at = Place("0" * 32, 0)
+        self._watch: CommitWatch | None = None
+        self._at = CapturePosition("0" * 32, 0)
         self._group_end = 0
         self._inode = 0
         self._slice = READ_SECONDS_ROLLBACK
@@ -371,11 +371,11 @@ class SQLiteSource:
             raise SourceRefused("No table to capture", source=self.name)
         database = self._connect()
         self._database = database
-        wanted = Place.parse(str(after)) if after is not None else None
+        wanted = CapturePosition.parse(str(after)) if after is not None else None
         with speaking(self.path):
             capture = triggers.install(database, list(self._tables.values()))
             self._schemas = self._read_schemas(database)
-            reader = Reader(self._reader, tuple(self._tables), tuple(self._schemas))
+            reader = CaptureReader(self._reader, tuple(self._tables), tuple(self._schemas))
             self._at = resume(database, capture, wanted, reader)
             capture = self._at.capture
             (mode,) = database.execute("pragma journal_mode").fetchone()
@@ -388,7 +388,7 @@ class SQLiteSource:
             self._schema_version = self._version(database, "schema_version")
         self._group_end = self._at.seq
         self._busy_since = None
-        self._watch = Watch(self.path, lambda: self._version(database, "data_version"))
+        self._watch = CommitWatch(self.path, lambda: self._version(database, "data_version"))
         self._inode = 0
         self._pruning = triggers.Pruning(database, self._reader, capture)
         self._was_open = True
@@ -422,7 +422,7 @@ class SQLiteSource:
 
     def acknowledge(self, upto: str) -> None:
         """Let the log be pruned up to there, when it suits the application."""
-        place = Place.parse(upto)
+        place = CapturePosition.parse(upto)
         if self._pruning is not None and place.capture == self._at.capture:
             self._pruning.allow(place.seq)
 
@@ -495,7 +495,7 @@ class SQLiteSource:
                 raise SourceUnreachable("Database is gone", path=self.path) from error
             raise
 
-    def _opened(self) -> tuple[sqlite3.Connection, Watch]:
+    def _opened(self) -> tuple[sqlite3.Connection, CommitWatch]:
         if self._database is None or self._watch is None:
             raise SourceUnreachable("Database is not open", path=self.path)
         return self._database, self._watch
@@ -510,7 +510,9 @@ class SQLiteSource:
                 schemas[number] = table_schema(table, plan.fields, self._overrides)
         return schemas
 
-    def _try_to_read(self, database: sqlite3.Connection, watch: Watch, most: int) -> Changes | None:
+    def _try_to_read(
+        self, database: sqlite3.Connection, watch: CommitWatch, most: int
+    ) -> Changes | None:
         try:
             if self._group_end <= self._at.seq and not watch.moved():
                 self._busy_since = None
@@ -546,7 +548,7 @@ class SQLiteSource:
                 limits,
             )
         last = rows[-1]
-        upto = Place(self._at.capture, int(str(last[0])), witness(*last[1:4]))
+        upto = CapturePosition(self._at.capture, int(str(last[0])), witness(*last[1:4]))
         changes = Changes(self._tables_of(rows, width), upto, ends=upto.seq >= self._group_end)
         self._at = upto
         return changes

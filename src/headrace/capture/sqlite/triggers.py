@@ -31,7 +31,7 @@ from headrace.capture.sqlite.database import (
     INSERT,
     OURS,
     UPDATE,
-    Names,
+    CaptureNames,
     folded,
     quoted,
     writing,
@@ -51,24 +51,24 @@ from headrace.errors import SourceRefused
 _NAME = "file"
 
 
-def remember(database: sqlite3.Connection, names: Names) -> None:
+def remember(database: sqlite3.Connection, names: CaptureNames) -> None:
     """Take it that the log belongs to this file; within a transaction."""
     if (identity := _identity(database)) is not None:
         database.execute(f"insert or replace into {names.meta} values (?, ?)", (_NAME, identity))
 
 
-def known(database: sqlite3.Connection, names: Names) -> bool:
+def known(database: sqlite3.Connection, names: CaptureNames) -> bool:
     """Whether the log says which file it was made in; older ones do not."""
     return _remembered(database, names) is not None
 
 
-def elsewhere(database: sqlite3.Connection, names: Names) -> bool:
+def elsewhere(database: sqlite3.Connection, names: CaptureNames) -> bool:
     """Whether the log was made in another file than this one."""
     identity, remembered = _identity(database), _remembered(database, names)
     return None not in (identity, remembered) and identity != remembered
 
 
-def _remembered(database: sqlite3.Connection, names: Names) -> str | None:
+def _remembered(database: sqlite3.Connection, names: CaptureNames) -> str | None:
     row = database.execute(f"select value from {names.meta} where name = ?", (_NAME,)).fetchone()
     return None if row is None else str(row[0])
 
@@ -104,7 +104,7 @@ class Pruning:
     """Moves one reader's cursor and removes what nobody needs."""
 
     def __init__(
-        self, database: sqlite3.Connection, reader: str, capture: str, names: Names = OURS
+        self, database: sqlite3.Connection, reader: str, capture: str, names: CaptureNames = OURS
     ) -> None:
         self._database = database
         self._names = names
@@ -186,7 +186,7 @@ NOW = "cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer)"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapturedColumns:
     """One set of columns of a table, as the log's rows refer to it."""
 
     id: int
@@ -197,7 +197,7 @@ class Plan:
     fingerprint: Sequence[tuple[str, str, int]]
 
 
-def capture_id(database: sqlite3.Connection, names: Names = OURS) -> str | None:
+def capture_id(database: sqlite3.Connection, names: CaptureNames = OURS) -> str | None:
     """Return the capture's uuid; None where nothing was ever set up."""
     if not _has(database, names.companion("meta")):
         return None
@@ -211,7 +211,7 @@ def capture_id(database: sqlite3.Connection, names: Names = OURS) -> str | None:
     return str(found["capture"])
 
 
-def plans(database: sqlite3.Connection, names: Names = OURS) -> dict[int, Plan]:
+def plans(database: sqlite3.Connection, names: CaptureNames = OURS) -> dict[int, CapturedColumns]:
     """Return every plan ever made, by its number."""
     if not _has(database, names.companion("tables")):
         return {}
@@ -220,7 +220,7 @@ def plans(database: sqlite3.Connection, names: Names = OURS) -> dict[int, Plan]:
         f"select id, name, columns from {names.tables} order by id"
     ):
         columns = json.loads(text)
-        found[number] = Plan(
+        found[number] = CapturedColumns(
             number,
             name,
             {column: field for column, _, _, field in columns},
@@ -229,13 +229,13 @@ def plans(database: sqlite3.Connection, names: Names = OURS) -> dict[int, Plan]:
     return found
 
 
-def latest(every: Mapping[int, Plan], table: str) -> Plan | None:
+def latest(every: Mapping[int, CapturedColumns], table: str) -> CapturedColumns | None:
     """Return the newest plan of `table`."""
     own = [plan for plan in every.values() if plan.table == table]
     return own[-1] if own else None
 
 
-def fields_for(every: Mapping[int, Plan], table: SourceTable) -> dict[str, int]:
+def fields_for(every: Mapping[int, CapturedColumns], table: SourceTable) -> dict[str, int]:
     """Return field ids for the columns as they are now; new columns get new ones."""
     # A mark in an old segment must never come to mean another column.
     known: dict[str, int] = {}
@@ -252,7 +252,7 @@ def fields_for(every: Mapping[int, Plan], table: SourceTable) -> dict[str, int]:
     return fields
 
 
-def complete(database: sqlite3.Connection, names: Names = OURS) -> bool:
+def complete(database: sqlite3.Connection, names: CaptureNames = OURS) -> bool:
     """Whether all tables of ours are there."""
     return capture_id(database, names) is not None and all(
         _has(database, name)
@@ -261,7 +261,7 @@ def complete(database: sqlite3.Connection, names: Names = OURS) -> bool:
 
 
 def amiss(
-    database: sqlite3.Connection, tables: Sequence[SourceTable], names: Names = OURS
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames = OURS
 ) -> list[str]:
     """Return the tables that are not captured as they are now; [] when all is in place."""
     if not complete(database, names):
@@ -284,7 +284,7 @@ def amiss(
 
 
 def install(
-    database: sqlite3.Connection, tables: Sequence[SourceTable], names: Names = OURS
+    database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames = OURS
 ) -> str:
     """
     Capture `tables`, in one transaction, and return the capture's uuid.
@@ -298,7 +298,7 @@ def install(
         return make(database, tables, names)
 
 
-def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: Names) -> str:
+def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames) -> str:
     """Do what `install` says, within a transaction of the caller's."""
     capture = _make_tables(database, max(len(table.columns) for table in tables), names)
     every = plans(database, names)
@@ -307,7 +307,7 @@ def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: Nam
     return capture
 
 
-def _make_tables(database: sqlite3.Connection, width: int, names: Names) -> str:
+def _make_tables(database: sqlite3.Connection, width: int, names: CaptureNames) -> str:
     capture = capture_id(database, names)
     database.execute(
         f"create table if not exists {names.meta} (name text primary key, value) without rowid"
@@ -335,7 +335,7 @@ def _make_tables(database: sqlite3.Connection, width: int, names: Names) -> str:
     return capture
 
 
-def renew(database: sqlite3.Connection, names: Names = OURS) -> str:
+def renew(database: sqlite3.Connection, names: CaptureNames = OURS) -> str:
     """Give the capture a new uuid, because its numbers begin anew; within a transaction."""
     capture = uuid4().hex
     database.executemany(
@@ -347,7 +347,7 @@ def renew(database: sqlite3.Connection, names: Names = OURS) -> str:
     return capture
 
 
-def mark(database: sqlite3.Connection, kind: int, plan: int = 0, names: Names = OURS) -> int:
+def mark(database: sqlite3.Connection, kind: int, plan: int = 0, names: CaptureNames = OURS) -> int:
     """Write a mark into the log and return its number; within a transaction."""
     made = database.execute(
         f"insert into {names.log} (ts, tbl, op) values ({NOW}, ?, ?)", (plan, kind)
@@ -356,7 +356,10 @@ def mark(database: sqlite3.Connection, kind: int, plan: int = 0, names: Names = 
 
 
 def _capture_table(
-    database: sqlite3.Connection, table: SourceTable, every: dict[int, Plan], names: Names
+    database: sqlite3.Connection,
+    table: SourceTable,
+    every: dict[int, CapturedColumns],
+    names: CaptureNames,
 ) -> None:
     before = latest(every, table.name)
     # One made for this table may sit on another now, which was given another name; and what
@@ -382,7 +385,7 @@ def _capture_table(
         f"insert into {names.tables} (name, columns) values (?, ?)",
         (table.name, json.dumps(columns)),
     )
-    plan = Plan(int(made.lastrowid or 0), table.name, fields, table.fingerprint)
+    plan = CapturedColumns(int(made.lastrowid or 0), table.name, fields, table.fingerprint)
     every[plan.id] = plan
     for sql in _trigger_sql(table, plan.id, names).values():
         database.execute(sql)
@@ -403,7 +406,7 @@ def teardown(database: sqlite3.Connection, tables: Sequence[str] | None = None) 
         take_out(database, out)
 
 
-def captured_as(database: sqlite3.Connection, name: str, names: Names = OURS) -> str:
+def captured_as(database: sqlite3.Connection, name: str, names: CaptureNames = OURS) -> str:
     """
     Return the name under which a table was captured; `TableRefused` where there is none such.
 
@@ -425,7 +428,7 @@ def captured_as(database: sqlite3.Connection, name: str, names: Names = OURS) ->
 def take_out(
     database: sqlite3.Connection,
     tables: Collection[str] | None = None,
-    names: Names = OURS,
+    names: CaptureNames = OURS,
     kept: Collection[str] = (),
 ) -> None:
     """
@@ -447,7 +450,7 @@ def take_out(
             database.execute(f"drop table if exists {name}")
 
 
-def _awaited(database: sqlite3.Connection, names: Names) -> bool:
+def _awaited(database: sqlite3.Connection, names: CaptureNames) -> bool:
     """Whether a reader of `Capture` is left; an engine notices that a log has gone."""
     return (
         _has(database, names.log_table)
@@ -468,7 +471,7 @@ def drop_log(database: sqlite3.Connection) -> None:
     database.execute(f"drop table if exists {LOG}")
 
 
-def _trigger_sql(table: SourceTable, plan: int, names: Names) -> dict[str, str]:
+def _trigger_sql(table: SourceTable, plan: int, names: CaptureNames) -> dict[str, str]:
     """Return the triggers by name, each in the very text that SQLite keeps of it."""
     columns = [column.name for column in table.columns]
     before = ", ".join(f"b{number}" for number in range(len(columns)))
@@ -499,7 +502,7 @@ class _Trigger:
     plan: int
 
 
-def _triggers(database: sqlite3.Connection, names: Names) -> list[_Trigger]:
+def _triggers(database: sqlite3.Connection, names: CaptureNames) -> list[_Trigger]:
     return [
         _Trigger(name, on, sql, plan)
         for name, on, sql in database.execute(
@@ -509,7 +512,7 @@ def _triggers(database: sqlite3.Connection, names: Names) -> list[_Trigger]:
     ]
 
 
-def _made_for(trigger: _Trigger, every: Mapping[int, Plan]) -> str | None:
+def _made_for(trigger: _Trigger, every: Mapping[int, CapturedColumns]) -> str | None:
     plan = every.get(trigger.plan)
     return None if plan is None else plan.table
 

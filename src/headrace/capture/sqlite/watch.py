@@ -48,7 +48,7 @@ DISTRUST_SECONDS = 1.0
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
-class Watch:
+class CommitWatch:
     """Waits for commits of others; `wake` ends a wait from any thread."""
 
     def __init__(self, path: str, version: Callable[[], int]) -> None:
@@ -152,7 +152,7 @@ class Watch:
 # -------- waking
 # What ends the wait of a capture that has read everything.
 #
-# `FileWatch` looks at the database's files and asks SQLite when they moved; `Interval` reads
+# `FileWatch` looks at the database's files and asks SQLite when they moved; `PollInterval` reads
 # every so often, whatever happened; `External` reads when somebody says so. `Combined` is any of
 # several. A run begins with reading what is there, whichever of these it has.
 
@@ -163,7 +163,7 @@ class FileWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class PollInterval:
     """Read every so many seconds."""
 
     seconds: float
@@ -218,9 +218,9 @@ class Combined:
         self.wakes = wakes
 
 
-Wake: TypeAlias = FileWatch | Interval | External | Combined
+Wake: TypeAlias = FileWatch | PollInterval | External | Combined
 
-DEFAULT = Combined(FileWatch(), Interval(0.25))
+DEFAULT = Combined(FileWatch(), PollInterval(0.25))
 
 
 class Waiting:
@@ -229,9 +229,9 @@ class Waiting:
     def __init__(self, wake: Wake, path: str, version: Callable[[], int]) -> None:
         parts = list(_parts(wake))
         watched = any(isinstance(part, FileWatch) for part in parts)
-        self._watch = Watch(path, version) if watched else None
+        self._watch = CommitWatch(path, version) if watched else None
         self._bell = None if watched else _Bell()
-        seconds = [part.seconds for part in parts if isinstance(part, Interval)]
+        seconds = [part.seconds for part in parts if isinstance(part, PollInterval)]
         self._every = min(seconds, default=None)
         self._next = 0.0
         self._externals = [part for part in parts if isinstance(part, External)]
@@ -321,7 +321,7 @@ class _Bell:
             os.close(descriptor)
 
 
-def _parts(wake: Wake) -> Iterator[FileWatch | Interval | External]:
+def _parts(wake: Wake) -> Iterator[FileWatch | PollInterval | External]:
     if isinstance(wake, Combined):
         for each in wake.wakes:
             yield from _parts(each)

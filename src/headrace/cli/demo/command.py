@@ -18,8 +18,8 @@ from headrace.cli.demo.model import DEFAULT, FOLDERS, DemoEngine, Orders, Shop
 from headrace.observe import logs
 
 if TYPE_CHECKING:
-    from headrace.cli.demo.model import Build, View
-    from headrace.cli.demo.session import Settings
+    from headrace.cli.demo.model import Build, DemoView
+    from headrace.cli.demo.session import DemoSettings
 
 
 # -------- command
@@ -81,24 +81,24 @@ def demo(
     purpose: it becomes a dead letter, and the rest goes on. At the end source and target
     are compared row by row. q or Ctrl-C ends it early.
     """
-    from headrace.cli.demo.session import Settings
+    from headrace.cli.demo.session import DemoSettings
     from headrace.cli.demo.shops import shop_in
 
     if kill and not sys.stdin.isatty():
         raise click.UsageError("--kill needs a terminal, to read the key from.")
     shop = shop_in(data or FOLDERS[source], source)
-    settings = Settings(run_seconds, rate, kill=kill, explain=explain)
+    settings = DemoSettings(run_seconds, rate, kill=kill, explain=explain)
     live = not plain and not as_json and _on_terminal()
     return _run(partial(build, spark_ui=spark_ui), settings, shop, live=live, as_json=as_json)
 
 
-def _run(build: Build, settings: Settings, shop: Shop, *, live: bool, as_json: bool) -> int:
-    from headrace.cli.demo.session import Session
+def _run(build: Build, settings: DemoSettings, shop: Shop, *, live: bool, as_json: bool) -> int:
+    from headrace.cli.demo.session import DemoSession
     from headrace.cli.signals import EndOnRequest
 
     keys = (live or settings.kill) and sys.stdin.isatty()
     with EndOnRequest(keys=keys) as ending, _view(live, as_json) as view, closing(shop):
-        session = Session(settings, shop, build, view, ending)
+        session = DemoSession(settings, shop, build, view, ending)
         session.open_shop()
         # Not before the folder is known to be ours: nothing is written into another's.
         logs.log_into(shop.folder / "logs")
@@ -111,14 +111,14 @@ def _on_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def _view(live: bool, as_json: bool) -> View:
+def _view(live: bool, as_json: bool) -> DemoView:
     if live:
         from headrace.cli.demo.screen import LiveView
 
         return LiveView()
-    from headrace.cli.demo.lines import JsonView, PlainView
+    from headrace.cli.demo.lines import DemoJsonView, PlainView
 
-    return JsonView() if as_json else PlainView()
+    return DemoJsonView() if as_json else PlainView()
 
 
 # -------- flow

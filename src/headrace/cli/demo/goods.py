@@ -41,7 +41,7 @@ _ORDER = "customer_id, product, qty, price_cents, status, card_number, placed_at
 _INSERT = f"insert into orders ({_ORDER}) values (?, ?, ?, ?, ?, ?, ?)"
 
 
-class Found(Protocol):
+class StatementResult(Protocol):
     """What a statement found."""
 
     @property
@@ -55,7 +55,7 @@ class Found(Protocol):
 class Till(Protocol):
     """A connection to the shop's database; `?` in a statement stands for a value."""
 
-    def execute(self, statement: str, values: Sequence[object] = (), /) -> Found: ...
+    def execute(self, statement: str, values: Sequence[object] = (), /) -> StatementResult: ...
 
     def executemany(self, statement: str, rows: Iterable[Sequence[object]], /) -> None: ...
 

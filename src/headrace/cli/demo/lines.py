@@ -16,10 +16,10 @@ import click
 
 from headrace.cli.demo.model import (
     Comparison,
-    Difference,
+    CustomerLookup,
     HeldRow,
     LastBatch,
-    Lookup,
+    RowDifference,
     Snapshot,
     Step,
     Summary,
@@ -211,7 +211,7 @@ def letter_text(letter: HeldRow) -> str:
     return f"order {letter.key}: {letter.code}{behind}"
 
 
-def lookup_text(lookup: Lookup) -> str:
+def lookup_text(lookup: CustomerLookup) -> str:
     """Return the lookup as a sentence."""
     return f"customer {lookup.customer}: {lookup.orders:,} orders, {money(lookup.paid_cents)} paid"
 
@@ -266,7 +266,7 @@ def _few(value: float) -> str:
     return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
 
 
-def _wrong(difference: Difference) -> str:
+def _wrong(difference: RowDifference) -> str:
     match difference.kind:
         case "missing":
             return "is missing in the target"
@@ -326,10 +326,10 @@ class PlainView(_Lines):
         click.echo("\n".join(summary_lines(summary)))
 
 
-class JsonView(_Lines):
+class DemoJsonView(_Lines):
     """For programs: one object a line, each with its `event`."""
 
-    def __enter__(self) -> JsonView:
+    def __enter__(self) -> DemoJsonView:
         return self
 
     def step(self, step: Step) -> None:

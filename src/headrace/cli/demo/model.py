@@ -183,7 +183,7 @@ class SeenChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookup:
+class CustomerLookup:
     """All orders of one customer, found in memory by index."""
 
     customer: int
@@ -278,7 +278,7 @@ class Snapshot:
     changes: tuple[SeenChange, ...] = ()
     """The last ones, newest first."""
 
-    lookup: Lookup | None = None
+    lookup: CustomerLookup | None = None
     copies: tuple[CopyInfo, ...] = ()
     """Copies of the shop's tables that are under way."""
 
@@ -288,7 +288,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RowDifference:
     """A row that is not the same at both ends."""
 
     key: int
@@ -306,7 +306,7 @@ class Comparison:
     """Source and target, row by row."""
 
     rows: int
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[RowDifference, ...] = ()
     held: tuple[int, ...] = ()
     """Orders that dead letters hold: compared with what they were before those."""
 
@@ -412,7 +412,7 @@ class TargetChange(Protocol):
     def position(self) -> object: ...
 
 
-class Watch:
+class ChangeWatch:
     """The last changes, and one lookup."""
 
     def __init__(
@@ -444,7 +444,7 @@ class Watch:
             seen = list(self._last)
         return tuple(described(change) for change in reversed(seen))
 
-    def lookup(self) -> Lookup | None:
+    def lookup(self) -> CustomerLookup | None:
         """Look up all orders of the customer with most changes so far."""
         with self._lock:
             if not self._customers:
@@ -455,7 +455,7 @@ class Watch:
         found = self._lookup_all(self._index, customer)
         took = 1e6 * (time.perf_counter() - began)
         paid = sum(_int(row["total_cents"]) for row in found if row["status"] in PAID)
-        return Lookup(customer, len(found), paid, round(took, 1))
+        return CustomerLookup(customer, len(found), paid, round(took, 1))
 
     def _follow(self) -> None:
         while True:
@@ -572,10 +572,10 @@ class DemoEngine(Protocol):
     def dead_letters(self) -> tuple[DeadLetter, ...]: ...
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """Shows a run; entered once around all of it."""
 
-    def __enter__(self) -> View: ...
+    def __enter__(self) -> DemoView: ...
 
     def __exit__(
         self,

@@ -29,23 +29,23 @@ from headrace.cli.demo.model import (
     DEFAULT,
     HOPS,
     Build,
+    ChangeWatch,
     Command,
     Comparison,
     DemoEngine,
-    Difference,
+    DemoView,
     HeldRow,
     HopTimes,
     LastBatch,
     Rate,
+    RowDifference,
     Shop,
     Snapshot,
     SparkNow,
     Step,
     Summary,
-    View,
-    Watch,
 )
-from headrace.cli.demo.shops import Written
+from headrace.cli.demo.shops import WriterTotals
 from headrace.cli.signals import Ending
 from headrace.errors import (
     ControlError,
@@ -101,14 +101,14 @@ class Expected:
     held: tuple[int, ...] = ()
     """The orders among them, or missing from them, that dead letters hold."""
 
-    wrong: tuple[Difference, ...] = ()
+    wrong: tuple[RowDifference, ...] = ()
     """What is wrong before the target is looked at."""
 
 
 @dataclass(slots=True)
 class _Expecting:
     rows: dict[int, Row] = field(default_factory=dict)
-    wrong: list[Difference] = field(default_factory=list)
+    wrong: list[RowDifference] = field(default_factory=list)
 
 
 def as_in_target(order: Row) -> dict[str, object] | None:
@@ -138,7 +138,7 @@ def expect(orders: Mapping[int, Row], letters: Iterable[Letter]) -> Expected:
             _expect_row(found, key, order, "letterless")
     for key, letter in first.items():
         if not _has_cause(letter):
-            found.wrong.append(Difference(key, "causeless"))
+            found.wrong.append(RowDifference(key, "causeless"))
         if letter.before is not None:
             _expect_row(found, key, letter.before, "causeless")
     return Expected(found.rows, tuple(sorted(first)), tuple(found.wrong))
@@ -152,11 +152,11 @@ def compare(expected: Expected, found: Iterable[Row]) -> Comparison:
         key = row["id"]
         wanted = expected.rows.get(key) if isinstance(key, int) else None
         if wanted is None or key in seen:
-            differences.append(Difference(_number(key), "extra"))
+            differences.append(RowDifference(_number(key), "extra"))
         elif columns := _differing(wanted, row):
-            differences.append(Difference(_number(key), "columns", columns))
+            differences.append(RowDifference(_number(key), "columns", columns))
         seen.add(key)
-    differences += [Difference(key, "missing") for key in expected.rows.keys() - seen]
+    differences += [RowDifference(key, "missing") for key in expected.rows.keys() - seen]
     differences.sort(key=lambda difference: difference.key)
     compared = len(expected.rows.keys() | seen)
     return Comparison(compared, tuple(differences[:MOST_SHOWN]), expected.held)
@@ -166,7 +166,7 @@ def _expect_row(found: _Expecting, key: int, order: Row, otherwise: str) -> None
     try:
         row = as_in_target(order)
     except ValueError:
-        found.wrong.append(Difference(key, otherwise))
+        found.wrong.append(RowDifference(key, otherwise))
         return
     if row is not None:
         found.rows[key] = row
@@ -277,10 +277,12 @@ def _line(*words: str) -> str:
 SPARK_SECONDS = 1.0
 
 
-class Gathering:
+class FlowMonitor:
     """What is known of the flow, asked for as often as it is worth it."""
 
-    def __init__(self, engine: DemoEngine, watch: Watch, data: Path, *, killable: bool) -> None:
+    def __init__(
+        self, engine: DemoEngine, watch: ChangeWatch, data: Path, *, killable: bool
+    ) -> None:
         self._engine = engine
         self._watch = watch
         self._data = data
@@ -518,7 +520,7 @@ class Writer:
     """The running child. `stop` may be called at any time, and again."""
 
     def __init__(self, shop: Shop, rate: float) -> None:
-        self._written: Written | None = None
+        self._written: WriterTotals | None = None
         self._child = subprocess.Popen(
             [sys.executable, *shop.writer(), str(rate)],
             stdin=subprocess.PIPE,
@@ -540,7 +542,7 @@ class Writer:
         if self._child.poll() is not None:
             self.stop()
 
-    def stop(self) -> Written:
+    def stop(self) -> WriterTotals:
         """End the writer and return what it did; raises what it failed on."""
         if self._written is not None:
             return self._written
@@ -550,7 +552,7 @@ class Writer:
         except subprocess.TimeoutExpired:
             self._child.kill()
             told, _ = self._child.communicate()
-        self._written = Written()
+        self._written = WriterTotals()
         try:
             said = json.loads(told)
         except ValueError:
@@ -560,7 +562,7 @@ class Writer:
         if "error" in said:
             kind = StorageFull if said["code"] == StorageFull.code else StorageError
             raise kind(said["error"], **said["facts"])
-        self._written = Written(said["changes"], said["transactions"])
+        self._written = WriterTotals(said["changes"], said["transactions"])
         return self._written
 
 
@@ -582,7 +584,7 @@ END_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class DemoSettings:
     """What the command line said."""
 
     run_seconds: float
@@ -594,11 +596,11 @@ class Settings:
     """The whole plan is told at the end."""
 
 
-class Session:
+class DemoSession:
     """One run: `open_shop`, then `run`, once."""
 
     def __init__(
-        self, settings: Settings, shop: Shop, build: Build, view: View, ending: Ending
+        self, settings: DemoSettings, shop: Shop, build: Build, view: DemoView, ending: Ending
     ) -> None:
         self._settings = settings
         self._shop = shop
@@ -616,8 +618,8 @@ class Session:
     def run(self) -> Summary:
         """Run to the end and return what was done; raises what stopped it."""
         self._engine, self._orders = self._build(self._shop, self._hear)
-        self._watch = Watch(self._orders.changes, self._orders.lookup_all, INDEX)
-        self._gathering = Gathering(
+        self._watch = ChangeWatch(self._orders.changes, self._orders.lookup_all, INDEX)
+        self._gathering = FlowMonitor(
             self._engine, self._watch, self._shop.folder, killable=self._settings.kill
         )
         self._started: futures.Future[None] = futures.Future()

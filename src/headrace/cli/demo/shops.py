@@ -40,14 +40,14 @@ def shop_in(data: str, source: str) -> Shop:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriterTotals:
     """What a writer did."""
 
     changes: int = 0
     transactions: int = 0
 
 
-def write_until_told(till: Till, rate: float, told: int, seed: int | None = None) -> Written:
+def write_until_told(till: Till, rate: float, told: int, seed: int | None = None) -> WriterTotals:
     """Change the shop about `rate` times a second until the file descriptor `told` ends."""
     chance = random.Random(seed)
     changes = transactions = 0
@@ -55,7 +55,7 @@ def write_until_told(till: Till, rate: float, told: int, seed: int | None = None
     while True:
         wait = max(0.0, due - time.monotonic())
         if select.select([told], [], [], wait)[0]:
-            return Written(changes, transactions)
+            return WriterTotals(changes, transactions)
         size = chance.choice((1, 1, 1, 2, 3))
         with till.transaction():
             for _ in range(size):

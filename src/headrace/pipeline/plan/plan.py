@@ -38,7 +38,7 @@ from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.plan.expressions import Analysed, analyse, must_be_boolean
 from headrace.pipeline.plan.frames import columns_made, compared, made_by
 from headrace.pipeline.plan.functions import Called, called, must_load
-from headrace.pipeline.plan.projection import Condition, Framed, Output, Scan, Shape, Step
+from headrace.pipeline.plan.projection import ChangeImages, Condition, Framed, Output, Scan, Step
 from headrace.pipeline.plan.stages import Stages
 from headrace.pipeline.plan.types import arrow_type, row_schema, segment_schema, spark_type
 from headrace.pipeline.sql import masked, quoted, text_literal
@@ -332,7 +332,7 @@ class Recipe:
     """What goes round a frame's function; None where there is none."""
 
 
-class Plan:
+class PipelinePlan:
     """A pipeline over one version of its table's schema."""
 
     def __init__(
@@ -356,12 +356,14 @@ class Plan:
         self._scan = Scan(
             schema, filters, tuple(made.steps), tuple(made.outputs), traits.inserts_replace
         )
-        self._recipes: dict[tuple[Shape, int], Recipe] = {}
+        self._recipes: dict[tuple[ChangeImages, int], Recipe] = {}
         self.output = _output_schema(schema, self._scan.outputs)
         # What only the whole shows is found here, and not by the first batch.
         with analysing("The pipeline"):
-            whole = self._lifted(spark.empty(self._read_schema(Shape.MOVES)), Shape.MOVES)
-            stages, around = self._prepared(Shape.MOVES)
+            whole = self._lifted(
+                spark.empty(self._read_schema(ChangeImages.MOVES)), ChangeImages.MOVES
+            )
+            stages, around = self._prepared(ChangeImages.MOVES)
             self._follow(whole, stages, around)
         must_load(spark, self._scan.calls)
 
@@ -393,7 +395,7 @@ class Plan:
         names |= self._read | self._filter_columns() | set(self._schema.key)
         return frozenset(self._schema.column(name).field for name in names)
 
-    def frame(self, session: SparkSession, paths: Sequence[str], shape: Shape) -> DataFrame:
+    def frame(self, session: SparkSession, paths: Sequence[str], shape: ChangeImages) -> DataFrame:
         """
         Return the frame over these segments; its columns are by place, not by name.
 
@@ -411,7 +413,7 @@ class Plan:
         frame = self._lifted(recipe.reader.parquet(*paths), shape)
         return self._follow(frame, recipe.stages, recipe.around)
 
-    def checked(self, rows: pa.Table, shape: Shape) -> pa.Table:
+    def checked(self, rows: pa.Table, shape: ChangeImages) -> pa.Table:
         """
         Return what was collected of a frame, in the shape of every other plan's.
 
@@ -421,21 +423,23 @@ class Plan:
         framed = self._scan.framed
         if framed is None:
             return rows
-        if shape is not Shape.BASELINE:
+        if shape is not ChangeImages.BASELINE:
             return compared(rows, framed, (1, 2))
         last = rows.num_columns - 1
         return compared(rows, framed, (last,)).remove_column(last)
 
-    def places(self, frame: DataFrame, shape: Shape) -> DataFrame:
+    def places(self, frame: DataFrame, shape: ChangeImages) -> DataFrame:
         """Return of a framed plan's frame what `checked` looks at."""
-        return frame.select(*(("0", "_place") if shape is Shape.BASELINE else ("0", "1", "2")))
+        return frame.select(
+            *(("0", "_place") if shape is ChangeImages.BASELINE else ("0", "1", "2"))
+        )
 
-    def without_receipts(self, frame: DataFrame, shape: Shape) -> DataFrame:
+    def without_receipts(self, frame: DataFrame, shape: ChangeImages) -> DataFrame:
         """Return a frame of this plan in the shape of every other plan's, unchecked."""
         if not self.framed:
             return frame
         frame = frame.where("`0` is null or `0` >= 0")
-        return frame.drop("_place") if shape is Shape.BASELINE else frame
+        return frame.drop("_place") if shape is ChangeImages.BASELINE else frame
 
     def probe(
         self, session: SparkSession, paths: Sequence[str], *, baseline: bool = False
@@ -448,7 +452,7 @@ class Plan:
         """
         if self.framed or self._spark.tried(F.lit(1)) is None:
             return None
-        shape = Shape.BASELINE if baseline else Shape.MOVES
+        shape = ChangeImages.BASELINE if baseline else ChangeImages.MOVES
         frame = session.read.schema(self._read_schema(shape, all_columns=True)).parquet(*paths)
         frame = self._lifted(frame, shape)
         for each in Stages(self._scan, shape, self._tried).bad():
@@ -458,7 +462,7 @@ class Plan:
         return frame.where("bad").select(*chosen)
 
     def conditions(
-        self, session: SparkSession, paths: Sequence[str], shape: Shape
+        self, session: SparkSession, paths: Sequence[str], shape: ChangeImages
     ) -> dict[tuple[int, int], str]:
         """
         Return what rows fail with, each alone, by commit and ordinal; without a job a row.
@@ -483,7 +487,7 @@ class Plan:
         assert tried is not None
         return tried
 
-    def _prepared(self, shape: Shape) -> tuple[tuple[Stage, ...], Prepared | None]:
+    def _prepared(self, shape: ChangeImages) -> tuple[tuple[Stage, ...], Prepared | None]:
         if self._scan.as_text:
             return (self._spark.prepared(self._scan.bound(shape)),), None
         stages = Stages(self._scan, shape)
@@ -495,7 +499,7 @@ class Plan:
             return prepared, None
         first, last = stages.around
         types: list[DataType] = [each.type for each in self._scan.outputs]
-        if shape is Shape.MOVES:
+        if shape is ChangeImages.MOVES:
             named = {each.source: each.type for each in self._scan.outputs}
             types += [BooleanType(), *(named[key] for key in self._schema.key)]
         nulls = (F.lit(None).cast(each) for each in types)
@@ -525,7 +529,7 @@ class Plan:
         failed = " or _failed is not null" if self.reports_failures else ""
         return frame.where(f"`0` is not null{failed}")
 
-    def _lifted(self, frame: DataFrame, shape: Shape) -> DataFrame:
+    def _lifted(self, frame: DataFrame, shape: ChangeImages) -> DataFrame:
         """Return segments of an older schema in the columns that the plan is for."""
         if self._older is None:
             return frame
@@ -534,7 +538,7 @@ class Plan:
         positions = [name for name in frame.columns if name not in ("before", "after")]
         return self._spark.select(frame, self._spark.prepared([*positions, *made]))
 
-    def _read_schema(self, shape: Shape, *, all_columns: bool = False) -> StructType:
+    def _read_schema(self, shape: ChangeImages, *, all_columns: bool = False) -> StructType:
         if self._older is not None:
             older = set(self._older.names)
             return segment_schema(self._older, older, older if shape.reads_before else None)
@@ -600,7 +604,7 @@ class Plans:
         self._renew = renew
         self._lock = threading.Lock()
         self._known: dict[int, _Known] = {}
-        self._plans: dict[tuple[int, int, TableSchema, TableSchema], Plan] = {}
+        self._plans: dict[tuple[int, int, TableSchema, TableSchema], PipelinePlan] = {}
 
     @property
     def spark(self) -> Spark:
@@ -638,7 +642,7 @@ class Plans:
         pipeline: Pipeline,
         schema: TableSchema,
         written: TableSchema | None = None,
-    ) -> Plan:
+    ) -> PipelinePlan:
         """
         Return the plan of a known pipeline over such a table, making it where it is new.
 
@@ -650,7 +654,7 @@ class Plans:
             if known.spark is not spark and _holds_columns(pipeline):
                 raise _died_with_it("a column", pipeline)
             try:
-                self._plans[key] = Plan(spark, pipeline, schema, known.traits, written)
+                self._plans[key] = PipelinePlan(spark, pipeline, schema, known.traits, written)
             except BadFrame:
                 if known.spark is spark:
                     raise

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 Projection: TypeAlias = "Sequence[str | SparkColumn]"
 
 
-class Shape(Enum):
+class ChangeImages(Enum):
     """How much of a change a batch needs."""
 
     BASELINE = "baseline"
@@ -65,7 +65,7 @@ class Shape(Enum):
     @property
     def reads_before(self) -> bool:
         """Whether the before image is looked at."""
-        return self in (Shape.BOTH, Shape.MOVES)
+        return self in (ChangeImages.BOTH, ChangeImages.MOVES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ Step: TypeAlias = Drop | Rename | Derive | Timestamp | Called | Framed
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ChangeSql:
     """SQL for the parts of a change, wherever they stand in a frame."""
 
     op: str
@@ -135,7 +135,7 @@ class Names:
     """Whether an expression raised; only where that is looked for."""
 
     @classmethod
-    def beside(cls, taken: set[str]) -> Names:
+    def beside(cls, taken: set[str]) -> ChangeSql:
         """Return names that none of the user's columns has."""
         prefix = "_h"
         while any(name.startswith(prefix) for name in taken):
@@ -193,7 +193,7 @@ class Scan:
 
     # --- text: one projection ---------------------------------------------------------------
 
-    def bound(self, shape: Shape) -> Projection:
+    def bound(self, shape: ChangeImages) -> Projection:
         """Return the one projection over segments; the result's columns are `0`, `1`, …"""
         ka = self._passes("after")
         kb = "false"
@@ -211,7 +211,7 @@ class Scan:
                 names = {name: f"after.{quoted(source)}" for name, source in each.over or ()}
                 made = each.derived.over(names)
             columns.append(f"case when {ka} then {made} end")
-        names_ = Names("_op", "_commit", "_ordinal", "_time", "before", "after", ka, kb)
+        names_ = ChangeSql("_op", "_commit", "_ordinal", "_time", "before", "after", ka, kb)
         return self.result(shape, names_, columns)
 
     def _passes(self, image: str) -> str:
@@ -233,27 +233,27 @@ class Scan:
 
     # --- the result -------------------------------------------------------------------------
 
-    def result(self, shape: Shape, names: Names, columns: Sequence[str]) -> list[str]:
+    def result(self, shape: ChangeImages, names: ChangeSql, columns: Sequence[str]) -> list[str]:
         """Return the last projection: op, position, the row's columns, the old key."""
         keys = self.keys(shape, names)
         row = (
             keys[each.source] if each.source in keys and each.source else sql
             for each, sql in zip(self.outputs, columns, strict=True)
         )
-        if shape is Shape.BASELINE:
+        if shape is ChangeImages.BASELINE:
             chosen = [self.op(shape, names), *row]
         else:
             chosen = [self.op(shape, names), names.commit, names.ordinal, names.time, *row]
-        if shape is Shape.MOVES:
+        if shape is ChangeImages.MOVES:
             chosen += [self.moved(names), *self.old_key(names)]
         placed = [f"{sql} as `{at}`" for at, sql in enumerate(chosen)]
         if self.calls:
             placed.append(f"{told_with_place(names)} as _failed")
         return placed
 
-    def op(self, shape: Shape, names: Names) -> str:
+    def op(self, shape: ChangeImages, names: ChangeSql) -> str:
         """Return SQL for what the change amounts to; null for one that does not pass."""
-        if shape is Shape.BASELINE:
+        if shape is ChangeImages.BASELINE:
             return f"cast(case when {names.ka} then 0 end as tinyint)"
         if not self.leaves_out:
             return names.op
@@ -275,15 +275,15 @@ class Scan:
             cases.append(f"when {names.op} = {update} and {names.before} is null then {delete}")
         return f"cast(case {' '.join(cases)} end as tinyint)"
 
-    def absent(self, shape: Shape, names: Names) -> str:
+    def absent(self, shape: ChangeImages, names: ChangeSql) -> str:
         """Return SQL that is true where the result speaks of the row before."""
         absent = f"{names.after} is null"
-        if shape is Shape.MOVES and self.leaves_out and not self.inserts_replace:
+        if shape is ChangeImages.MOVES and self.leaves_out and not self.inserts_replace:
             # A row that leaves the filter as its key changes is gone under its old key.
             absent += f" or (not {names.ka} and {names.kb})"
         return absent
 
-    def keys(self, shape: Shape, names: Names) -> dict[str, str]:
+    def keys(self, shape: ChangeImages, names: ChangeSql) -> dict[str, str]:
         """Return SQL for the key's columns, from whichever image the row speaks of."""
         if not shape.reads_before:
             return {}
@@ -294,7 +294,7 @@ class Scan:
             for key in self.schema.key
         }
 
-    def moved(self, names: Names) -> str:
+    def moved(self, names: ChangeSql) -> str:
         """Return SQL for whether the row was there under another key."""
         keys = [quoted(name) for name in self.schema.key]
         same = [f"{names.after}.{key} <=> {names.before}.{key}" for key in keys] or ["true"]
@@ -306,12 +306,12 @@ class Scan:
             f" else not ({' and '.join(same)}) end)"
         )
 
-    def old_key(self, names: Names) -> Iterator[str]:
+    def old_key(self, names: ChangeSql) -> Iterator[str]:
         """Yield SQL for the key's columns as they were."""
         yield from (f"{names.before}.{quoted(key)}" for key in self.schema.key)
 
 
-def told_with_place(names: Names) -> str:
+def told_with_place(names: ChangeSql) -> str:
     """Return SQL for a failure; with the place of a baseline's row, which has no position."""
     if not names.place:
         return names.failed

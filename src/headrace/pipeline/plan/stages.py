@@ -25,12 +25,12 @@ from headrace.changelog.change import Op
 from headrace.pipeline.plan.expressions import Analysed, as_column
 from headrace.pipeline.plan.functions import Called
 from headrace.pipeline.plan.projection import (
+    ChangeImages,
+    ChangeSql,
     Condition,
     Framed,
-    Names,
     Projection,
     Scan,
-    Shape,
     Step,
     told_with_place,
 )
@@ -54,14 +54,14 @@ OTHER_KEY = -2
 class Stages:
     """The projections of a scan, in order; a `Framed` stands where its function is called."""
 
-    def __init__(self, scan: Scan, shape: Shape, tried: Tried | None = None) -> None:
+    def __init__(self, scan: Scan, shape: ChangeImages, tried: Tried | None = None) -> None:
         self._scan = scan
         self._shape = shape
         self._tried = tried
-        names = Names.beside({*scan.schema.names, *_new_names(scan.steps)})
+        names = ChangeSql.beside({*scan.schema.names, *_new_names(scan.steps)})
         if not shape.reads_before:
             names = replace(names, kb="false")
-        if shape is not Shape.BASELINE or not (scan.calls or scan.framed or tried):
+        if shape is not ChangeImages.BASELINE or not (scan.calls or scan.framed or tried):
             names = replace(names, place="")
         self._names = names
         self._kept: list[str] = []
@@ -268,11 +268,11 @@ class Stages:
             "ordinal": names.ordinal,
             "time": names.time,
             "place": names.place or "cast(null as string)",
-            "moved": scan.moved(names) if shape is Shape.MOVES else "false",
+            "moved": scan.moved(names) if shape is ChangeImages.MOVES else "false",
         }
         for at, key in enumerate(scan.schema.key):
             parts[f"key{at}"] = keys.get(key, f"{names.after}.{quoted(key)}")
-            if shape is Shape.MOVES:
+            if shape is ChangeImages.MOVES:
                 parts[f"old{at}"] = f"{names.before}.{quoted(key)}"
         fields = ", ".join(f"'{name}', {sql}" for name, sql in parts.items())
         words = " ".join(f"when {int(op)} then '{op.name.lower()}'" for op in Op)
@@ -280,7 +280,11 @@ class Stages:
             [
                 f"cast(case when {failed} or {op} is null then null"
                 f" when {op} = {truncate} then {truncate} else {RECEIPT} end as tinyint)",
-                *([] if shape is Shape.BASELINE else [names.commit, names.ordinal, names.time]),
+                *(
+                    []
+                    if shape is ChangeImages.BASELINE
+                    else [names.commit, names.ordinal, names.time]
+                ),
             ],
             [
                 *([told_with_place(names)] if scan.calls else []),
@@ -338,10 +342,10 @@ class Stages:
                 row.append(sql)
         kept = " and ".join(same)
         chosen = [f"cast(case when {kept} then {names.op} else {OTHER_KEY} end as tinyint)"]
-        if shape is not Shape.BASELINE:
+        if shape is not ChangeImages.BASELINE:
             chosen += [names.commit, names.ordinal, names.time]
         chosen += row
-        if shape is Shape.MOVES:
+        if shape is ChangeImages.MOVES:
             chosen += [f"{change}.moved", *(f"{change}.old{at}" for at in range(len(at_key)))]
         placed = [f"{sql} as `{at}`" for at, sql in enumerate(chosen)]
         if scan.calls:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from headrace.lake.history import APPLICATION, Note, read
+from headrace.lake.history import APPLICATION, CommitNote, read
 from tests.crash.engine_line import RoundFailed
 from tests.rounds.source import Row
 
@@ -25,7 +25,7 @@ class Version:
 
     number: int
     operation: str
-    note: Note | None
+    note: CommitNote | None
     transaction: int | None
     """The number of an application transaction in this very commit."""
 

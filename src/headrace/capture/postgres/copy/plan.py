@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.copy.ranges import Range, ranges
-from headrace.capture.postgres.copy.reader import PostgresCopy, Reader, empty
-from headrace.capture.postgres.copy.snapshot import Holder
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.copy.reader import CopyReader, PostgresCopy, empty
+from headrace.capture.postgres.copy.snapshot import HeldSnapshot
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server.catalog import CatalogTable
 from headrace.capture.source import NotYet
 from headrace.changelog.schema import TableSchema
@@ -86,7 +86,7 @@ def altered(error: SchemaChanged) -> SourceUnreachable:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CopyPart:
     """A range, with all that a process needs to read it but the way to connect."""
 
     range: Range
@@ -99,27 +99,27 @@ class Part:
         return pickle.dumps(self)
 
     @classmethod
-    def unpacked(cls, data: bytes) -> Part:
+    def unpacked(cls, data: bytes) -> CopyPart:
         """Read what `packed` wrote. Only of our own: it goes from recorder to engine to task."""
-        found: Part = pickle.loads(data)
+        found: CopyPart = pickle.loads(data)
         return found
 
 
 class PartReader:
     """Reads parts, one after the other, on one connection as long as one server has them."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: PostgresOptions) -> None:
         self._options = options
-        self._reader: Reader | None = None
+        self._reader: CopyReader | None = None
         self._address = ("", 0)
 
     def read(self, part: bytes) -> Iterator[tuple[TableSchema, pa.RecordBatch, pa.Array | None]]:
         """Give the rows of a part; `read_range` says when they count."""
-        found = Part.unpacked(part)
+        found = CopyPart.unpacked(part)
         reader = self._reader
         if reader is None or not reader.usable or self._address != (found.host, found.port):
             self.close()
-            reader = Reader(connect(self._options, host=found.host, port=found.port))
+            reader = CopyReader(connect(self._options, host=found.host, port=found.port))
             self._reader, self._address = reader, (found.host, found.port)
         for batch in reader.read(found.range, found.schema, self._options.copy_rows_per_s):
             if batch is not None:
@@ -136,7 +136,7 @@ class PlannedCopy:
     """A baseline in parts; the snapshot lives until it is closed."""
 
     def __init__(
-        self, holder: Holder, schema: TableSchema, parts: Sequence[bytes], owns_holder: bool
+        self, holder: HeldSnapshot, schema: TableSchema, parts: Sequence[bytes], owns_holder: bool
     ) -> None:
         self.expected: int | None = None
         self.schema = schema
@@ -164,7 +164,7 @@ class PlannedCopy:
 
 
 def plan_copy(
-    holder: Holder, table: CatalogTable, schema: TableSchema, where: str, owns_holder: bool
+    holder: HeldSnapshot, table: CatalogTable, schema: TableSchema, where: str, owns_holder: bool
 ) -> PlannedCopy:
     """Cut a table into ranges of about the same size."""
     try:
@@ -173,5 +173,5 @@ def plan_copy(
         if owns_holder:
             holder.close()
         raise
-    parts = [Part(each, schema, holder.host, holder.port).packed() for each in found]
+    parts = [CopyPart(each, schema, holder.host, holder.port).packed() for each in found]
     return PlannedCopy(holder, schema, parts, owns_holder)

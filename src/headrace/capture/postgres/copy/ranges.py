@@ -28,8 +28,8 @@ from headrace.capture.postgres.connection import (
     speaking,
     talking,
 )
-from headrace.capture.postgres.copy.snapshot import Holder
-from headrace.capture.postgres.options import Options, quoted
+from headrace.capture.postgres.copy.snapshot import HeldSnapshot
+from headrace.capture.postgres.options import PostgresOptions, quoted
 from headrace.capture.postgres.server.catalog import CatalogTable, Leaf, as_text, sends_binary
 from headrace.changelog.schema import TableSchema
 from headrace.errors import SchemaChanged, SourceUnreachable
@@ -116,7 +116,7 @@ class Range:
 
 
 def ranges(
-    holder: Holder, table: CatalogTable, schema: TableSchema, where: str = ""
+    holder: HeldSnapshot, table: CatalogTable, schema: TableSchema, where: str = ""
 ) -> list[Range]:
     """Return the ranges of a table, waiting for the server; `planned` says how."""
     with closing(holder.connect()) as connection:
@@ -146,14 +146,14 @@ def planned(
             yield from _leaf(connection, snapshot, table, leaf, columns, where)
 
 
-def shape_of(connection: psycopg.Connection[Any], relation: str) -> Asking[Shape]:
+def shape_of(connection: psycopg.Connection[Any], relation: str) -> Asking[TableShape]:
     """Return what columns a table has at this moment, whatever the transaction's snapshot."""
     result = yield from described(connection, f"select * from only {relation}")
-    return Shape.of(result)
+    return TableShape.of(result)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableShape:
     """A table's oid, and number, name, base type and modifier of each of its columns."""
 
     oid: int
@@ -165,7 +165,7 @@ class Shape:
         return hashlib.sha256(repr(list(self.columns)).encode()).hexdigest()[:32]
 
     @classmethod
-    def of(cls, result: pq.abc.PGresult) -> Shape:
+    def of(cls, result: pq.abc.PGresult) -> TableShape:
         """Read it from the description of a `select *`."""
         return cls(
             result.ftable(0) if result.nfields else 0,
@@ -278,7 +278,7 @@ def _leaf(
         )
 
 
-def _check_columns(shape: Shape, table: CatalogTable) -> None:
+def _check_columns(shape: TableShape, table: CatalogTable) -> None:
     """Compare a leaf's columns with the table's; a partition may have them in another order."""
     known = {(column.number, column.name, column.type, column.modifier) for column in table.columns}
     found = set(shape.columns)
@@ -311,7 +311,7 @@ _MANY = 100.0
 
 
 def expected_rows(
-    connection: psycopg.Connection[Any] | None, options: Options, table: CatalogTable
+    connection: psycopg.Connection[Any] | None, options: PostgresOptions, table: CatalogTable
 ) -> int | None:
     """Return how many rows the leaves of a table have in all; None where not all were counted."""
     if connection is None or options.asked_of(table.name).where:

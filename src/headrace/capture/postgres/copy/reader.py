@@ -43,13 +43,13 @@ from headrace.capture.postgres.connection import (
     talking,
 )
 from headrace.capture.postgres.copy.ranges import Range, pieces, planned, rewritten, shape_of
-from headrace.capture.postgres.copy.snapshot import Holder
+from headrace.capture.postgres.copy.snapshot import HeldSnapshot
 from headrace.capture.postgres.decode.binary import binary_column, fixed_column
 from headrace.capture.postgres.decode.text import text_column
 from headrace.capture.postgres.server.catalog import CatalogTable
 from headrace.capture.postgres.stream.wire import (
     LONGEST,
-    Messages,
+    CopyMessages,
     StreamEnded,
     error_field,
     is_plain,
@@ -74,7 +74,7 @@ Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class CopyField:
     """Where the values of one column are."""
 
     start: Offsets
@@ -99,7 +99,7 @@ def header_size(message: bytes | bytearray | memoryview) -> int:
 
 
 def batch_of(
-    schema: TableSchema, binary: Sequence[bool], rows: Messages
+    schema: TableSchema, binary: Sequence[bool], rows: CopyMessages
 ) -> tuple[pa.RecordBatch, pa.Array | None]:
     """
     Return rows as Arrow, and the marks of values that their columns cannot hold (R23f).
@@ -130,13 +130,13 @@ def empty(schema: TableSchema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=schema.arrow)
 
 
-def fields_of(rows: Messages, count: int) -> list[pa.Array]:
+def fields_of(rows: CopyMessages, count: int) -> list[pa.Array]:
     """Return the fields of rows that have `count` each: an array of bytes a column."""
     raw = pa.py_buffer(rows.buffer)
     return [_gather(raw, field) for field in find_fields(rows, count)]
 
 
-def find_fields(rows: Messages, count: int) -> list[Field]:
+def find_fields(rows: CopyMessages, count: int) -> list[CopyField]:
     """
     Find the fields of rows that have `count` each; all lie within their row.
 
@@ -164,19 +164,19 @@ def find_fields(rows: Messages, count: int) -> list[Field]:
     return found
 
 
-def _field(place: Offsets, length: npt.NDArray[np.int32]) -> Field:
+def _field(place: Offsets, length: npt.NDArray[np.int32]) -> CopyField:
     """Return what the lengths at `place` tell of the bytes behind them."""
     start = place + 4
     least, most = (int(length.min()), int(length.max())) if len(length) else (0, 0)
     if least == most >= 0:
-        return Field(start, start + most, None, most)
+        return CopyField(start, start + most, None, most)
     if least >= 0:
-        return Field(start, start + length, None, None)
+        return CopyField(start, start + length, None, None)
     _require(length >= -1, place)
     here = length >= 0
     present = length[here]
     size = most if len(present) and int(present.min()) == most else None
-    return Field(start, start + np.maximum(length, 0), here, size)
+    return CopyField(start, start + np.maximum(length, 0), here, size)
 
 
 def _view(buffer: bytes | bytearray, kind: str) -> npt.NDArray[np.signedinteger]:
@@ -185,7 +185,7 @@ def _view(buffer: bytes | bytearray, kind: str) -> npt.NDArray[np.signedinteger]
     return np.ndarray((size,), kind, buffer, strides=(1,))
 
 
-def _gather(raw: pa.Buffer, field: Field) -> pa.Array:
+def _gather(raw: pa.Buffer, field: CopyField) -> pa.Array:
     """
     Return the bytes of a field's values as an array, null where there are none.
 
@@ -271,7 +271,7 @@ class CopySocket:
         """Let go of the connection, which is not closed by this."""
         self._socket.close()
 
-    def rows(self, statement: str, fields: int) -> Iterator[Messages | None]:
+    def rows(self, statement: str, fields: int) -> Iterator[CopyMessages | None]:
         """
         Run a COPY, whose rows have so many `fields`, to its end.
 
@@ -365,7 +365,7 @@ class CopySocket:
         """Whether the server has said all."""
         return bool(self._heads) and self._buffer[self._heads[-1][-1]] == _READY
 
-    def _hand_out(self) -> Messages | None:
+    def _hand_out(self) -> CopyMessages | None:
         """Return the rows among the messages found."""
         full = self._buffer
         heads = np.concatenate(self._heads) if self._heads else np.empty(0, np.int64)
@@ -389,7 +389,7 @@ class CopySocket:
             if full[int(starts[-1]) : int(stops[-1])] == TRAILER:
                 self._trailed = True
                 starts, stops = starts[:-1], stops[:-1]
-        return Messages(full, starts, stops) if len(starts) else None
+        return CopyMessages(full, starts, stops) if len(starts) else None
 
     def _turn(self) -> None:
         """Go on in the other buffer; after a row that was very long, in a small one again."""
@@ -522,13 +522,13 @@ def read_range(
     `SourceUnreachable` means that it was not, or that the snapshot is gone;
     `SchemaChanged` that its columns are others now.
     """
-    with closing(Reader(connect())) as reader:
+    with closing(CopyReader(connect())) as reader:
         for batch in reader.read(range, schema, rows_per_s):
             if batch is not None:
                 yield batch
 
 
-class Reader:
+class CopyReader:
     """Reads ranges, one after the other, on a connection that is its own from now on."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -566,7 +566,7 @@ class Reader:
     def _read(self, range: Range, schema: TableSchema) -> Iterator[Batch | None]:
         connection = self.connection
         binary = [column.binary for column in range.columns]
-        held: Messages | None = None
+        held: CopyMessages | None = None
         with talking(table=range.table):
             if statement := as_bytes(connection):
                 yield from asked(connection, statement.decode())
@@ -591,7 +591,7 @@ class Reader:
         if held is not None:
             yield batch_of(schema, binary, held)
 
-    def _copied(self, range: Range) -> Iterator[Messages | None]:
+    def _copied(self, range: Range) -> Iterator[CopyMessages | None]:
         """Run the COPY of a range."""
         statement = f"copy ({range.query}) to stdout (format binary)"
         if self._socket is not None:
@@ -612,7 +612,7 @@ class PostgresCopy:
 
     def __init__(
         self,
-        holder: Holder,
+        holder: HeldSnapshot,
         table: CatalogTable,
         schema: TableSchema,
         *,
@@ -650,7 +650,7 @@ class PostgresCopy:
 
     def _all(self) -> Generator[pa.RecordBatch, None, None]:
         try:
-            with closing(Reader(self._holder.connect())) as reader:
+            with closing(CopyReader(self._holder.connect())) as reader:
                 plan = planned(
                     reader.connection, self._holder.id, self._table, self.schema, self._where
                 )
@@ -663,7 +663,7 @@ class PostgresCopy:
             # Whoever reads to the end, or to an error, need not close.
             self._leave()
 
-    def _read(self, reader: Reader, part: Range) -> Iterator[Batch | None]:
+    def _read(self, reader: CopyReader, part: Range) -> Iterator[Batch | None]:
         return reader.read(part, self.schema, self._rows_per_s)
 
     def _leave(self) -> None:
@@ -683,7 +683,7 @@ class PostgresCopy:
         return rows
 
 
-def _messages(connection: psycopg.Connection[Any]) -> Iterator[Messages | None]:
+def _messages(connection: psycopg.Connection[Any]) -> Iterator[CopyMessages | None]:
     """
     Give the rows of a COPY under way, by way of libpq.
 
@@ -711,7 +711,7 @@ def _messages(connection: psycopg.Connection[Any]) -> Iterator[Messages | None]:
             break
         late = monotonic() >= until
         if late or len(rows) > BATCH_ROWS or size > BATCH_BYTES:
-            yield Messages.joined(rows[:-1]) if len(rows) > 1 else None
+            yield CopyMessages.joined(rows[:-1]) if len(rows) > 1 else None
             rows = rows[-1:]
             size = sum(map(len, rows))
             until = monotonic() + PATIENCE_SECONDS
@@ -721,10 +721,10 @@ def _messages(connection: psycopg.Connection[Any]) -> Iterator[Messages | None]:
     if not rows or rows.pop() != TRAILER:
         raise BadMessage("A copy of rows ended without its trailer")
     if rows:
-        yield Messages.joined(rows)
+        yield CopyMessages.joined(rows)
 
 
-def _cut(rows: Messages) -> Iterator[Messages]:
+def _cut(rows: CopyMessages) -> Iterator[CopyMessages]:
     """Give rows as batches: as many as one may have, and one at least."""
     sizes = np.cumsum(rows.stops - rows.starts)
     first, count = 0, len(sizes)

@@ -24,20 +24,20 @@ import psycopg
 from psycopg import pq
 
 from headrace.capture.postgres.connection import BEGIN, connect, importing, readable, row, talking
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.position import parse_lsn
 from headrace.capture.postgres.server.slot import Created
 from headrace.capture.postgres.stream.transactions import Committed
 from headrace.capture.source import NotYet
-from headrace.changelog.history import Snapshot
+from headrace.changelog.history import TransactionSnapshot
 from headrace.errors import NotPermitted, ServerRefused, SourceUnreachable
 from headrace.storage import killpoints
 
 __all__ = [
     "Awaited",
     "Connect",
-    "Holder",
-    "Snapshot",
+    "HeldSnapshot",
+    "TransactionSnapshot",
     "import_snapshot",
     "take_snapshot",
     "visible",
@@ -54,7 +54,7 @@ PREPARED = 0
 """Stands for the id of a prepared transaction that is being committed: sessions do not show it."""
 
 
-def visible(xid: int, snapshot: Snapshot) -> bool:
+def visible(xid: int, snapshot: TransactionSnapshot) -> bool:
     """Whether `snapshot` sees what the top-level transaction `xid`, once committed, wrote."""
     return snapshot.sees(xid)
 
@@ -99,7 +99,7 @@ def check_sight(other: psycopg.Connection[Any]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ServerSession:
     """A session that writes, or that is at work."""
 
     pid: int
@@ -115,7 +115,7 @@ class Session:
     """Whether its commit is on disk, and waits for a standby."""
 
 
-def sessions_of(other: psycopg.Connection[Any]) -> list[Session]:
+def sessions_of(other: psycopg.Connection[Any]) -> list[ServerSession]:
     """Return the sessions that write or are at work, as far as we may see them."""
     with talking():
         found = other.execute(
@@ -124,7 +124,7 @@ def sessions_of(other: psycopg.Connection[Any]) -> list[Session]:
             " backend_xid::text::bigint, coalesce(wait_event = 'SyncRep', false)"
             " from pg_stat_activity where backend_xid is not null or state = 'active'"
         ).fetchall()
-    return [Session(*row) for row in found]
+    return [ServerSession(*row) for row in found]
 
 
 def writing(other: psycopg.Connection[Any]) -> frozenset[int]:
@@ -141,7 +141,7 @@ def writing(other: psycopg.Connection[Any]) -> frozenset[int]:
     return frozenset(xid for (xid,) in found)
 
 
-class Pending:
+class PendingCommits:
     """
     The commits that a snapshot must see: those the log has, and those it may have.
 
@@ -150,12 +150,15 @@ class Pending:
     many commits wait at any time.
     """
 
-    def __init__(self, xids: Iterable[int], sessions: Iterable[Session]) -> None:
+    def __init__(self, xids: Iterable[int], sessions: Iterable[ServerSession]) -> None:
         self._xids = frozenset(xids)
         self._waiting = {(one.pid, one.started): one for one in sessions if one.waits}
 
     def unseen(
-        self, snapshot: Snapshot, sessions: Iterable[Session], perhaps: Iterable[int] = ()
+        self,
+        snapshot: TransactionSnapshot,
+        sessions: Iterable[ServerSession],
+        perhaps: Iterable[int] = (),
     ) -> tuple[Awaited, ...]:
         """
         Return those that `snapshot`, taken after the look at `sessions`, does not see.
@@ -179,7 +182,7 @@ class Pending:
         return tuple(awaited[xid] for xid in sorted(awaited))
 
 
-def _awaited(xid: int, session: Session) -> Awaited:
+def _awaited(xid: int, session: ServerSession) -> Awaited:
     return Awaited(xid, session.pid, session.user, session.seconds, session.waits)
 
 
@@ -219,7 +222,7 @@ class Connect(Protocol):
     ) -> psycopg.Connection[Any]: ...
 
 
-class Holder:
+class HeldSnapshot:
     """
     A snapshot kept alive, with the marks of the baseline that is read under it.
 
@@ -306,14 +309,14 @@ def record_end(insert: int) -> int:
     return insert - within if within in HEADER_BYTES else insert
 
 
-def import_snapshot(connect: Connect, exported: str, at: int) -> Holder:
+def import_snapshot(connect: Connect, exported: str, at: int) -> HeldSnapshot:
     """
     Return the holder of the snapshot that a new slot exported, whose consistent point is `at` (H1).
 
     Until this returns, nothing else may go over the connection the slot was made on. The
     slot's server must be the one that `connect` leads to.
     """
-    holder = Holder(connect(), connect, exported)
+    holder = HeldSnapshot(connect(), connect, exported)
     # The slot's point divides commits exactly: those before it are seen, no others.
     holder.first = holder.last = at
     return holder
@@ -329,7 +332,7 @@ def take_snapshot(
     pause: Callable[[float], object] = time.sleep,
     timeout: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> Holder:
+) -> HeldSnapshot:
     """
     Return the holder of a new snapshot that sees every commit up to `first` (H2.3 to H2.6).
 
@@ -354,14 +357,14 @@ def take_snapshot(
         look = sessions_of(other)
         if sure_at is not None:
             perhaps = writing(other)
-        pending: Pending | None = None
+        pending: PendingCommits | None = None
         while True:
-            holder = Holder(connect(host=host, port=port), connect)
+            holder = HeldSnapshot(connect(host=host, port=port), connect)
             try:
                 if pending is None:
                     # Looked up twice: before, a commit may not have begun to wait.
                     look += sessions_of(other)
-                    pending = Pending(xids, look)
+                    pending = PendingCommits(xids, look)
                 if sure_at is not None and clock() >= sure_at:
                     perhaps = frozenset()
                 awaited = pending.unseen(holder.snapshot, look, perhaps)
@@ -387,7 +390,9 @@ def take_snapshot(
             look = sessions_of(other)
 
 
-def _export(connection: psycopg.Connection[Any], imported: str | None) -> tuple[str, Snapshot, str]:
+def _export(
+    connection: psycopg.Connection[Any], imported: str | None
+) -> tuple[str, TransactionSnapshot, str]:
     if not connection.autocommit:
         connection.autocommit = True
     for statement in NO_LIMITS:
@@ -404,7 +409,7 @@ def _export(connection: psycopg.Connection[Any], imported: str | None) -> tuple[
         "select pg_export_snapshot(), pg_current_snapshot()::text,"
         " pg_postmaster_start_time()::text",
     )
-    return exported, Snapshot.parse(snapshot), started
+    return exported, TransactionSnapshot.parse(snapshot), started
 
 
 # -------- snapshots
@@ -432,9 +437,9 @@ _TRIES = 6
 class Snapshots:
     """Holds the slot's snapshot, and takes others."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: PostgresOptions) -> None:
         self._options = options
-        self._first: Holder | None = None
+        self._first: HeldSnapshot | None = None
         self._until = 0.0
 
     def keep(self, created: Created) -> None:
@@ -444,7 +449,7 @@ class Snapshots:
         )
         self._until = time.monotonic() + FIRST_COPY_SECONDS
 
-    def first(self) -> Holder | None:
+    def first(self) -> HeldSnapshot | None:
         """Return the slot's snapshot, if it can still be read under, and keep it longer."""
         if self._first is None or not self._first.alive:
             return None
@@ -458,7 +463,7 @@ class Snapshots:
 
     def another(
         self, first: int, committed: Committed, unsure: float, beat: Callable[[], None]
-    ) -> Holder:
+    ) -> HeldSnapshot:
         """
         Take a snapshot that has every commit up to `first`; raises `NotYet` after some tries.
 

@@ -57,7 +57,7 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RelationLayout:
     """Where each value of a relation's rows goes."""
 
     schema: TableSchema
@@ -78,7 +78,7 @@ class Layout:
 class Layouts(Protocol):
     """Knows the tables that are captured."""
 
-    def layout(self, relation: Relation) -> Layout | None:
+    def layout(self, relation: Relation) -> RelationLayout | None:
         """
         Return how the relation's rows are kept; None where it is not one of our tables.
 

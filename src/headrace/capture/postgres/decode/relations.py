@@ -18,19 +18,19 @@ import pyarrow as pa
 from headrace.capture.postgres.decode.pgoutput import (
     RELATION,
     TRUNCATE,
-    Layout,
     Layouts,
     Relation,
     RelationColumn,
+    RelationLayout,
     read_relation,
     read_truncate,
 )
 from headrace.capture.postgres.decode.rows import (
     Flags,
     Ints,
-    Messages,
+    MessageBuffer,
+    RelationVersion,
     Stamps,
-    Version,
     chunks,
     segment,
 )
@@ -46,14 +46,14 @@ from headrace.errors import SchemaChanged
 class Relations:
     """What is known of relations: in the session, or in one stream of it."""
 
-    versions: dict[int, Version] = field(default_factory=dict)
+    versions: dict[int, RelationVersion] = field(default_factory=dict)
     _received: dict[int, int] = field(default_factory=dict)
 
-    def differs(self, version: Version) -> bool:
+    def differs(self, version: RelationVersion) -> bool:
         """Return whether this version is another than the one known."""
         return self.versions.get(version.relation.oid) != version
 
-    def learn(self, version: Version, number: int) -> None:
+    def learn(self, version: RelationVersion, number: int) -> None:
         """Take a version; `number` says when its message was received."""
         oid = version.relation.oid
         if self.differs(version):
@@ -79,7 +79,7 @@ class Relations:
 class _Group:
     """Changes of one relation while it stays as it is."""
 
-    version: Version
+    version: RelationVersion
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
 
@@ -95,14 +95,14 @@ class Decoder:
         self._count += 1
         return self._count
 
-    def version(self, relation: Relation) -> Version:
+    def version(self, relation: Relation) -> RelationVersion:
         """Return what a relation is from here on."""
         # The layout is asked for each time: the same names and types may be new columns.
-        return Version(relation, self._layouts.layout(relation))
+        return RelationVersion(relation, self._layouts.layout(relation))
 
     def decode(
         self,
-        run: Messages,
+        run: MessageBuffer,
         wanted: Flags,
         stamps: Stamps,
         known: Relations,
@@ -135,7 +135,7 @@ class Decoder:
 
 def _span(
     groups: list[_Group],
-    run: Messages,
+    run: MessageBuffer,
     wanted: Flags,
     stamps: Stamps,
     known: Relations,
@@ -167,7 +167,7 @@ def _span(
             group.batches.append(segment(version, found.at(chunk), stamps.at(mine[chunk])))
 
 
-def _tables(run: Messages, rows: Ints) -> tuple[Ints, Ints]:
+def _tables(run: MessageBuffer, rows: Ints) -> tuple[Ints, Ints]:
     """Return for each change its table's oid; a TRUNCATE stands once for each of its tables."""
     oids = run.bytes.numbers(run.starts[rows] + run.lead, ">u4")
     truncates = np.flatnonzero(run.kinds[rows] == TRUNCATE)
@@ -216,7 +216,7 @@ class Schemas:
         if not versions or versions[0] != schema:
             versions.insert(0, schema)
 
-    def layout(self, relation: Relation) -> Layout | None:
+    def layout(self, relation: Relation) -> RelationLayout | None:
         """
         Return how the relation's rows are kept; None where it is not one of ours.
 
@@ -234,9 +234,9 @@ class Schemas:
             )
         for schema in self._versions[relation.oid]:
             if (places := _places(relation, schema, table.columns)) is not None:
-                return Layout(schema, places)
+                return RelationLayout(schema, places)
         between = _between(relation, self._versions[relation.oid], table)
-        return Layout(between, tuple(range(len(between.columns))))
+        return RelationLayout(between, tuple(range(len(between.columns))))
 
 
 def _places(

@@ -27,8 +27,8 @@ from headrace.capture.postgres.decode.pgoutput import (
     INSERT,
     TRUNCATE,
     UPDATE,
-    Layout,
     Relation,
+    RelationLayout,
     bad,
 )
 from headrace.capture.postgres.decode.text import text_column
@@ -73,7 +73,7 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class MessageBuffer:
     """Messages in their order, and where they are."""
 
     bytes: Bytes
@@ -83,9 +83,9 @@ class Messages:
     lead: int = 1
     """Bytes before a message's content: 1, or 5 within a stream."""
 
-    def at(self, rows: Any) -> Messages:
+    def at(self, rows: Any) -> MessageBuffer:
         """Return some of them."""
-        return Messages(
+        return MessageBuffer(
             self.bytes, self.kinds[rows], self.starts[rows], self.stops[rows], self.lead
         )
 
@@ -114,7 +114,7 @@ class Messages:
 
 
 @dataclass(slots=True)
-class Column:
+class ColumnValues:
     """Where the values of one column are, in the rows that have the tuple."""
 
     start: Ints
@@ -134,10 +134,10 @@ class Tuples:
     """Which rows; None: all."""
 
     end: Ints
-    columns: list[Column] = field(default_factory=list)
+    columns: list[ColumnValues] = field(default_factory=list)
 
 
-def find(rows: Messages, count: int) -> tuple[Tuples | None, Tuples | None]:
+def find(rows: MessageBuffer, count: int) -> tuple[Tuples | None, Tuples | None]:
     """Find the old and the new tuple of each row; None where no row has one."""
     kinds, each = rows.kinds, rows.bytes.each
     body = rows.starts + (rows.lead + 4)
@@ -180,7 +180,7 @@ def find(rows: Messages, count: int) -> tuple[Tuples | None, Tuples | None]:
     return old, new
 
 
-def _inserts(rows: Messages, body: Ints, count: int) -> Tuples | None:
+def _inserts(rows: MessageBuffer, body: Ints, count: int) -> Tuples | None:
     """Find the tuples of inserts, which have no other; None where something is wrong."""
     if (rows.stops - body).min() < 3 or (rows.bytes.each[body] != _NEW).any():
         return None
@@ -188,7 +188,7 @@ def _inserts(rows: Messages, body: Ints, count: int) -> Tuples | None:
     return None if (found.end != rows.stops).any() else found
 
 
-def _walk(rows: Messages, which: Ints | None, places: Ints, count: int) -> Tuples:
+def _walk(rows: MessageBuffer, which: Ints | None, places: Ints, count: int) -> Tuples:
     """Find every value of those rows' tuples at `places`; all lie within their message."""
     place, stops = _at(places, which), _at(rows.stops, which)
     if (wrong := rows.bytes.numbers(place, ">u2") != count).any():
@@ -198,7 +198,7 @@ def _walk(rows: Messages, which: Ints | None, places: Ints, count: int) -> Tuple
 
 
 def stride(
-    rows: Messages, which: Ints | None, place: Ints, stops: Ints, count: int
+    rows: MessageBuffer, which: Ints | None, place: Ints, stops: Ints, count: int
 ) -> Tuples | None:
     """
     Find what `walk_with_care` finds, and look only at the end whether it was right.
@@ -214,7 +214,7 @@ def stride(
             text = kind == _TEXT
             if text.all():
                 length = lengths[place + 1].astype(np.int64)
-                column = Column(place + 5, length)
+                column = ColumnValues(place + 5, length)
             else:
                 unchanged = kind == _UNCHANGED
                 if not (text | unchanged | (kind == _NULL)).all():
@@ -223,7 +223,7 @@ def stride(
                 places = np.where(text, place + 1, 0)
                 length = np.where(text, lengths[places].astype(np.int64), 0)
                 start = np.where(text, place + 5, place + 1)
-                column = Column(
+                column = ColumnValues(
                     start, length, text, unchanged=unchanged if unchanged.any() else None
                 )
             found.columns.append(column)
@@ -235,7 +235,7 @@ def stride(
 
 
 def walk_with_care(
-    rows: Messages, which: Ints | None, place: Ints, stops: Ints, count: int
+    rows: MessageBuffer, which: Ints | None, place: Ints, stops: Ints, count: int
 ) -> Tuples:
     """Find every value from `place` on, and check each step; raises what is wrong."""
     source, each = rows.bytes, rows.bytes.each
@@ -248,7 +248,7 @@ def walk_with_care(
         text = kind == _TEXT
         length = source.numbers(place + 1, ">i4")
         if text.all():
-            column = Column(place + 5, length)
+            column = ColumnValues(place + 5, length)
         else:
             binary = kind == _BINARY
             unchanged = kind == _UNCHANGED
@@ -259,7 +259,7 @@ def walk_with_care(
                 rows.wrong("Column comes as text and as binary", binary, place, which)
             length = np.where(has, length, 0)
             start = np.where(has, place + 5, place + 1)
-            column = Column(
+            column = ColumnValues(
                 start, length, has, bool(binary.any()), unchanged if unchanged.any() else None
             )
         if length.min() < 0:
@@ -269,7 +269,7 @@ def walk_with_care(
     return found
 
 
-def fill(rows: Messages, old: Tuples | None, new: Tuples) -> list[tuple[int, Ints]]:
+def fill(rows: MessageBuffer, old: Tuples | None, new: Tuples) -> list[tuple[int, Ints]]:
     """
     Let values that were not sent again be those of the old tuple, where it has them (R21).
 
@@ -362,11 +362,11 @@ for _kind, _op in (
 
 
 @dataclass(frozen=True)
-class Version:
+class RelationVersion:
     """A relation from one Relation message to the next that says something else."""
 
     relation: Relation
-    layout: Layout | None
+    layout: RelationLayout | None
     """None: not a table of ours; its changes are counted and skipped."""
 
     @property
@@ -390,7 +390,7 @@ class Stamps:
         return Stamps(self.commit[rows], self.ordinal[rows], self.xid[rows], self.time[rows])
 
 
-def chunks(rows: Messages) -> list[slice]:
+def chunks(rows: MessageBuffer) -> list[slice]:
     """Return how to cut rows so that each chunk is small in rows and in bytes."""
     cuts = []
     begin, count = 0, len(rows.starts)
@@ -403,7 +403,7 @@ def chunks(rows: Messages) -> list[slice]:
     return cuts
 
 
-def segment(version: Version, rows: Messages, stamps: Stamps) -> pa.RecordBatch:
+def segment(version: RelationVersion, rows: MessageBuffer, stamps: Stamps) -> pa.RecordBatch:
     """Return a chunk of a relation's changes in the shape of its table's segment."""
     layout = version.layout
     assert layout is not None
@@ -437,8 +437,8 @@ def segment(version: Version, rows: Messages, stamps: Stamps) -> pa.RecordBatch:
 
 
 def _image(
-    layout: Layout,
-    rows: Messages,
+    layout: RelationLayout,
+    rows: MessageBuffer,
     tuples: Tuples | None,
     marks: dict[int, list[tuple[int, str]]],
     sign: int,
@@ -472,7 +472,7 @@ def _image(
     return pa.StructArray.from_arrays(arrays, fields=layout.fields, mask=absent)
 
 
-def _passes(kind: str, column: Column) -> bool:
+def _passes(kind: str, column: ColumnValues) -> bool:
     """Whether a column may be gathered with others: its bytes are read and let go."""
     # A value that was not sent again may be the old tuple's, and stands before all the others.
     return kind not in _LASTING and column.unchanged is None
@@ -481,7 +481,7 @@ def _passes(kind: str, column: Column) -> bool:
 class _Gather:
     """Makes binary columns of values that lie scattered in a buffer."""
 
-    def __init__(self, rows: Messages, tuples: Tuples) -> None:
+    def __init__(self, rows: MessageBuffer, tuples: Tuples) -> None:
         self._which = tuples.rows
         self._base = int(rows.starts[0])
         self._raw = rows.bytes.raw.slice(self._base, int(rows.stops[-1]) - self._base)
@@ -498,12 +498,12 @@ class _Gather:
             self.absent = np.ones(self._count, np.bool_)
             self.absent[tuples.rows] = False
 
-    def column(self, column: Column) -> pa.Array:
+    def column(self, column: ColumnValues) -> pa.Array:
         """Return the column's values, one for each row of the chunk; null where it has none."""
         (values,) = self._gathered([column])
         return values
 
-    def columns(self, columns: Sequence[Column]) -> Iterator[pa.Array]:
+    def columns(self, columns: Sequence[ColumnValues]) -> Iterator[pa.Array]:
         """
         Give the same of each, in their order; several lie in one buffer.
 
@@ -512,7 +512,7 @@ class _Gather:
         for at in range(0, len(columns), TOGETHER):
             yield from self._gathered(columns[at : at + TOGETHER])
 
-    def _gathered(self, columns: Sequence[Column]) -> list[pa.Array]:
+    def _gathered(self, columns: Sequence[ColumnValues]) -> list[pa.Array]:
         width, tuples = 2 * len(columns), len(columns[0].start)
         # Rows stand in the buffer in their order, and values in theirs; that is what makes these
         # offsets rise, as an array's must.
@@ -534,7 +534,7 @@ class _Gather:
         count = self._count
         return [taken.slice(at * count, count) for at in range(len(columns))]
 
-    def _missing(self, columns: Sequence[Column]) -> Flags | None:
+    def _missing(self, columns: Sequence[ColumnValues]) -> Flags | None:
         """Return which values of the columns, one after the other, there are not."""
         if self.absent is None and all(column.has is None for column in columns):
             return None

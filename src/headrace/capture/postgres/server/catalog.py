@@ -220,7 +220,7 @@ class CatalogColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class UniqueIndex:
     """An index that rows can be known by: unique, over columns, checked at once, valid."""
 
     name: str
@@ -242,7 +242,7 @@ class _Identified:
     __slots__ = ()
 
     identity: str
-    indexes: tuple[Index, ...]
+    indexes: tuple[UniqueIndex, ...]
 
     @property
     def primary_key(self) -> tuple[str, ...]:
@@ -270,7 +270,7 @@ class Leaf(_Identified):
     kind: str
     persistence: str
     identity: str
-    indexes: tuple[Index, ...]
+    indexes: tuple[UniqueIndex, ...]
     toasted: bool = dataclasses.field(default=True, compare=False)
     """Whether it can keep values elsewhere at all: its rows may be too long for a page."""
 
@@ -295,7 +295,7 @@ class CatalogTable(_Identified):
     columns: tuple[CatalogColumn, ...]
     """In the order of their numbers."""
 
-    indexes: tuple[Index, ...]
+    indexes: tuple[UniqueIndex, ...]
     leaves: tuple[Leaf, ...]
     """The table itself where it is not partitioned; in the order of their oids."""
 
@@ -431,10 +431,10 @@ def _read(
         for cursor, query in zip(cursors, (RELATIONS, COLUMNS, INDEXES), strict=True):
             cursor.execute(query, values)
     relations, columns, indexes = (cursor.fetchall() for cursor in cursors)
-    by_relation: dict[int, list[Index]] = defaultdict(list)
+    by_relation: dict[int, list[UniqueIndex]] = defaultdict(list)
     for row in indexes:
         by_relation[row.relation].append(
-            Index(
+            UniqueIndex(
                 row.name, tuple(row.columns), row.primary, row.identity, row.immediate, row.strict
             )
         )
@@ -448,7 +448,7 @@ def _read(
 
 
 def _table(
-    name: str, family: list[Any], columns: list[Any], indexes: dict[int, list[Index]]
+    name: str, family: list[Any], columns: list[Any], indexes: dict[int, list[UniqueIndex]]
 ) -> CatalogTable:
     root = next(row for row in family if row.level == 0)
     identity = _identity_columns(root.identity, indexes[root.oid])
@@ -503,7 +503,7 @@ def _table(
     )
 
 
-def _identity_columns(identity: str, indexes: Iterable[Index]) -> tuple[str, ...] | None:
+def _identity_columns(identity: str, indexes: Iterable[UniqueIndex]) -> tuple[str, ...] | None:
     if identity == "f":
         return None
     for index in indexes:

@@ -20,7 +20,7 @@ from typing import Any
 
 import psycopg
 
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server import publication
 from headrace.capture.postgres.server.catalog import CatalogTable, fingerprint, look_up
 from headrace.capture.postgres.server.partitions import Trees
@@ -78,10 +78,10 @@ class _Seen:
         return cls(oid, published, file, found) if file else None
 
 
-class Standing:
+class IdentityCheck:
     """Compares what was noted with what is. For one thread."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: PostgresOptions) -> None:
         self._options = options
         self._noted: dict[TableName, _Seen] = {}
         self._news: list[News] = []
@@ -164,18 +164,18 @@ WATCH_SECONDS = 10.0
 """The longest that such a thing goes unnoticed."""
 
 
-class Watch:
+class DdlWatch:
     """Remembers what tables were, and compares."""
 
     def __init__(
         self,
-        options: Options,
+        options: PostgresOptions,
         tables: MutableMapping[str, CatalogTable],
         schemas: Mapping[str, TableSchema],
         schema_of: Callable[[CatalogTable], TableSchema],
         clock: Callable[[], float],
         trees: Trees,
-        standing: Standing,
+        standing: IdentityCheck,
     ) -> None:
         """`tables` are brought up to date where nothing but their partitions is another."""
         self._options = options

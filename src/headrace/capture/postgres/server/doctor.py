@@ -16,15 +16,21 @@ import psycopg
 from headrace.capture.postgres.connection import as_bytes, connect, speaking
 from headrace.capture.postgres.copy.ranges import Selected
 from headrace.capture.postgres.copy.reader import TRAILER, batch_of, empty, header_size
-from headrace.capture.postgres.options import Options, TableOptions, options_of, quoted, written
+from headrace.capture.postgres.options import (
+    PostgresOptions,
+    TableOptions,
+    options_of,
+    quoted,
+    written,
+)
 from headrace.capture.postgres.server import preflight, publication
 from headrace.capture.postgres.server import publication as published
 from headrace.capture.postgres.server import slot as slots
 from headrace.capture.postgres.server.catalog import CatalogTable, find, look_up, sends_binary
 from headrace.capture.postgres.server.facts import described
 from headrace.capture.postgres.server.publication import MARK
-from headrace.capture.postgres.stream.wire import Messages
-from headrace.capture.registry import Finding, Sample
+from headrace.capture.postgres.stream.wire import CopyMessages
+from headrace.capture.registry import Finding, TableSample
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadMessage, PublicationRefused
 
@@ -49,7 +55,7 @@ order by 1, 2
 # keep for themselves nobody means by a pattern.
 
 
-def table_names(options: Options, connection: psycopg.Connection[Any] | None) -> list[str]:
+def table_names(options: PostgresOptions, connection: psycopg.Connection[Any] | None) -> list[str]:
     """Return the tables that hold the application's rows, as a person would write them."""
     if connection is None:
         with connect(options) as made:
@@ -59,7 +65,7 @@ def table_names(options: Options, connection: psycopg.Connection[Any] | None) ->
 
 
 def unpublished(
-    connection: psycopg.Connection[Any], options: Options, names: Sequence[str]
+    connection: psycopg.Connection[Any], options: PostgresOptions, names: Sequence[str]
 ) -> list[PublicationRefused]:
     """Return which tables somebody else's publication lacks: it is not ours to alter."""
     present = published.read(connection, options.publication)
@@ -82,7 +88,7 @@ def unpublished(
 
 def examined(
     connection: psycopg.Connection[Any],
-    options: Options,
+    options: PostgresOptions,
     name: str,
     captured: Mapping[str, CatalogTable],
 ) -> CatalogTable:
@@ -119,7 +125,7 @@ def findings(source: PostgresSource, tables: Sequence[str], reader: str) -> list
         return [*noted, *_left(connection, options)]
 
 
-def _left(connection: psycopg.Connection[Any], options: Options) -> Iterator[Finding]:
+def _left(connection: psycopg.Connection[Any], options: PostgresOptions) -> Iterator[Finding]:
     end = slots.written(connection)
     for slot in slots.leftovers(connection):
         if slot.name == options.slot:
@@ -144,7 +150,7 @@ def _left(connection: psycopg.Connection[Any], options: Options) -> Iterator[Fin
 # A few rows of a table on a PostgreSQL server, read in a transaction that may only read.
 
 
-def sample(source: PostgresSource, table: str, most: int) -> Sample:
+def sample(source: PostgresSource, table: str, most: int) -> TableSample:
     """Return some of the rows that are published, with the columns that are, as a copy has them."""
     options = source.options
     asked = options.asked_of(table)
@@ -156,9 +162,9 @@ def sample(source: PostgresSource, table: str, most: int) -> Sample:
             columns = _selected(found, schema)
             rows = _copied(connection, _query(found, columns, asked, most))
     if not rows:
-        return Sample(schema, empty(schema))
+        return TableSample(schema, empty(schema))
     binary = [column.binary for column in columns]
-    return Sample(schema, *batch_of(schema, binary, Messages.joined(rows)))
+    return TableSample(schema, *batch_of(schema, binary, CopyMessages.joined(rows)))
 
 
 def _selected(table: CatalogTable, schema: TableSchema) -> list[Selected]:

@@ -10,7 +10,7 @@ import psycopg
 import pyarrow as pa
 from psycopg.rows import class_row
 
-from headrace.capture.postgres.options import Options
+from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server.catalog import (
     CatalogColumn,
     CatalogTable,
@@ -201,7 +201,7 @@ _MOST_DIGITS = 28
 """So many take 24 bytes at most, and no value of so few is ever kept elsewhere."""
 
 
-def described(table: CatalogTable, options: Options) -> TableSchema:
+def described(table: CatalogTable, options: PostgresOptions) -> TableSchema:
     """Return a table's schema as the log has it, with what its changes may come without."""
     schema = schema_of(table, options.asked_of(table.name).columns or None)
     if not (lacking := unsent_columns(table, options)):
@@ -213,7 +213,7 @@ def described(table: CatalogTable, options: Options) -> TableSchema:
     return replace(schema, columns=tuple(columns))
 
 
-def unsent_columns(table: CatalogTable, options: Options) -> tuple[str, ...]:
+def unsent_columns(table: CatalogTable, options: PostgresOptions) -> tuple[str, ...]:
     """Return the columns that an update may come without, and nobody here can complete."""
     if options.toast_store or "update" not in options.publish:
         return ()
@@ -256,7 +256,7 @@ _TIMEOUTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class SettingNote:
     """A setting that has a consequence."""
 
     setting: str
@@ -267,14 +267,14 @@ class Note:
 
 
 def notes_on(
-    server: Server, options: Options, tables: Sequence[CatalogTable] = ()
-) -> Iterator[Note]:
+    server: Server, options: PostgresOptions, tables: Sequence[CatalogTable] = ()
+) -> Iterator[SettingNote]:
     """Yield what somebody who runs this source should have read once."""
     yield from _unsent(tables, options)
     yield from _keeping(server)
     yield from _ending(server)
     if server.old_publication_cache:
-        yield Note(
+        yield SettingNote(
             "server_version_num",
             str(server.version),
             "Tables are locked against writing for a moment when they are added, because a"
@@ -282,7 +282,7 @@ def notes_on(
             "Upgrade to the newest minor release.",
         )
     if "truncate" not in options.publish:
-        yield Note(
+        yield SettingNote(
             "publish",
             ",".join(options.publish),
             "Truncated tables keep their rows at the targets",
@@ -294,11 +294,11 @@ def notes_on(
         yield from _failover(server)
 
 
-def _unsent(tables: Sequence[CatalogTable], options: Options) -> Iterator[Note]:
+def _unsent(tables: Sequence[CatalogTable], options: PostgresOptions) -> Iterator[SettingNote]:
     """Which tables may have updates without some of their values, and nobody keeps these (R21)."""
     for table in tables:
         if columns := unsent_columns(table, options):
-            yield Note(
+            yield SettingNote(
                 "toast_store",
                 "off",
                 f"An update of {table.name} that leaves a long value alone comes without it, and"
@@ -307,10 +307,10 @@ def _unsent(tables: Sequence[CatalogTable], options: Options) -> Iterator[Note]:
             )
 
 
-def _keeping(server: Server) -> Iterator[Note]:
+def _keeping(server: Server) -> Iterator[SettingNote]:
     """How much WAL the server keeps for a slot, and for how long."""
     keep = server.settings["max_slot_wal_keep_size"]
-    yield Note(
+    yield SettingNote(
         "max_slot_wal_keep_size",
         keep,
         "The server keeps WAL for us without limit: its disk fills if reading stops for long"
@@ -319,7 +319,7 @@ def _keeping(server: Server) -> Iterator[Note]:
     )
     idle = server.settings.get("idle_replication_slot_timeout", "0")
     if idle != "0":
-        yield Note(
+        yield SettingNote(
             "idle_replication_slot_timeout",
             idle,
             "The server drops our slot when nobody has read from it for this long",
@@ -327,18 +327,18 @@ def _keeping(server: Server) -> Iterator[Note]:
         )
 
 
-def _ending(server: Server) -> Iterator[Note]:
+def _ending(server: Server) -> Iterator[SettingNote]:
     """What may end our connections."""
     timeout = server.number("wal_sender_timeout") or 0
     if timeout == 0:
-        yield Note(
+        yield SettingNote(
             "wal_sender_timeout",
             "0",
             "A sender whose reader is gone without a word keeps our slot until it is ended",
             "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf();",
         )
     elif timeout < SHORT_SENDER_TIMEOUT_MS:
-        yield Note(
+        yield SettingNote(
             "wal_sender_timeout",
             f"{timeout}ms",
             "The server ends our connection after a short silence",
@@ -348,7 +348,7 @@ def _ending(server: Server) -> Iterator[Note]:
         value = server.settings.get(setting, "0")
         if value != "0":
             # We ask for 0 when we connect; something between us and the server lost it.
-            yield Note(
+            yield SettingNote(
                 setting,
                 f"{value}ms",
                 "The setting we connect with did not reach the server, and long copies may be"
@@ -357,9 +357,9 @@ def _ending(server: Server) -> Iterator[Note]:
             )
 
 
-def _standby(server: Server) -> Iterator[Note]:
+def _standby(server: Server) -> Iterator[SettingNote]:
     if server.settings["hot_standby_feedback"] != "on":
-        yield Note(
+        yield SettingNote(
             "hot_standby_feedback",
             server.settings["hot_standby_feedback"],
             "The primary may remove what our slot on this standby needs, which ends the slot",
@@ -367,20 +367,20 @@ def _standby(server: Server) -> Iterator[Note]:
         )
 
 
-def _failover(server: Server) -> Iterator[Note]:
+def _failover(server: Server) -> Iterator[SettingNote]:
     """R35, as far as a primary can see: what the standby is set to, it does not tell."""
     value = server.settings["synchronized_standby_slots"]
     named = [name.strip().strip('"') for name in value.split(",") if name.strip()]
     set_it = "ALTER SYSTEM SET synchronized_standby_slots = '{}'; SELECT pg_reload_conf();"
     if not named:
-        yield Note(
+        yield SettingNote(
             "synchronized_standby_slots",
             "",
             "We may be sent commits that no standby has: after a failover all is copied again",
             set_it.format(",".join(server.standby_slots) or "…"),
         )
     elif missing := [name for name in named if name not in server.standby_slots]:
-        yield Note(
+        yield SettingNote(
             "synchronized_standby_slots",
             value,
             f"Nothing is sent to us until these slots exist: {', '.join(missing)}",
@@ -389,7 +389,7 @@ def _failover(server: Server) -> Iterator[Note]:
     followed = named or server.standby_slots
     silent = [name for name in followed if name not in server.feedback_slots]
     if silent or not followed:
-        yield Note(
+        yield SettingNote(
             "hot_standby_feedback",
             ", ".join(silent) or "no standby",
             "No standby was seen that keeps what a synchronised slot needs",
@@ -398,7 +398,7 @@ def _failover(server: Server) -> Iterator[Note]:
             " a dbname in primary_conninfo must be set too.",
         )
     else:
-        yield Note(
+        yield SettingNote(
             "sync_replication_slots",
             "not known here",
             "Only the standby knows whether it copies our slot",

@@ -31,7 +31,7 @@ from psycopg.rows import class_row
 
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.copy.snapshot import record_end
-from headrace.capture.postgres.options import Options, quoted
+from headrace.capture.postgres.options import PostgresOptions, quoted
 from headrace.capture.postgres.server import preflight, slot
 from headrace.capture.postgres.server.catalog import CatalogTable
 from headrace.capture.source import News
@@ -127,7 +127,7 @@ class Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PartitionRow:
     """A table in a tree, as the catalogue has it now."""
 
     root: int
@@ -149,7 +149,7 @@ class Found:
 class Trees:
     """The partitioned tables of one source, over all its connections. For one thread."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: PostgresOptions) -> None:
         self._options = options
         self._noted: dict[str, Tree] = {}
         """What the log's account of each is right for, once all news are told."""
@@ -219,7 +219,7 @@ class Trees:
         roots = {each.oid: name for name, each in tables.items() if each.kind == "p"}
         if not roots:
             return []
-        with connection.cursor(row_factory=class_row(Found)) as cursor:
+        with connection.cursor(row_factory=class_row(PartitionRow)) as cursor:
             found = cursor.execute(_QUERY, [list(roots)]).fetchall()
         grown = []
         for oid, name in roots.items():
@@ -267,7 +267,7 @@ class Trees:
         return record_end(slot.written(connection))
 
 
-def _owes(connection: Connection, old: Tree, now: Tree, below: Sequence[Found]) -> bool:
+def _owes(connection: Connection, old: Tree, now: Tree, below: Sequence[PartitionRow]) -> bool:
     """Whether rows may have come or gone without a change, between two moments."""
     for oid, was in old.branches.items():
         is_now = now.branches.get(oid)
@@ -293,7 +293,7 @@ def _owes(connection: Connection, old: Tree, now: Tree, below: Sequence[Found]) 
     return False
 
 
-def _check_logged(name: str, leaves: Sequence[Found]) -> None:
+def _check_logged(name: str, leaves: Sequence[PartitionRow]) -> None:
     if any(leaf.kind == "f" or leaf.persistence != "p" for leaf in leaves):
         raise SourceUnreachable("A partition has no changes that could be read", table=name)
 
@@ -303,7 +303,7 @@ def _born(connection: Connection, oids: Sequence[int]) -> frozenset[int]:
     return frozenset(oid for (oid,) in connection.execute(_BORN, [list(oids)]).fetchall())
 
 
-def _always_below(oid: int, new: Mapping[int, Found], born: frozenset[int]) -> bool:
+def _always_below(oid: int, new: Mapping[int, PartitionRow], born: frozenset[int]) -> bool:
     """Whether a new partition was part of the table, by all that is between, from the beginning."""
     while (found := new.get(oid)) is not None and found.parent is not None:
         if oid not in born:
@@ -312,7 +312,7 @@ def _always_below(oid: int, new: Mapping[int, Found], born: frozenset[int]) -> b
     return True
 
 
-def _kept(connection: Connection, leaf: Found, horizon: int) -> bool:
+def _kept(connection: Connection, leaf: PartitionRow, horizon: int) -> bool:
     """Whether a partition surely has a row that it had when everything below `horizon` ended."""
     if not 0 <= leaf.horizon - horizon < _COMPARABLE:
         return False
@@ -320,7 +320,7 @@ def _kept(connection: Connection, leaf: Found, horizon: int) -> bool:
     return _has_rows(connection, leaf, f" where {older}") is True
 
 
-def _has_rows(connection: Connection, leaf: Found, where: str = "") -> bool | None:
+def _has_rows(connection: Connection, leaf: PartitionRow, where: str = "") -> bool | None:
     """Whether a partition has (such) rows; None where that cannot be told soon."""
     relation = quoted(leaf.namespace, leaf.table)
     try:

@@ -18,12 +18,12 @@ from psycopg import sql
 from psycopg.pq import DiagnosticField, ExecStatus
 
 from headrace.capture.postgres.connection import speaking
-from headrace.capture.postgres.options import Options, TableOptions, listed, quoted
+from headrace.capture.postgres.options import PostgresOptions, TableOptions, listed, quoted
 from headrace.capture.postgres.server.catalog import CatalogTable, Leaf, find
 from headrace.capture.postgres.server.facts import (
-    Note,
     Rights,
     Server,
+    SettingNote,
     notes_on,
     read_rights,
     read_server,
@@ -51,7 +51,7 @@ _MOST_STATEMENTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PublicationScope:
     """What is published of a table, and by which server."""
 
     options: TableOptions
@@ -66,7 +66,7 @@ class Asked:
         return tuple(each for each in ("update", "delete") if each in self.publish)
 
 
-def identity_problems(table: CatalogTable, asked: Asked) -> Iterator[HeadraceError]:
+def identity_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
     """Yield what is wrong with the identity of a table or of its partitions."""
     if not asked.changing:
         return
@@ -110,7 +110,7 @@ def identity_problems(table: CatalogTable, asked: Asked) -> Iterator[HeadraceErr
         )
 
 
-def generated_problems(table: CatalogTable, asked: Asked) -> Iterator[HeadraceError]:
+def generated_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
     """Yield where a generated column that is not published belongs to an identity."""
     unsent = {column.name for column in table.columns if column.generated}
     if asked.generated:
@@ -138,7 +138,7 @@ def generated_problems(table: CatalogTable, asked: Asked) -> Iterator[HeadraceEr
         )
 
 
-def list_problems(table: CatalogTable, asked: Asked) -> Iterator[HeadraceError]:
+def list_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
     """Yield what is wrong with the columns that were asked for."""
     columns = asked.options.columns
     if not columns:
@@ -192,7 +192,7 @@ def identity_sets(table: CatalogTable) -> list[tuple[str, ...]]:
     return sorted(columns for columns in found if columns)
 
 
-def _uncovered(table: CatalogTable, asked: Asked) -> Iterator[HeadraceError]:
+def _uncovered(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
     relations: list[CatalogTable | Leaf] = [table, *table.leaves]
     full = [each for each in relations if each.identity_columns is None]
     if asked.changing and full:
@@ -296,7 +296,7 @@ class _Objection:
 
 
 def filter_problems(
-    connection: psycopg.Connection[Any], table: CatalogTable, asked: Asked
+    connection: psycopg.Connection[Any], table: CatalogTable, asked: PublicationScope
 ) -> Iterator[HeadraceError]:
     """Yield what is wrong with a table's row filter."""
     if not (where := asked.options.where):
@@ -383,7 +383,7 @@ def _parse(connection: psycopg.Connection[Any], query: bytes) -> _Objection | No
 # Whether the user may do what capturing needs, and the statements that allow it.
 
 
-def role_problems(server: Server, options: Options) -> Iterator[HeadraceError]:
+def role_problems(server: Server, options: PostgresOptions) -> Iterator[HeadraceError]:
     """Yield what the user may not do on the server or with the publication."""
     user = quoted(server.user)
     if not server.replicates:
@@ -420,7 +420,7 @@ def role_problems(server: Server, options: Options) -> Iterator[HeadraceError]:
 
 
 def right_problems(
-    table: CatalogTable, options: Options, server: Server, rights: dict[int, Rights]
+    table: CatalogTable, options: PostgresOptions, server: Server, rights: dict[int, Rights]
 ) -> Iterator[HeadraceError]:
     """Yield what the user may not do with a table and its partitions."""
     found = [rights[each.oid] for each in relations(table) if each.oid in rights]
@@ -504,7 +504,7 @@ class Report:
     problems: tuple[HeadraceError, ...]
     """What must be mended first, all of it."""
 
-    notes: tuple[Note, ...] = ()
+    notes: tuple[SettingNote, ...] = ()
     """What is worth knowing."""
 
     server: Server | None = None
@@ -513,7 +513,7 @@ class Report:
 
 def check(
     connection: psycopg.Connection[Any],
-    options: Options,
+    options: PostgresOptions,
     tables: Sequence[CatalogTable | str],
     *,
     generated: bool = False,
@@ -524,7 +524,7 @@ def check(
 
 def examine(
     connection: psycopg.Connection[Any],
-    options: Options,
+    options: PostgresOptions,
     tables: Sequence[CatalogTable | str],
     *,
     generated: bool = False,
@@ -572,7 +572,7 @@ def _wrong_version(version: int) -> HeadraceError:
     )
 
 
-def _setting_problems(server: Server, options: Options) -> Iterator[HeadraceError]:
+def _setting_problems(server: Server, options: PostgresOptions) -> Iterator[HeadraceError]:
     if (level := server.settings["wal_level"]) != "logical":
         yield ServerRefused(
             "The server does not write what logical replication needs",
@@ -609,7 +609,7 @@ def _wal_level_remedy(server: Server) -> str:
     return "ALTER SYSTEM SET wal_level = 'logical'; then restart the server."
 
 
-def _room_problems(server: Server, options: Options) -> Iterator[HeadraceError]:
+def _room_problems(server: Server, options: PostgresOptions) -> Iterator[HeadraceError]:
     most = server.number("max_replication_slots") or 0
     # A temporary slot goes with its connection, so only a lasting one is taken up again.
     reusable = server.own_slot and options.slot_mode == "stateful"
@@ -635,7 +635,7 @@ def _room_problems(server: Server, options: Options) -> Iterator[HeadraceError]:
 def _table_problems(
     connection: psycopg.Connection[Any],
     table: CatalogTable,
-    options: Options,
+    options: PostgresOptions,
     server: Server,
     rights: dict[int, Rights],
     generated: bool,
@@ -645,7 +645,9 @@ def _table_problems(
     if refused:
         # What follows would only repeat that it is not a table to be captured.
         return
-    asked = Asked(options.asked_of(table.name), options.publish, server.version, generated)
+    asked = PublicationScope(
+        options.asked_of(table.name), options.publish, server.version, generated
+    )
     yield from right_problems(table, options, server, rights)
     yield from identity_problems(table, asked)
     yield from generated_problems(table, asked)

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from headrace.capture.postgres.options import Options, TableOptions, listed, quoted, written
+from headrace.capture.postgres.options import PostgresOptions, TableOptions, listed, quoted, written
 from headrace.capture.postgres.server.catalog import CatalogTable
 from headrace.errors import (
     HeadraceError,
@@ -172,7 +172,7 @@ LOCK_MILLISECONDS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PublishedTable:
     """A table that a publication names."""
 
     namespace: str
@@ -192,7 +192,7 @@ class Publication:
     comment: str
     operations: frozenset[str]
     via_root: bool
-    entries: Mapping[int, Entry]
+    entries: Mapping[int, PublishedTable]
     """By the table's oid."""
 
 
@@ -325,7 +325,7 @@ def needs_newer(connection: psycopg.Connection[Any]) -> ServerRefused | None:
     )
 
 
-def _entries(connection: psycopg.Connection[Any], publication: int) -> dict[int, Entry]:
+def _entries(connection: psycopg.Connection[Any], publication: int) -> dict[int, PublishedTable]:
     detail = "ARRAY[]::text[], ''"
     if connection.info.server_version >= FILTERS_SINCE:
         detail = """
@@ -342,7 +342,7 @@ def _entries(connection: psycopg.Connection[Any], publication: int) -> dict[int,
     """
     found = connection.execute(query.encode(), (publication,)).fetchall()
     return {
-        oid: Entry(namespace, table, tuple(columns), where)
+        oid: PublishedTable(namespace, table, tuple(columns), where)
         for oid, namespace, table, columns, where in found
     }
 
@@ -394,7 +394,7 @@ class _Plan:
 
 def ensure(
     connection: psycopg.Connection[Any],
-    options: Options,
+    options: PostgresOptions,
     tables: Sequence[CatalogTable],
     on_wait: Callable[[], None] | None = None,
     waits: Sequence[float] = (),
@@ -436,7 +436,7 @@ def ensure(
 
 
 def missing_changes(
-    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+    connection: psycopg.Connection[Any], options: PostgresOptions, tables: Sequence[CatalogTable]
 ) -> Ensured:
     """Return what `ensure` would change now; nothing is changed."""
     present = read(connection, options.publication)
@@ -445,7 +445,7 @@ def missing_changes(
     return _plan(connection, options, tables, present).outcome
 
 
-def named(connection: psycopg.Connection[Any], options: Options) -> frozenset[int]:
+def named(connection: psycopg.Connection[Any], options: PostgresOptions) -> frozenset[int]:
     """Return the oids of the tables that the publication names; waits for no lock."""
     found = connection.execute(
         "SELECT r.prrelid::int8 FROM pg_catalog.pg_publication_rel r"
@@ -456,7 +456,7 @@ def named(connection: psycopg.Connection[Any], options: Options) -> frozenset[in
 
 
 def verify(
-    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+    connection: psycopg.Connection[Any], options: PostgresOptions, tables: Sequence[CatalogTable]
 ) -> Ensured:
     """Raise the first of the `differences`; otherwise say which operations are not sent."""
     if found := differences(connection, options, tables):
@@ -467,7 +467,7 @@ def verify(
 
 
 def differences(
-    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+    connection: psycopg.Connection[Any], options: PostgresOptions, tables: Sequence[CatalogTable]
 ) -> list[HeadraceError]:
     """
     Return in what a publication falls short of what is asked for; it is not altered.
@@ -519,7 +519,7 @@ def differences(
     return found
 
 
-def drop(connection: psycopg.Connection[Any], options: Options) -> bool:
+def drop(connection: psycopg.Connection[Any], options: PostgresOptions) -> bool:
     """Drop the publication if it is ours; False where it is not there or somebody else's."""
     present = read(connection, options.publication)
     if present is None or not is_ours(present, options):
@@ -528,7 +528,7 @@ def drop(connection: psycopg.Connection[Any], options: Options) -> bool:
     return True
 
 
-def is_ours(publication: Publication, options: Options) -> bool:
+def is_ours(publication: Publication, options: PostgresOptions) -> bool:
     """
     Whether we made it, for this source and this reader of it.
 
@@ -539,7 +539,7 @@ def is_ours(publication: Publication, options: Options) -> bool:
     return publication.comment == mark or publication.comment.startswith(f"{mark};")
 
 
-def _mark(options: Options) -> str:
+def _mark(options: PostgresOptions) -> str:
     return f"{MARK}{options.name}, slot {options.slot}"
 
 
@@ -551,7 +551,7 @@ def oids_of(table: CatalogTable) -> tuple[int, ...]:
 
 def _plan(
     connection: psycopg.Connection[Any],
-    options: Options,
+    options: PostgresOptions,
     tables: Sequence[CatalogTable],
     present: Publication | None,
 ) -> _Plan:
@@ -600,7 +600,7 @@ def _plan(
 
 
 def _apply(
-    connection: psycopg.Connection[Any], options: Options, plan: _Plan, seconds: float
+    connection: psycopg.Connection[Any], options: PostgresOptions, plan: _Plan, seconds: float
 ) -> None:
     if not plan.statements:
         return
@@ -628,7 +628,7 @@ def _apply(
         raise unreadable(error, publication=options.publication) from None
 
 
-def _creation(options: Options, tables: Sequence[CatalogTable]) -> str:
+def _creation(options: PostgresOptions, tables: Sequence[CatalogTable]) -> str:
     clauses = ", ".join(_clause(table, _asked(options, table)) for table in tables)
     # Via the root also where no table is partitioned: if one is later, nothing changes for
     # the others.
@@ -638,7 +638,9 @@ def _creation(options: Options, tables: Sequence[CatalogTable]) -> str:
     )
 
 
-def _settings(options: Options, tables: Sequence[CatalogTable], present: Publication) -> list[str]:
+def _settings(
+    options: PostgresOptions, tables: Sequence[CatalogTable], present: Publication
+) -> list[str]:
     settings = []
     if present.operations != set(options.publish):
         settings.append(f"publish = '{', '.join(options.publish)}'")
@@ -647,7 +649,7 @@ def _settings(options: Options, tables: Sequence[CatalogTable], present: Publica
     return settings
 
 
-def _asked(options: Options, table: CatalogTable) -> TableOptions:
+def _asked(options: PostgresOptions, table: CatalogTable) -> TableOptions:
     return options.tables.get(table.name, TableOptions())
 
 
@@ -659,7 +661,10 @@ def _clause(table: CatalogTable, asked: TableOptions) -> str:
 
 
 def _as_asked(
-    connection: psycopg.Connection[Any], table: CatalogTable, asked: TableOptions, entry: Entry
+    connection: psycopg.Connection[Any],
+    table: CatalogTable,
+    asked: TableOptions,
+    entry: PublishedTable,
 ) -> bool:
     return set(asked.columns) == set(entry.columns) and same_filter(
         connection, table, asked.where, entry.where
@@ -667,7 +672,10 @@ def _as_asked(
 
 
 def _table_differences(
-    connection: psycopg.Connection[Any], options: Options, table: CatalogTable, sent: Published
+    connection: psycopg.Connection[Any],
+    options: PostgresOptions,
+    table: CatalogTable,
+    sent: Published,
 ) -> list[HeadraceError]:
     asked = _asked(options, table)
     computed = {column.name for column in table.columns if column.generated}
@@ -694,7 +702,7 @@ def _table_differences(
 
 
 def _check_version(
-    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+    connection: psycopg.Connection[Any], options: PostgresOptions, tables: Sequence[CatalogTable]
 ) -> None:
     details = [_asked(options, table) for table in tables]
     if any(asked.columns or asked.where for asked in details) and (
@@ -709,7 +717,7 @@ def _has_defect(connection: psycopg.Connection[Any]) -> bool:
 
 
 def _locked(
-    connection: psycopg.Connection[Any], options: Options, tables: Sequence[CatalogTable]
+    connection: psycopg.Connection[Any], options: PostgresOptions, tables: Sequence[CatalogTable]
 ) -> SourceUnreachable:
     oids = [oid for table in tables for oid in oids_of(table)]
     holders = lockers(connection, oids, EVERY)
@@ -722,5 +730,7 @@ def _locked(
     )
 
 
-def _refused(options: Options, message: str, remedy: str, **facts: object) -> PublicationRefused:
+def _refused(
+    options: PostgresOptions, message: str, remedy: str, **facts: object
+) -> PublicationRefused:
     return PublicationRefused(message, publication=options.publication, **facts, remedy=remedy)

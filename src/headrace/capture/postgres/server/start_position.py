@@ -20,8 +20,8 @@ import psycopg
 
 from headrace.capture.postgres.connection import connect, speaking
 from headrace.capture.postgres.decode import pgoutput
-from headrace.capture.postgres.options import Options
-from headrace.capture.postgres.position import Mark, Place, lsn_text
+from headrace.capture.postgres.options import PostgresOptions
+from headrace.capture.postgres.position import LsnPosition, Mark, lsn_text
 from headrace.capture.postgres.server import publication, slot
 from headrace.capture.postgres.server import slot as slots
 from headrace.capture.postgres.server.catalog import CatalogTable
@@ -35,7 +35,7 @@ from headrace.capture.postgres.server.slot import (
     state,
     whom,
 )
-from headrace.capture.postgres.stream.stream import Received, Stream
+from headrace.capture.postgres.stream.stream import Received, ReplicationStream
 from headrace.capture.source import NotYet
 from headrace.errors import (
     OtherDatabase,
@@ -86,7 +86,7 @@ _GONE = {
 class Resume:
     """The slot has everything after `at`: the log's end, on the server's timeline."""
 
-    at: Place
+    at: LsnPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Begin:
 
 
 def decide(
-    after: Place | None,
+    after: LsnPosition | None,
     server: Identity,
     slot: Slot | None,
     history: Sequence[Switch] = (),
@@ -147,7 +147,7 @@ def decide(
     return Resume(replace(after, timeline=server.timeline))
 
 
-def check_database(after: Place | None, server: Identity) -> None:
+def check_database(after: LsnPosition | None, server: Identity) -> None:
     """Raise `OtherDatabase` where the log that ends at `after` is not of this one."""
     if after is not None and (after.system, after.database) != (server.system, server.database):
         raise OtherDatabase(
@@ -157,7 +157,7 @@ def check_database(after: Place | None, server: Identity) -> None:
         )
 
 
-def _rewound(after: Place, server: Identity, history: Sequence[Switch]) -> bool:
+def _rewound(after: LsnPosition, server: Identity, history: Sequence[Switch]) -> bool:
     """Whether the log holds commits that the server does not have."""
     if after.lsn > server.flushed:
         return True
@@ -205,7 +205,7 @@ Connection = psycopg.Connection[Any]
 class Publishing:
     """The publication of one source, over all its connections."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: PostgresOptions) -> None:
         self.unfollowed: set[str] = set()
         """Tables that are not published yet, or otherwise than they will be."""
 
@@ -354,7 +354,7 @@ class Witness:
         self._seen = self._now
 
 
-def first_place(end: Place, confirmed: int) -> tuple[int, Mark | None]:
+def first_place(end: LsnPosition, confirmed: int) -> tuple[int, Mark | None]:
     """Return from where the server can be asked, and the commit it has to begin with."""
     if end.mark is not None and confirmed <= end.mark.start:
         return end.mark.start, end.mark
@@ -362,8 +362,8 @@ def first_place(end: Place, confirmed: int) -> tuple[int, Mark | None]:
 
 
 def same_history(
-    begin: Callable[[int], Stream],
-    end: Place,
+    begin: Callable[[int], ReplicationStream],
+    end: LsnPosition,
     confirmed: int,
     ours: Collection[int],
     on_wait: Callable[[str], object],
@@ -459,7 +459,7 @@ class Opening:
 
     query: Connection
     replication: Connection
-    at: Place
+    at: LsnPosition
     created: slots.Created | None
     """
     The new slot; None where reading goes on with the one there was.
@@ -468,17 +468,17 @@ class Opening:
     """
 
 
-def application_of(options: Options) -> str:
+def application_of(options: PostgresOptions) -> str:
     """Return the name that sessions of the slot's reader have at the server."""
     # The server cuts names off, and who looks for a dead reader must know where.
     return f"headrace {options.slot}"[:63]
 
 
 def open_slot(
-    options: Options,
+    options: PostgresOptions,
     tables: Mapping[str, CatalogTable],
     publishing: Publishing,
-    wanted: Place | None,
+    wanted: LsnPosition | None,
     *,
     ours: bool,
     anew: bool,
@@ -528,7 +528,9 @@ def open_slot(
                     return Opening(query, replication, at, None)
                 case Begin(branch=branch):
                     created = _create(options, query, replication, on_wait)
-            at = Place(server.system, server.database, branch, server.timeline, created.consistent)
+            at = LsnPosition(
+                server.system, server.database, branch, server.timeline, created.consistent
+            )
             return Opening(query, replication, at, created)
         except BaseException:
             replication.close()
@@ -538,13 +540,13 @@ def open_slot(
         raise
 
 
-def _peek(options: Options, replication: Connection, at: int) -> Stream:
+def _peek(options: PostgresOptions, replication: Connection, at: int) -> ReplicationStream:
     """Start to read from the slot, without what has not been committed."""
-    return Stream(replication, options.slot, at, options.publication, streaming=False)
+    return ReplicationStream(replication, options.slot, at, options.publication, streaming=False)
 
 
 def _create(
-    options: Options,
+    options: PostgresOptions,
     query: Connection,
     replication: Connection,
     on_wait: Callable[[str], object],
@@ -568,7 +570,7 @@ def _create(
 # outlived its publication would be read on, and what was written meanwhile not be sent.
 
 
-def remove(options: Options, *, drop_publication: bool) -> None:
+def remove(options: PostgresOptions, *, drop_publication: bool) -> None:
     """Drop the slot, and the publication if it is ours; nothing where there is neither."""
     name = application_of(options)
     with speaking(options), connect(options) as connection:
@@ -581,7 +583,7 @@ def remove(options: Options, *, drop_publication: bool) -> None:
             killpoints.reach(killpoints.PUBLICATION_DROPPED)
 
 
-def refuse_unknown(options: Options) -> None:
+def refuse_unknown(options: PostgresOptions) -> None:
     """Raise where there is a slot already, of the name that is to be given to ours."""
     if options.slot_mode == "ephemeral":
         return  # making one fails while there is another, and drops nothing
@@ -590,7 +592,9 @@ def refuse_unknown(options: Options) -> None:
             raise unknown(slot)
 
 
-def reset_slot(options: Options, after: str | None, *, ours: bool, drop_publication: bool) -> None:
+def reset_slot(
+    options: PostgresOptions, after: str | None, *, ours: bool, drop_publication: bool
+) -> None:
     """
     Remove the slot, and the publication if asked, so that reading begins anew.
 
@@ -603,7 +607,7 @@ def reset_slot(options: Options, after: str | None, *, ours: bool, drop_publicat
         slot = slots.find(connection, options.slot)
         with connect(options, replication=True, application=name) as replication:
             server = slots.identify(replication)
-    check_database(None if after is None else Place.parse(after), server)
+    check_database(None if after is None else LsnPosition.parse(after), server)
     if options.slot_mode != "ephemeral":  # of that one nothing is left, without its connection
         refuse(slot, slots.state(slot, server.database))
         if slot is not None and not ours:

@@ -29,8 +29,8 @@ from psycopg.pq.abc import PGconn
 from headrace.capture.postgres.connection import translated
 from headrace.capture.postgres.position import lsn_text
 from headrace.capture.postgres.stream.wire import (
+    CopyMessages,
     LibpqWire,
-    Messages,
     SocketWire,
     StreamEnded,
     Wire,
@@ -63,7 +63,7 @@ AWAY_SECONDS = 300.0
 _LEAST_SECONDS = 0.01
 
 
-class Keeper:
+class KeepAlive:
     """Calls `speak`, which returns in how many seconds it wants to be called again."""
 
     def __init__(self, speak: Callable[[], float]) -> None:
@@ -304,7 +304,7 @@ class Received:
     """How far the server's log is sent with these messages and those before."""
 
 
-class Stream:
+class ReplicationStream:
     """
     Reads from a slot; owns the connection from then on, also when it cannot begin.
 
@@ -353,7 +353,7 @@ class Stream:
         self._poll = select.poll()
         self._poll.register(self._wire.descriptor, select.POLLIN)
         self._poll.register(self._waker.descriptor, select.POLLIN)
-        self._keeper = Keeper(self._speak)
+        self._keeper = KeepAlive(self._speak)
         self._owned.callback(self._keeper.close)
 
     @property
@@ -428,7 +428,7 @@ class Stream:
         self._begun = False
         self._owned.close()
 
-    def _sorted(self, messages: Messages) -> Received | None:
+    def _sorted(self, messages: CopyMessages) -> Received | None:
         """Return the changes among the messages; take in what the others say."""
         buffer, starts, stops = messages.buffer, messages.starts, messages.stops
         kinds = np.frombuffer(buffer, np.uint8)[np.minimum(starts, len(buffer) - 1)]

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from headrace.capture.postgres.decode import pgoutput
 from headrace.capture.postgres.decode.pgoutput import Commit, Layouts, Relation, bad
 from headrace.capture.postgres.decode.relations import Decoder, Relations
-from headrace.capture.postgres.decode.rows import Bytes, Flags, Ints, Messages, Stamps
-from headrace.capture.postgres.position import Mark, Place
+from headrace.capture.postgres.decode.rows import Bytes, Flags, Ints, MessageBuffer, Stamps
+from headrace.capture.postgres.position import LsnPosition, Mark
 from headrace.capture.postgres.stream.spill import PART_MESSAGES, Block, Spill
 from headrace.changelog.change import Changes, TableChanges
 from headrace.changelog.position import MAX_ORDINAL
@@ -103,14 +103,14 @@ def flags(kinds: str) -> Flags:
 _WITHIN = flags("IUDTRYOM")
 
 
-def within(run: Messages) -> Messages:
+def within(run: MessageBuffer) -> MessageBuffer:
     """Return the messages if all of them can stand within a transaction."""
     if (wrong := ~_WITHIN[run.kinds]).any():
         run.wrong("Message cannot stand within a transaction", wrong)
     return run
 
 
-def block_of(run: Messages, subs: int | Ints) -> Block:
+def block_of(run: MessageBuffer, subs: int | Ints) -> Block:
     """Return a copy of messages, and whose they are, that outlives their buffer."""
     if not len(run.kinds):
         nothing: NDArray[np.int64] = np.zeros(0, np.int64)
@@ -168,7 +168,7 @@ class OpenStreams:
         pgoutput.check_stream_stop(message)
         self._inside = None
 
-    def keep(self, run: Messages, count: Callable[[], int]) -> None:
+    def keep(self, run: MessageBuffer, count: Callable[[], int]) -> None:
         """Keep messages until their transaction ends; `count` numbers Relation messages."""
         if self._inside is None or not len(run.kinds):
             return
@@ -233,7 +233,7 @@ class Transactions:
         spill: Spill,
         *,
         after: int,
-        place: Callable[[int], Place],
+        place: Callable[[int], LsnPosition],
         around: int,
     ) -> None:
         """`around` is a transaction number of 64 bits near the present, for widening."""
@@ -271,7 +271,7 @@ class Transactions:
         """How many transactions are open and streamed."""
         return len(self._streams)
 
-    def place(self, lsn: int) -> Place:
+    def place(self, lsn: int) -> LsnPosition:
         """Return the place at `lsn`, up to which all was given, with the last commit before it."""
         return replace(self._place(lsn), mark=self._mark)
 
@@ -320,7 +320,7 @@ class Transactions:
 
     def _received(
         self, buffer: bytes | bytearray | memoryview, starts: Ints, stops: Ints
-    ) -> Messages:
+    ) -> MessageBuffer:
         """Return what is there to read, with what was left over in front."""
         starts, stops = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
         if len(starts) and (starts[0] < 0 or stops[-1] > len(buffer)):
@@ -336,14 +336,14 @@ class Transactions:
             starts = np.concatenate((tail.starts, starts + len(tail.data)))
             stops = np.concatenate((tail.stops, stops + len(tail.data)))
         source = Bytes(buffer)
-        run = Messages(source, source.each[starts], starts, stops)
+        run = MessageBuffer(source, source.each[starts], starts, stops)
         if (wrong := ~_KNOWN[run.kinds]).any():
             run.wrong("Message is of no known kind", wrong)
         return run
 
     # --- transactions in one piece ---------------------------------------------------------
 
-    def _outside(self, run: Messages) -> Iterator[Changes]:
+    def _outside(self, run: MessageBuffer) -> Iterator[Changes]:
         """Read messages that do not stand in a stream."""
         if self._whole is not None:
             ends = np.flatnonzero(run.kinds == pgoutput.COMMIT)
@@ -368,7 +368,7 @@ class Transactions:
         if complete < len(run.kinds):
             self._hold(run.at(slice(complete, None)))
 
-    def _hold(self, run: Messages) -> None:
+    def _hold(self, run: MessageBuffer) -> None:
         """Keep the beginning of a transaction until more of it is there."""
         xid = self._begun(run.at(slice(0, 1)))[0].item()
         rest = within(run.at(slice(1, None)))
@@ -380,13 +380,13 @@ class Transactions:
         self._spill.open(_WHOLE)
         self._spill.append(_WHOLE, block_of(rest, xid))
 
-    def _begun(self, begins: Messages) -> Ints:
+    def _begun(self, begins: MessageBuffer) -> Ints:
         """Return the numbers of the transactions that begin here."""
         if (wrong := begins.sizes() != pgoutput.BEGIN_SIZE).any():
             begins.wrong("Message has another length than its kind", wrong)
         return begins.bytes.numbers(begins.starts + 17, ">u4")
 
-    def _bounds(self, begins: Messages, commits: Messages) -> tuple[Ints, Ints, Ints]:
+    def _bounds(self, begins: MessageBuffer, commits: MessageBuffer) -> tuple[Ints, Ints, Ints]:
         """Return the numbers of the transactions that begin here; ends and times of commits."""
         xids = self._begun(begins)
         if (wrong := commits.sizes() != pgoutput.COMMIT_SIZE).any():
@@ -413,7 +413,7 @@ class Transactions:
         if first is not None and first <= self._position:
             bad("Commit is not beyond what was read", pgoutput.COMMIT, 10)
 
-    def _piece(self, run: Messages) -> Iterator[Changes]:
+    def _piece(self, run: MessageBuffer) -> Iterator[Changes]:
         """Read whole commits, and what stands between them."""
         found = self._each_one(run)
         tables, moved = self._any(run) if found is None else (found, 0)
@@ -422,7 +422,7 @@ class Transactions:
             self._position = upto
             yield Changes(tables, self.place(upto), markers=self._marked())
 
-    def _each_one(self, run: Messages) -> list[TableChanges] | None:
+    def _each_one(self, run: MessageBuffer) -> list[TableChanges] | None:
         """
         Read commits of one change each; None where they are not only such.
 
@@ -439,7 +439,7 @@ class Transactions:
         stamps = Stamps(ends, np.zeros(len(ends), np.int64), wide, times)
         return self._decoder.decode(changes, kept, stamps, self._session)
 
-    def _any(self, run: Messages) -> tuple[list[TableChanges], int]:
+    def _any(self, run: MessageBuffer) -> tuple[list[TableChanges], int]:
         """Read commits of any kind; also return how far messages outside of them lead."""
         kinds = run.kinds
         begins, commits = kinds == pgoutput.BEGIN, kinds == pgoutput.COMMIT
@@ -467,7 +467,7 @@ class Transactions:
         return self._decoder.decode(run, wanted, stamps, self._session), moved
 
     def _ended_with(
-        self, xids: Ints, ends: Ints, times: Ints, commits: Messages
+        self, xids: Ints, ends: Ints, times: Ints, commits: MessageBuffer
     ) -> tuple[Ints, Flags]:
         """Remember commits; return their transactions, and which the log does not have."""
         wide = self._widened(xids)
@@ -479,7 +479,7 @@ class Transactions:
             self.dropped += len(ends) - int(np.count_nonzero(kept))
         return wide, kept
 
-    def _others(self, run: Messages, free: Flags, beyond: Flags) -> int:
+    def _others(self, run: MessageBuffer, free: Flags, beyond: Flags) -> int:
         """
         Read the messages that change nothing; return how far the position moved by them.
 
@@ -521,7 +521,7 @@ class Transactions:
 
     # --- transactions in streams -----------------------------------------------------------
 
-    def _control(self, run: Messages, index: int) -> Iterator[Changes]:
+    def _control(self, run: MessageBuffer, index: int) -> Iterator[Changes]:
         message, kind = run.one(index), int(run.kinds[index])
         if kind == pgoutput.STREAM_START:
             self._streams.start(message)
@@ -578,14 +578,14 @@ class Transactions:
             self._position = commit.end
             yield Changes(tables, self.place(commit.end), markers=self._marked())
 
-    def _parts(self, key: int, stream: OpenStream | None) -> Iterator[tuple[Messages, bool]]:
+    def _parts(self, key: int, stream: OpenStream | None) -> Iterator[tuple[MessageBuffer, bool]]:
         """Yield a transaction's surviving messages, and with each part whether it is the last."""
         aborted = np.array(sorted(stream.aborted) if stream else [], np.int64)
         for block, last in self._spill.blocks(key):
             source = Bytes(block.data)
             kinds = source.each[block.starts]
             lead = 1 if stream is None else 5
-            run = Messages(source, kinds, block.starts, block.stops, lead)
+            run = MessageBuffer(source, kinds, block.starts, block.stops, lead)
             if len(aborted):
                 run = run.at(~np.isin(block.subs, aborted))
             count = len(run.kinds)

@@ -134,7 +134,7 @@ def _by_threes(
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class CopyMessages:
     """The contents of whole CopyData messages: of each, `buffer[start:stop]`."""
 
     buffer: bytes | bytearray
@@ -142,15 +142,15 @@ class Messages:
     stops: NDArray[np.int64]
 
     @classmethod
-    def joined(cls, contents: Sequence[bytes | memoryview]) -> Messages:
+    def joined(cls, contents: Sequence[bytes | memoryview]) -> CopyMessages:
         """Return messages that lie each by itself, as one buffer."""
         lengths = np.fromiter(map(len, contents), np.int64, len(contents))
         stops = np.cumsum(lengths)
         return cls(b"".join(contents), stops - lengths, stops)
 
-    def part(self, first: int, end: int | None = None) -> Messages:
+    def part(self, first: int, end: int | None = None) -> CopyMessages:
         """Return some of them, over the same buffer."""
-        return Messages(self.buffer, self.starts[first:end], self.stops[first:end])
+        return CopyMessages(self.buffer, self.starts[first:end], self.stops[first:end])
 
 
 class StreamEnded(Exception):
@@ -176,7 +176,7 @@ class Wire(Protocol):
         """Send the command and wait until its stream has begun."""
         ...
 
-    def read(self, most_bytes: int, enough: int = 0) -> Messages | None:
+    def read(self, most_bytes: int, enough: int = 0) -> CopyMessages | None:
         """
         Return the whole messages that are there, up to about `most_bytes`, or a longer one.
 
@@ -231,7 +231,7 @@ class LibpqWire:
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
             raise StreamEnded(_sqlstate(result))
 
-    def read(self, most_bytes: int, enough: int = 0) -> Messages | None:
+    def read(self, most_bytes: int, enough: int = 0) -> CopyMessages | None:
         parts: list[memoryview] = []
         size = 0
         # First what libpq has, then what the socket has.
@@ -252,7 +252,7 @@ class LibpqWire:
             if self._end is not None:
                 raise self._end
             return None
-        return Messages.joined(parts)
+        return CopyMessages.joined(parts)
 
     def send(self, content: bytes) -> None:
         try:
@@ -364,7 +364,7 @@ class SocketWire:
             if kind == ord("W"):
                 return
 
-    def read(self, most_bytes: int, enough: int = 0) -> Messages | None:
+    def read(self, most_bytes: int, enough: int = 0) -> CopyMessages | None:
         if self._end is None:
             self._receive(most_bytes)
         if self._end is None and self._fill < min(enough, most_bytes):
@@ -384,7 +384,7 @@ class SocketWire:
             if self._end is not None:
                 raise self._end
             return None
-        return Messages(self._hand_out(end), *found)
+        return CopyMessages(self._hand_out(end), *found)
 
     def send(self, content: bytes) -> None:
         self._put(b"d", content)

@@ -60,14 +60,14 @@ _PLAIN = re.compile(r"(text|character|bytea|json|xml|numeric)\b(?!.*\[)")
 
 
 @dataclass(frozen=True)
-class Shape:
+class StoredColumns:
     """What is kept of a table: the columns of its key, and those that may come unsent."""
 
     key: tuple[Column, ...]
     columns: tuple[Column, ...]
 
     @classmethod
-    def of(cls, table: CatalogTable, schema: TableSchema) -> Shape | None:
+    def of(cls, table: CatalogTable, schema: TableSchema) -> StoredColumns | None:
         """Return what has to be kept of a table; None where the server always tells (R21)."""
         if all(each.identity == "f" for each in (table, *table.leaves)) or not schema.key:
             return None
@@ -126,7 +126,7 @@ def marked(array: pa.Array, field: int, marks: Marks) -> list[Cell]:
 
 
 def keys_of(
-    shape: Shape, names: Mapping[int, str], image: pa.StructArray, marks: Marks, sign: int
+    shape: StoredColumns, names: Mapping[int, str], image: pa.StructArray, marks: Marks, sign: int
 ) -> list[bytes]:
     """Return the key of each row of an image; `names` are the columns' by their fields."""
     columns = [
@@ -136,7 +136,7 @@ def keys_of(
 
 
 def texts_of(
-    shape: Shape, names: Mapping[int, str], image: pa.StructArray, marks: Marks, sign: int
+    shape: StoredColumns, names: Mapping[int, str], image: pa.StructArray, marks: Marks, sign: int
 ) -> list[list[str]]:
     """Return for each column of the key its values as texts that the server reads."""
     found = []
@@ -424,7 +424,7 @@ Row: TypeAlias = tuple[Cell, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class RowVersion:
     """What a key has from one commit on."""
 
     at: int
@@ -435,7 +435,7 @@ class Version:
 @dataclass(slots=True)
 class _Table:
     number: int
-    shape: Shape
+    shape: StoredColumns
     state: State
     first: int
     last: int
@@ -471,7 +471,7 @@ class ToastStore:
 
     # --- tables ----------------------------------------------------------------------------
 
-    def resume(self, lineage: str, at: int, shapes: Mapping[str, Shape]) -> None:
+    def resume(self, lineage: str, at: int, shapes: Mapping[str, StoredColumns]) -> None:
         """
         Take the store, go back to `at`, where the log ends, and keep what is complete there.
 
@@ -498,7 +498,7 @@ class ToastStore:
         """What there is of each table."""
         return {name: table.state for name, table in self._tables.items()}
 
-    def begin(self, name: str, shape: Shape, first: int, last: int) -> None:
+    def begin(self, name: str, shape: StoredColumns, first: int, last: int) -> None:
         """Begin a table anew, to be filled as of F from a snapshot that sees nothing after H."""
         self.forget(name)
         [(highest,)] = self._file.rows("select coalesce(max(number), 0) from tables")
@@ -525,11 +525,11 @@ class ToastStore:
 
     # --- values ----------------------------------------------------------------------------
 
-    def newest(self, name: str, key: bytes) -> Version | None:
+    def newest(self, name: str, key: bytes) -> RowVersion | None:
         """Return what a key has now; None where nothing was heard of it since a truncate."""
         table = self._tables[name]
         found = self._file.rows(_sql(table, "newest"), (key, table.truncated))
-        return Version(found[0][0], None if found[0][1] else found[0][2:]) if found else None
+        return RowVersion(found[0][0], None if found[0][1] else found[0][2:]) if found else None
 
     def at(self, name: str, key: bytes, commit: int) -> Row | None:
         """Return what a key has in the version of exactly that commit; None: there is none."""
@@ -547,7 +547,7 @@ class ToastStore:
             _sql(table, "write"), ((key, table.first, False, *row) for key, row in rows)
         )
 
-    def write(self, name: str, versions: Mapping[bytes, Version]) -> None:
+    def write(self, name: str, versions: Mapping[bytes, RowVersion]) -> None:
         """Take what keys have from now on."""
         if not versions:
             return
@@ -637,7 +637,7 @@ class ToastStore:
 
     # --- steps -----------------------------------------------------------------------------
 
-    def _fits(self, table: _Table, shape: Shape, at: int) -> bool:
+    def _fits(self, table: _Table, shape: StoredColumns, at: int) -> bool:
         """Whether what is there of a table is all that is needed of it at `at`."""
         if table.state == "over":
             return True
@@ -702,12 +702,12 @@ def _fields(columns: Iterable[Column]) -> list[tuple[int, str]]:
     return [(column.field, str(column.type)) for column in columns]
 
 
-def _parsed(text: str) -> Shape:
+def _parsed(text: str) -> StoredColumns:
     key, columns = (
         tuple(Column(f"f{number}", ValueType.parse(kind), number) for number, kind in part)
         for part in json.loads(text)
     )
-    return Shape(key, columns)
+    return StoredColumns(key, columns)
 
 
 def _literal(cell: Cell) -> str:

@@ -31,10 +31,10 @@ import pyarrow.compute as pc
 
 from headrace.capture.postgres.connection import importing, talking
 from headrace.capture.postgres.connection import row as one_row
-from headrace.capture.postgres.copy.snapshot import Holder
+from headrace.capture.postgres.copy.snapshot import HeldSnapshot
 from headrace.capture.postgres.decode.text import text_column
-from headrace.capture.postgres.options import Options, quoted
-from headrace.capture.postgres.position import Place
+from headrace.capture.postgres.options import PostgresOptions, quoted
+from headrace.capture.postgres.position import LsnPosition
 from headrace.capture.postgres.server.catalog import CatalogTable
 from headrace.capture.postgres.stream.spill import scratch_folder
 from headrace.capture.postgres.toast.store import (
@@ -42,9 +42,9 @@ from headrace.capture.postgres.toast.store import (
     Cell,
     Marks,
     Row,
-    Shape,
+    RowVersion,
+    StoredColumns,
     ToastStore,
-    Version,
     array_of,
     cells,
     discard,
@@ -59,7 +59,7 @@ from headrace.capture.postgres.toast.store import (
 )
 from headrace.capture.source import News, NotYet, SourcePosition
 from headrace.changelog.change import Changes, Op, TableChanges
-from headrace.changelog.history import Snapshot
+from headrace.changelog.history import TransactionSnapshot
 from headrace.changelog.schema import Column, TableName, TableSchema
 from headrace.observe.logs import logger
 
@@ -76,17 +76,17 @@ LIMITS = "set local lock_timeout = '2s'; set local statement_timeout = '10s'"
 """So long may somebody's ALTER TABLE hold us up; then the copy, and what was read, begin anew."""
 
 
-class Lookup:
+class RowLookup:
     """Asks for rows under a holder's snapshot, over one connection of its own."""
 
-    def __init__(self, holder: Holder, table: CatalogTable, where: str) -> None:
+    def __init__(self, holder: HeldSnapshot, table: CatalogTable, where: str) -> None:
         self._holder = holder
         self._table = table
         self._where = where
         self._connection: psycopg.Connection[Any] | None = None
 
     def rows(
-        self, shape: Shape, texts: Sequence[Sequence[str]]
+        self, shape: StoredColumns, texts: Sequence[Sequence[str]]
     ) -> list[tuple[bytes, tuple[Cell, ...]]] | None:
         """
         Return key and values of the rows that the snapshot has of these keys.
@@ -112,7 +112,7 @@ class Lookup:
             self._connection = None
 
     def _asked(
-        self, shape: Shape, texts: Sequence[Sequence[str]]
+        self, shape: StoredColumns, texts: Sequence[Sequence[str]]
     ) -> list[tuple[bytes, tuple[Cell, ...]]]:
         if self._connection is None:
             self._connection = self._holder.connect()
@@ -139,7 +139,7 @@ class Lookup:
         many = len(shape.key)
         return [(joined(row[:many]), tuple(row[many:])) for row in zip(*columns, strict=True)]
 
-    def _query(self, shape: Shape) -> str:
+    def _query(self, shape: StoredColumns) -> str:
         table = self._table
         relation = quoted(table.namespace, table.table)
         # Tables that inherit are published under their own names; partitions are not.
@@ -175,14 +175,14 @@ def _cells(column: Column, values: Sequence[bytes | None]) -> list[Cell]:
 
 
 @dataclass(slots=True)
-class Window:
+class CopyWindow:
     """A copy that fills the store, and what is known of its snapshot (R11)."""
 
-    holder: Holder
+    holder: HeldSnapshot
     first: int
     last: int
-    snapshot: Snapshot
-    lookup: Lookup
+    snapshot: TransactionSnapshot
+    lookup: RowLookup
     done: bool = False
     """Whether all its rows are in the store."""
 
@@ -227,8 +227,8 @@ class Completing:
     def __init__(
         self,
         store: ToastStore,
-        shape: Shape,
-        window: Window | None,
+        shape: StoredColumns,
+        window: CopyWindow | None,
         schema: TableSchema,
         most: int,
         part_bytes: int,
@@ -242,10 +242,10 @@ class Completing:
         self._part_bytes = part_bytes
         self._names = {column.field: column.name for column in schema.columns}
         self._fields = [column.field for column in shape.columns]
-        self._fresh: dict[bytes, Version] = {}
+        self._fresh: dict[bytes, RowVersion] = {}
         """What keys have by changes that the store does not know yet."""
 
-        self._known: dict[bytes, Version | None] = {}
+        self._known: dict[bytes, RowVersion | None] = {}
         """What was found in the store since the last cut."""
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -319,12 +319,12 @@ class Completing:
         # What was kept of a row that is small now is out of date, and nobody asks for it: before
         # anything of it is left out again, it is sent, with all the rest.
         if lacking or images.heavy[row]:
-            self._fresh[key] = Version(commit, values)
+            self._fresh[key] = RowVersion(commit, values)
 
     def _leave(self, key: bytes | None, commit: int) -> None:
         """Note that nothing has this key any more; while a copy is under way it may yet come."""
         if key is not None and (self._window is not None or self._has(key) is not None):
-            self._fresh[key] = Version(commit, None)
+            self._fresh[key] = RowVersion(commit, None)
 
     def _completed(self, images: _Images, row: int, lacking: Sequence[int], made: _Made) -> Row:
         """Return all values of a row, as far as they can be told, and note those it lacked."""
@@ -356,7 +356,7 @@ class Completing:
         gone = seen is None and (window.done or key in window.absent)
         return seen, gone and images.ops[row] == Op.UPDATE
 
-    def _has(self, key: bytes) -> Version | None:
+    def _has(self, key: bytes) -> RowVersion | None:
         if (fresh := self._fresh.get(key)) is not None:
             return fresh
         if key not in self._known:
@@ -365,7 +365,9 @@ class Completing:
 
     # --- the copy's snapshot ---------------------------------------------------------------
 
-    def _ask(self, window: Window, batch: pa.RecordBatch, marks: Marks, images: _Images) -> None:
+    def _ask(
+        self, window: CopyWindow, batch: pa.RecordBatch, marks: Marks, images: _Images
+    ) -> None:
         """Take from the snapshot what changes will need, and the copy has not come to."""
         for side, keys, sign in (("before", images.old, -1), ("after", images.new, 1)):
             wanted: dict[bytes, int] = {}
@@ -467,9 +469,9 @@ class _Served:
 
     table: CatalogTable
     schema: TableSchema
-    shape: Shape
+    shape: StoredColumns
     where: str
-    window: Window | None = None
+    window: CopyWindow | None = None
     """While it is filled, and until everything up to H was read."""
 
 
@@ -481,7 +483,7 @@ class Toast:
     `StorageError` where the store cannot be used. *Threads*: one.
     """
 
-    def __init__(self, options: Options, reader: str) -> None:
+    def __init__(self, options: PostgresOptions, reader: str) -> None:
         self._options = options
         self._reader = reader
         self._path: Path | None = None
@@ -490,7 +492,7 @@ class Toast:
         self._store: ToastStore | None = None
         self._served: dict[TableName, _Served] = {}
         self._owed: list[TableName] = []
-        self._at: SourcePosition = Place("0", 0, 0, 0, 0)
+        self._at: SourcePosition = LsnPosition("0", 0, 0, 0, 0)
         self._synced = 0
         self._within = False
         """Whether a commit was given in part."""
@@ -504,8 +506,8 @@ class Toast:
         self,
         tables: Mapping[TableName, CatalogTable],
         schemas: Mapping[TableName, TableSchema],
-        at: Place,
-        first: Holder | None,
+        at: LsnPosition,
+        first: HeldSnapshot | None,
         query: Connection | None,
         resumed: bool,
     ) -> None:
@@ -543,7 +545,7 @@ class Toast:
             self._store.resume(self._at.lineage, self._at.commit, {})
 
     def _serve(self, table: CatalogTable, schema: TableSchema) -> None:
-        shape = Shape.of(table, schema) if self._options.toast_store else None
+        shape = StoredColumns.of(table, schema) if self._options.toast_store else None
         if shape is not None:
             where = self._options.asked_of(table.name).where
             self._served[table.name] = _Served(table, schema, shape, where)
@@ -579,7 +581,9 @@ class Toast:
         served = self._store is not None and table in self._served
         return served and self._state(table) not in ("full", "over")
 
-    def spares(self, table: TableName, holder: Holder, own: bool, query: Connection | None) -> bool:
+    def spares(
+        self, table: TableName, holder: HeldSnapshot, own: bool, query: Connection | None
+    ) -> bool:
         """
         Whether others can copy a table under this snapshot; otherwise it is closed if it is `own`.
 
@@ -604,7 +608,7 @@ class Toast:
         if self._within and self.fills(table):
             raise NotYet
 
-    def fill(self, table: TableName, holder: Holder) -> Passing | None:
+    def fill(self, table: TableName, holder: HeldSnapshot) -> Passing | None:
         """
         Begin to fill the store as of a snapshot; return who takes the rows, None for nobody.
 
@@ -615,8 +619,8 @@ class Toast:
         one = self._served[table]
         if one.window is None or one.window.holder is not holder:
             self._end(one)
-            lookup = Lookup(holder, one.table, one.where)
-            one.window = Window(holder, holder.first, holder.last, holder.snapshot, lookup)
+            lookup = RowLookup(holder, one.table, one.where)
+            one.window = CopyWindow(holder, holder.first, holder.last, holder.snapshot, lookup)
             self._store.begin(table, one.shape, holder.first, holder.last)
         window = one.window
 
@@ -630,7 +634,7 @@ class Toast:
         self,
         table: TableName,
         one: _Served,
-        window: Window,
+        window: CopyWindow,
         rows: pa.RecordBatch | None,
         exact: pa.Array | None,
     ) -> None:
@@ -722,7 +726,7 @@ class Toast:
     def _state(self, table: TableName) -> str | None:
         return None if self._store is None else self._store.states.get(table)
 
-    def _watched(self, table: TableName) -> tuple[Window | None, str | None]:
+    def _watched(self, table: TableName) -> tuple[CopyWindow | None, str | None]:
         """Return how a table is filled, and what there is of it; None: nothing."""
         one = self._served.get(table)
         if one is None:

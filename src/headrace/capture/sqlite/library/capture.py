@@ -23,10 +23,10 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.capture.sqlite import triggers
-from headrace.capture.sqlite.database import OURS, Names, connect, speaking
+from headrace.capture.sqlite.database import OURS, CaptureNames, connect, speaking
 from headrace.capture.sqlite.library import readers
 from headrace.capture.sqlite.library.records import Handler, Interrupted
-from headrace.capture.sqlite.library.run import HandlerRaised, Run, Settings
+from headrace.capture.sqlite.library.run import CaptureRun, HandlerRaised, RunSettings
 from headrace.capture.sqlite.tables import inspect, table_names
 from headrace.capture.sqlite.watch import DEFAULT, Wake
 from headrace.errors import BadName, RunTwice, SourceRefused, StillRunning
@@ -84,10 +84,10 @@ class Capture:
         if _NAME.fullmatch(reader) is None:
             raise BadName("Not a usable name for a reader", name=reader)
         names = [tables] if isinstance(tables, str) else tables
-        self._settings = Settings(
+        self._settings = RunSettings(
             # The folder the caller stands in may be another one by the time of a run.
             path=str(Path(path).expanduser().absolute()),
-            names=Names.of(log_table),
+            names=CaptureNames.of(log_table),
             reader=reader,
             tables=None if names is None else tuple(dict.fromkeys(names)),
             batch_size=batch_size,
@@ -97,7 +97,7 @@ class Capture:
         # One that its owner may take again: `close` is called in signal handlers, too.
         self._lock = threading.RLock()
         self._began = False
-        self._run: Run | None = None
+        self._run: CaptureRun | None = None
         self._runner: int | None = None
         self._closing = False
         # Held during the run. Not an event, of which a signal handler may find its own thread
@@ -147,7 +147,7 @@ class Capture:
         The first record of a table is BOOTSTRAP, without images; its rows follow as INSERT. No
         change is handed out or acknowledged. It needs no set-up, and writes nothing.
         """
-        self._only_run(Run.bootstrap)
+        self._only_run(CaptureRun.bootstrap)
 
     def cdc(self) -> None:
         """
@@ -156,7 +156,7 @@ class Capture:
         Where changes of a table may be missing, because its columns or its triggers changed,
         it hands out all that came before and raises `SchemaChanged`.
         """
-        self._only_run(Run.cdc)
+        self._only_run(CaptureRun.cdc)
 
     def bootstrap_and_cdc(self) -> None:
         """
@@ -165,7 +165,7 @@ class Capture:
         Where changes of a table may be missing, it hands out the table's rows again, after
         another BOOTSTRAP record. It sets up again what changed, and nothing else.
         """
-        self._only_run(Run.bootstrap_and_cdc)
+        self._only_run(CaptureRun.bootstrap_and_cdc)
 
     def close(self, *, timeout: float | None = None) -> bool:
         """
@@ -202,7 +202,7 @@ class Capture:
     ) -> None:
         self.close()
 
-    def _only_run(self, work: Callable[[Run], None]) -> None:
+    def _only_run(self, work: Callable[[CaptureRun], None]) -> None:
         with self._lock:
             if self._runner is not None:
                 raise StillRunning("A run of this capture is under way")
@@ -215,7 +215,7 @@ class Capture:
             self._under_way.acquire()
             self._began = True
         try:
-            run = Run(self._settings, self._handler, lambda: self._closing)
+            run = CaptureRun(self._settings, self._handler, lambda: self._closing)
             with self._lock:
                 self._run = run
             try:
@@ -252,7 +252,7 @@ class Capture:
             database.close()
 
 
-def _refuse_other_log(database: sqlite3.Connection, names: Names) -> None:
+def _refuse_other_log(database: sqlite3.Connection, names: CaptureNames) -> None:
     """Refuse a table that has the log's name and is not one of ours."""
     found = database.execute(
         "select 1 from sqlite_master where name = ? collate nocase", (names.log_table,)

@@ -16,7 +16,7 @@ import time
 from typing import IO
 from urllib.parse import quote, unquote, urlsplit
 
-from headrace.capture.sqlite.library.records import Batch, Form, Interrupted
+from headrace.capture.sqlite.library.records import CaptureBatch, Interrupted, RecordFormat
 from headrace.errors import SourceRefused, TargetError
 
 TIMEOUT_SECONDS = 30.0
@@ -35,11 +35,11 @@ _LATER = frozenset({408, 425, 429})
 class Words:
     """Writes a line a record for people: time, table, operation."""
 
-    def __init__(self, stream: IO[bytes], form: Form) -> None:
+    def __init__(self, stream: IO[bytes], form: RecordFormat) -> None:
         self._stream = stream
         self._form = form
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: CaptureBatch) -> None:
         """Write, and only return when the system has it."""
         lines = [
             f"{self._form.stamp(round(record.timestamp.timestamp() * 1000))}"
@@ -49,14 +49,14 @@ class Words:
         _write(self._stream, "".join(lines).encode(errors="backslashreplace"))
 
 
-class Lines:
+class JsonLineHandler:
     """Writes a line of JSON a record."""
 
-    def __init__(self, stream: IO[bytes], form: Form) -> None:
+    def __init__(self, stream: IO[bytes], form: RecordFormat) -> None:
         self._stream = stream
         self._form = form
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: CaptureBatch) -> None:
         """Write, and only return when the system has it."""
         _write(self._stream, self._form.lines(batch))
 
@@ -90,7 +90,7 @@ class Post:
     def __init__(
         self,
         url: str,
-        form: Form,
+        form: RecordFormat,
         *,
         timeout: float = TIMEOUT_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
@@ -110,7 +110,7 @@ class Post:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
 
-    def __call__(self, batch: Batch) -> None:
+    def __call__(self, batch: CaptureBatch) -> None:
         """Send, and only return when it was taken."""
         body = self._form.changes(batch)
         headers = dict(self._headers)

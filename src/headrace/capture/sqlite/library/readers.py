@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.capture.sqlite import triggers
-from headrace.capture.sqlite.database import Names, Place, writing
+from headrace.capture.sqlite.database import CaptureNames, CapturePosition, writing
 from headrace.capture.sqlite.resume import end_of
 from headrace.capture.sqlite.tables import table_names
 
@@ -30,7 +30,9 @@ _LEFT = "left/"
 """How the notes begin that a reader was taken out of a table."""
 
 
-def places(database: sqlite3.Connection, names: Names, reader: str) -> dict[str, Place]:
+def places(
+    database: sqlite3.Connection, names: CaptureNames, reader: str
+) -> dict[str, CapturePosition]:
     """Return the place of `reader` in each table that was set up for it."""
     if not triggers.complete(database, names):
         return {}
@@ -40,12 +42,14 @@ def places(database: sqlite3.Connection, names: Names, reader: str) -> dict[str,
     ):
         for table, witness in json.loads(text).items():
             if name == _name(reader, table):
-                found[table] = Place(capture, cursor, OWED if witness is None else witness)
+                found[table] = CapturePosition(
+                    capture, cursor, OWED if witness is None else witness
+                )
     return found
 
 
 def register(
-    database: sqlite3.Connection, names: Names, reader: str, tables: Iterable[str]
+    database: sqlite3.Connection, names: CaptureNames, reader: str, tables: Iterable[str]
 ) -> None:
     """
     Let `reader` begin at the log's end with those tables that it has no place in yet.
@@ -76,7 +80,7 @@ def register(
             )
 
 
-def owe(database: sqlite3.Connection, names: Names, reader: str) -> None:
+def owe(database: sqlite3.Connection, names: CaptureNames, reader: str) -> None:
     """Let places in a log that is no more wait at the end of this one; within a transaction."""
     capture = triggers.capture_id(database, names)
     assert capture is not None
@@ -86,7 +90,9 @@ def owe(database: sqlite3.Connection, names: Names, reader: str) -> None:
             settle(database, names, reader, table, end)
 
 
-def settle(database: sqlite3.Connection, names: Names, reader: str, table: str, at: Place) -> bool:
+def settle(
+    database: sqlite3.Connection, names: CaptureNames, reader: str, table: str, at: CapturePosition
+) -> bool:
     """Set a place, wherever it was before; False where somebody took it out."""
     done = database.execute(
         f"update {names.readers} set capture = ?, cursor = ?, tables = ? where name = ?",
@@ -96,7 +102,11 @@ def settle(database: sqlite3.Connection, names: Names, reader: str, table: str, 
 
 
 def advance(
-    database: sqlite3.Connection, names: Names, reader: str, tables: Sequence[str], to: Place
+    database: sqlite3.Connection,
+    names: CaptureNames,
+    reader: str,
+    tables: Sequence[str],
+    to: CapturePosition,
 ) -> list[str]:
     """Move places forward, never back; return those that somebody took out, who stay out."""
     with writing(database):
@@ -115,7 +125,7 @@ def advance(
 
 
 def take_out(
-    database: sqlite3.Connection, names: Names, reader: str, tables: Sequence[str] | None
+    database: sqlite3.Connection, names: CaptureNames, reader: str, tables: Sequence[str] | None
 ) -> tuple[int, list[str]]:
     """
     Take `tables` out for `reader`; return how many changes it had not read, and what stays.
@@ -146,12 +156,14 @@ def take_out(
         return unread, stays
 
 
-def tables_to_read(database: sqlite3.Connection, names: Names, reader: str) -> list[str]:
+def tables_to_read(database: sqlite3.Connection, names: CaptureNames, reader: str) -> list[str]:
     """Return what `reader` reads where nobody says: its tables, or all there are."""
     return list(places(database, names, reader)) or table_names(database)
 
 
-def _unread(database: sqlite3.Connection, names: Names, at: Mapping[str, Place]) -> int:
+def _unread(
+    database: sqlite3.Connection, names: CaptureNames, at: Mapping[str, CapturePosition]
+) -> int:
     plans = triggers.plans(database, names)
     count = 0
     for table, place in at.items():
@@ -164,7 +176,7 @@ def _unread(database: sqlite3.Connection, names: Names, at: Mapping[str, Place])
     return count
 
 
-def _read_by_anybody(database: sqlite3.Connection, names: Names) -> set[str]:
+def _read_by_anybody(database: sqlite3.Connection, names: CaptureNames) -> set[str]:
     read = set()
     for (text,) in database.execute(f"select tables from {names.readers}"):
         read |= {table for table, reads in json.loads(text).items() if reads is not False}
@@ -175,5 +187,5 @@ def _name(reader: str, table: str) -> str:
     return f"{triggers.LIBRARY}{reader}/{table}"
 
 
-def _noted(table: str, place: Place) -> str:
+def _noted(table: str, place: CapturePosition) -> str:
     return json.dumps({table: None if place.witness == OWED else place.witness})

@@ -53,7 +53,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableColumns:
     """The columns of a table at one time."""
 
     table: str
@@ -61,7 +61,7 @@ class Shape:
     declared: tuple[str, ...]
 
 
-class Rows(Protocol):
+class RecordRows(Protocol):
     """Rows of one kind, from which records are made."""
 
     def __len__(self) -> int: ...
@@ -74,7 +74,7 @@ class ChangeRows:
     """Rows of the log: seq, ts, tbl, op, and both images, each `width` columns wide."""
 
     rows: Sequence[Row]
-    shapes: Mapping[int, Shape]
+    shapes: Mapping[int, TableColumns]
     width: int
     epoch: str
 
@@ -104,7 +104,7 @@ class TableRows:
     """Rows of a table as they were met, after the record that says so if it is the beginning."""
 
     rows: Sequence[Row]
-    shape: Shape
+    shape: TableColumns
     begins: bool
     ts: int
     position: str | None
@@ -127,7 +127,7 @@ class TableRows:
         )
 
 
-class Batch(Sequence[Record]):
+class CaptureBatch(Sequence[Record]):
     """
     Records in their order, whole and never changed: a handler may keep it.
 
@@ -172,10 +172,10 @@ class Batch(Sequence[Record]):
         """Return the records as JSON, a line each; see `rendering` for the form."""
         # Here and not above: who wants no JSON needs no msgspec.
 
-        return Form(blobs=blobs, subsec=subsec, positions=positions).lines(self)
+        return RecordFormat(blobs=blobs, subsec=subsec, positions=positions).lines(self)
 
 
-Handler: TypeAlias = Callable[[Batch], object]
+Handler: TypeAlias = Callable[[CaptureBatch], object]
 """Whatever can be called with a batch; what it returns does not matter."""
 
 
@@ -218,7 +218,7 @@ class _Placed(msgspec.Struct, gc=False):
     position: str | None
 
 
-class Form:
+class RecordFormat:
     """How records are written; it keeps what it learned of tables, so use one for all batches."""
 
     def __init__(
@@ -228,13 +228,13 @@ class Form:
         self._subsec = subsec
         self._positions = positions
         self._encoder = msgspec.json.Encoder()
-        self._images: dict[Shape, _Imaging] = {}
+        self._images: dict[TableColumns, _Imaging] = {}
 
-    def lines(self, batch: Batch) -> bytes:
+    def lines(self, batch: CaptureBatch) -> bytes:
         """Return a line a record."""
         return self._encoded(batch, self._encoder.encode_lines)
 
-    def changes(self, batch: Batch) -> bytes:
+    def changes(self, batch: CaptureBatch) -> bytes:
         """Return one object, in which `changes` is the list of records."""
         return self._encoded(batch, lambda made: self._encoder.encode({"changes": made}))
 
@@ -243,7 +243,7 @@ class Form:
         second, rest = divmod(ts, 1000)
         return f"{_second(second)}.{rest:03d}Z" if self._subsec else f"{_second(second)}Z"
 
-    def _encoded(self, batch: Batch, encode: Callable[[list[Any]], bytes]) -> bytes:
+    def _encoded(self, batch: CaptureBatch, encode: Callable[[list[Any]], bytes]) -> bytes:
         rows = batch.rows
         make = self._of_changes if isinstance(rows, ChangeRows) else self._of_table
         try:
@@ -300,7 +300,7 @@ class Form:
                 made.append(_Line(table, last_stamp, operation, before, after))
         return made
 
-    def _image(self, shape: Shape) -> _Imaging:
+    def _image(self, shape: TableColumns) -> _Imaging:
         """Return what makes an image from values, where they are, and what picks them."""
         if (known := self._images.get(shape)) is not None:
             return known

@@ -21,8 +21,8 @@ from uuid import uuid4
 from headrace.capture.sqlite import triggers
 from headrace.capture.sqlite.database import (
     LOCK_SECONDS,
-    Names,
-    Place,
+    CaptureNames,
+    CapturePosition,
     Reading,
     Row,
     busy,
@@ -36,11 +36,11 @@ from headrace.capture.sqlite.database import (
 )
 from headrace.capture.sqlite.library import readers
 from headrace.capture.sqlite.library.records import (
-    Batch,
+    CaptureBatch,
     ChangeRows,
     Handler,
     Interrupted,
-    Shape,
+    TableColumns,
     TableRows,
 )
 from headrace.capture.sqlite.resume import compare, end_of
@@ -76,7 +76,7 @@ ANEW = (
 )
 
 
-class Owed(Exception):
+class BaselineNeeded(Exception):
     """Changes of tables may be missing after all that was read: what else is read is newer."""
 
     def __init__(self, problems: Mapping[str, CaptureError]) -> None:
@@ -91,8 +91,8 @@ class Following:
     def __init__(
         self,
         database: sqlite3.Connection,
-        names: Names,
-        places: Mapping[str, Place],
+        names: CaptureNames,
+        places: Mapping[str, CapturePosition],
         batch_size: int,
     ) -> None:
         capture = triggers.capture_id(database, names)
@@ -125,7 +125,7 @@ class Following:
         self._version = -1
         self._owed: dict[str, CaptureError] = {}
         self._owed_from = 0
-        self.shapes: dict[int, Shape] = {}
+        self.shapes: dict[int, TableColumns] = {}
         self.width = 1
         self._end = self.at.seq
 
@@ -138,7 +138,7 @@ class Following:
         """
         Return the next changes of these tables, in order; None where the log has no more.
 
-        Raises `Owed` when all was read that came before changes which may be missing.
+        Raises `BaselineNeeded` when all was read that came before changes which may be missing.
         """
         database = self._database
         with reading(database):
@@ -150,7 +150,7 @@ class Following:
                     f"select max(seq) from {self._names.log}"
                 ).fetchone()
             if self._owed and self.at.seq >= self._owed_from:
-                raise Owed(self._owed)
+                raise BaselineNeeded(self._owed)
             if self.complete:
                 return None
             images = ", ".join(f"{side}{at}" for side in "ba" for at in range(self.width))
@@ -163,7 +163,7 @@ class Following:
             )
         return self._taken(rows)
 
-    def moved(self, places: Mapping[str, Place]) -> None:
+    def moved(self, places: Mapping[str, CapturePosition]) -> None:
         """Take it that these tables were copied: their changes count from there on."""
         self._beyond |= {table: place.seq for table, place in places.items()}
         self._owed = {table: why for table, why in self._owed.items() if table not in places}
@@ -192,7 +192,7 @@ class Following:
             taken.append(row)
         if rows:
             last = rows[-1]
-            self.at = Place(self.epoch, int(str(last[0])), witness(*last[1:4]))
+            self.at = CapturePosition(self.epoch, int(str(last[0])), witness(*last[1:4]))
         return taken
 
     def _look_at_schema(self) -> None:
@@ -216,15 +216,15 @@ class Following:
         self._version = version
 
 
-def shape_of(plan: triggers.Plan) -> Shape:
+def shape_of(plan: triggers.CapturedColumns) -> TableColumns:
     """Return the columns of a plan."""
-    return Shape(
+    return TableColumns(
         plan.table, tuple(plan.fields), tuple(declared for _, declared, _ in plan.fingerprint)
     )
 
 
 def not_captured(
-    database: sqlite3.Connection, names: Names, tables: Sequence[str]
+    database: sqlite3.Connection, names: CaptureNames, tables: Sequence[str]
 ) -> dict[str, CaptureError]:
     """Return why tables are not captured as they are now; {} where all are."""
     problems: dict[str, CaptureError] = {}
@@ -275,7 +275,7 @@ class TableCopy:
         database: sqlite3.Connection,
         path: str,
         table: SourceTable,
-        names: Names,
+        names: CaptureNames,
         batch_size: int,
         locked: Callable[[], None] | None = None,
     ) -> None:
@@ -290,7 +290,7 @@ class TableCopy:
         chunks = Chunks(CHUNK_ROWS, CHUNK_BYTES, seconds)
         self._pages = Pages(database, path, table, chunks, unchanged, lambda: None, locked)
 
-    def _beginning(self) -> tuple[str, Place | None, _Unchanged]:
+    def _beginning(self) -> tuple[str, CapturePosition | None, _Unchanged]:
         database, names = self._database, self._names
         (mode,) = database.execute("pragma journal_mode").fetchone()
         with reading(database):
@@ -304,8 +304,8 @@ class TableCopy:
             first = end_of(database, str(capture), names) if captured else None
             return mode, first, _Unchanged(database, self._table, names if captured else None)
 
-    def __iter__(self) -> Iterator[Batch]:
-        shape = Shape(
+    def __iter__(self) -> Iterator[CaptureBatch]:
+        shape = TableColumns(
             self._table.name,
             tuple(column.name for column in self._table.columns),
             tuple(column.declared for column in self._table.columns),
@@ -316,7 +316,7 @@ class TableCopy:
         copy = f"{at}/{shape.table}/{uuid4().hex}"
         for number, (begins, rows) in enumerate(self._parts()):
             made = TableRows(rows, shape, begins, int(time.time() * 1000), at)
-            yield Batch(made, id=None if at is None else f"{copy}/{number}")
+            yield CaptureBatch(made, id=None if at is None else f"{copy}/{number}")
 
     def _parts(self) -> Iterator[tuple[bool, Sequence[Row]]]:
         """Cut pages into batches; the record that says so takes a place in the first one."""
@@ -336,7 +336,7 @@ class _Unchanged:
     """Raises when a table that is being copied has other columns now, or lost its triggers."""
 
     def __init__(
-        self, database: sqlite3.Connection, table: SourceTable, names: Names | None
+        self, database: sqlite3.Connection, table: SourceTable, names: CaptureNames | None
     ) -> None:
         self._database = database
         self._table = table
@@ -394,21 +394,23 @@ class _TakenOut(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """What a run is to do."""
 
     path: str
-    names: Names
+    names: CaptureNames
     reader: str
     tables: tuple[str, ...] | None
     batch_size: int
     wake: Wake
 
 
-class Run:
+class CaptureRun:
     """Reads on one connection, until it is done or `closing` says so."""
 
-    def __init__(self, settings: Settings, handler: Handler, closing: Callable[[], bool]) -> None:
+    def __init__(
+        self, settings: RunSettings, handler: Handler, closing: Callable[[], bool]
+    ) -> None:
         self._settings = settings
         self._called = handler
         self._closing = closing
@@ -425,8 +427,8 @@ class Run:
                 self._database.execute("pragma synchronous = normal")
             self._wait_for_locks(COPY_BUSY_SECONDS)
         self._waiting = Waiting(settings.wake, self._path, self._data_version)
-        self._stored: Place | None = None
-        self._taken: Place | None = None
+        self._stored: CapturePosition | None = None
+        self._taken: CapturePosition | None = None
         self._store_at = 0.0
         self._passed_at = 0.0
 
@@ -447,7 +449,7 @@ class Run:
             for table in self._patient(self._tables):
                 self._copy(self._patient(partial(inspect, self._database, table)))
 
-    def _copy(self, table: SourceTable) -> Place | None:
+    def _copy(self, table: SourceTable) -> CapturePosition | None:
         """Hand out the rows of a table; return from where on its changes follow, if any do."""
         copy = TableCopy(
             self._database,
@@ -474,7 +476,7 @@ class Run:
         """Hand out rows, then changes; where some may be missing, the table's rows again."""
         with speaking(self._path):
             self._patient(self._mend_log)
-            places: dict[str, Place] = {}
+            places: dict[str, CapturePosition] = {}
             for table in self._patient(self._known_places):
                 try:
                     place = self._copied(table)
@@ -487,7 +489,7 @@ class Run:
                 raise self._nothing_left()
             self._follow(places, mend=True)
 
-    def _copied(self, table: str) -> Place | None:
+    def _copied(self, table: str) -> CapturePosition | None:
         """
         Copy a table that is captured as it is now, and begin with its changes there.
 
@@ -520,7 +522,7 @@ class Run:
             triggers.make(database, [found], names)
             return found
 
-    def _settle(self, table: str, place: Place) -> None:
+    def _settle(self, table: str, place: CapturePosition) -> None:
         with writing(self._database):
             reader = self._settings.reader
             if not readers.settle(self._database, self._names, reader, table, place):
@@ -564,7 +566,7 @@ class Run:
             for place in places.values()
         )
 
-    def _follow(self, places: dict[str, Place], *, mend: bool) -> None:
+    def _follow(self, places: dict[str, CapturePosition], *, mend: bool) -> None:
         database, waiting = self._database, self._waiting
         size = self._settings.batch_size
         following = self._patient(partial(Following, database, self._names, places, size))
@@ -585,7 +587,7 @@ class Run:
                     waiting.again()
                     waiting.wait(LATER_SECONDS)
                     continue
-                except Owed as owed:
+                except BaselineNeeded as owed:
                     self._store(following, last=True)
                     self._wait_for_locks(COPY_BUSY_SECONDS)
                     for table, problem in list(owed.problems.items()):
@@ -622,7 +624,7 @@ class Run:
             if place is not None:
                 following.moved({table: place})
 
-    def _handle(self, batch: Batch) -> None:
+    def _handle(self, batch: CaptureBatch) -> None:
         try:
             self._called(batch)
         except Interrupted:
@@ -630,7 +632,7 @@ class Run:
         except Exception as error:
             raise HandlerRaised(error) from error
 
-    def _passed(self, at: Place) -> None:
+    def _passed(self, at: CapturePosition) -> None:
         """Note now and then that there were only changes of other tables: storing is a write."""
         now = time.monotonic()
         if now - self._passed_at >= OTHERS_SECONDS:
@@ -645,7 +647,7 @@ class Run:
             last = at + size >= len(rows)
             changes = ChangeRows(part, following.shapes, following.width, following.epoch)
             end = part[-1]
-            batch = Batch(
+            batch = CaptureBatch(
                 changes,
                 complete=last and following.complete,
                 id=f"{following.epoch}/{part[0][0]}-{end[0]}",
@@ -654,7 +656,7 @@ class Run:
             self._taken = (
                 following.at
                 if last
-                else Place(following.epoch, int(str(end[0])), witness(*end[1:4]))
+                else CapturePosition(following.epoch, int(str(end[0])), witness(*end[1:4]))
             )
             # In small steps: whatever is not stored comes again after a death.
             self._store(following)
@@ -695,7 +697,7 @@ class Run:
             return list(self._settings.tables)
         return readers.tables_to_read(self._database, self._names, self._settings.reader)
 
-    def _known_places(self) -> dict[str, Place]:
+    def _known_places(self) -> dict[str, CapturePosition]:
         """Return the places of this run's tables; whatever was not set up raises."""
         found = readers.places(self._database, self._names, self._settings.reader)
         wanted = list(found) if self._settings.tables is None else self._settings.tables

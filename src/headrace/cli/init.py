@@ -18,7 +18,6 @@ from headrace.cli import errors
 from headrace.cli.common import json_option
 from headrace.cli.errors import force_option, opened_output, refuse_taken
 from headrace.config.secrets import masked_text, password_in, password_of, without_password
-from headrace.engine.checks import fitted
 from headrace.errors import HeadraceError, SourceRefused
 
 if TYPE_CHECKING:
@@ -361,6 +360,9 @@ def _written(
 
 def _pipeline(source: str, table: str, schema: TableSchema, taken: set[str]) -> list[str]:
     """Return the lines of one table's pipeline."""
+    # Here and not above: commands start without the engine.
+    from headrace.engine.checks import fitted
+
     id_ = stem = fitted(table.removeprefix("public."))
     number = 1
     while id_ in taken:

@@ -40,7 +40,7 @@ _PARTS = {
 _INTRODUCTION = """\
 # Errors
 
-<!-- Made from src/headrace/errors by `make reference`; edit it there. -->
+<!-- Made from src/headrace/errors.py by `make reference`; edit it there. -->
 
 Everything Headrace raises on purpose is a `headrace.errors.HeadraceError` with four things: a
 `code` that never changes its meaning, a `message`, `facts` (names, counts and positions, never

@@ -1,8 +1,11 @@
 """
 Changes on their way from a source into the log.
 
-A source hands over whole commits, as Arrow tables already in the shape of a segment:
+A source hands over whole commits, as Arrow tables that already have the shape of a segment:
 nothing between the source and the disk looks at single rows.
+
+Until a flush, changes wait in memory as the source delivered them, one group for each table and
+schema. They are put in order and joined only when they are written.
 """
 
 from __future__ import annotations
@@ -19,8 +22,6 @@ from headrace.changelog.entries import File
 from headrace.changelog.position import Position, SourcePosition
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadPosition
-
-# -------- change
 
 
 class Op(IntEnum):
@@ -127,11 +128,7 @@ def as_segment(schema: TableSchema, changes: Iterable[Change]) -> pa.Table:
     )
 
 
-# -------- pending
-# Changes that wait in memory for their flush.
-#
-# They are kept as the source gave them, one group for each table and schema, and put in
-# order and together only when they are written.
+# --- changes that wait for a flush ----------------------------------------------------------------
 
 
 @dataclass(slots=True)

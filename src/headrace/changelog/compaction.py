@@ -1,13 +1,24 @@
 """
-Many small flushes become one that holds the same changes, in fewer and larger files (R27).
+Compaction of the log: merging small flushes, and folding changes into a baseline (R27, R19).
 
-Nothing is lost and nothing moves: every change keeps its place and its bytes' meaning. The
-new files are synced, then one entry puts them in the place of the old ones; those go a lease
-later. Killed at any step, the log is as before or as after.
+Merging turns many small flushes into one that holds the same changes, in fewer and larger files
+(R27). Nothing is lost and nothing moves: every change keeps its position and the meaning of its
+bytes. The new files are synced, then one entry puts them in the place of the old ones; those are
+deleted a lease later. Killed at any step, the log is as before or as after.
 
-Only steps that nobody stands within are merged: a batch is a run of whole flushes (R10), and
-what was taken once would come again. Sizes grow by doubling at least, so that a change is
-written anew a few times in its life and not a few hundred times.
+Only steps that no reader stands within are merged: a batch is a run of whole flushes (R10), and
+changes that a reader took once would be delivered to it again. Sizes at least double with every
+merge, so that a change is rewritten a few times in its life and not a few hundred times.
+
+Folding makes a new baseline from an old one and the changes since, so that those changes can be
+pruned (R19). By key the last change wins; a delete, the old key of a key change and a truncate
+remove rows. Rows that no change touched stay where they are: a file without any changed row is
+named again, and not written again. Each row keeps the schema it was written with, as rows of
+changes do, so that a change of columns needs no conversion here.
+
+What would not be exact is not folded, and the reason is reported: a table without a key, a key
+of a kind that has several forms for one value, a value that the source did not send, a key that
+changed its columns. Memory holds the changes of one fold, which are cut off at a limit.
 """
 
 from __future__ import annotations
@@ -29,7 +40,7 @@ from headrace.changelog.segment import read_segment, read_segments
 from headrace.changelog.writer import LogWriter, as_baseline
 from headrace.storage.killpoints import BASELINE_CHUNK, SEGMENT_WRITTEN, reach
 
-# -------- compaction
+# --- merging flushes ------------------------------------------------------------------------------
 
 MOST_ROWS = 100_000
 MOST_BYTES = 16 << 20
@@ -165,17 +176,7 @@ def _bytes(step: Step) -> int:
     return sum(file.bytes for file in step.files) if isinstance(step, Flush) else 0
 
 
-# -------- folding
-# Folding: a new baseline from an old one and the changes since, so that those can be pruned (R19).
-#
-# By key the last change wins; a delete, the old key of a key change and a truncate take rows
-# away. Rows that nothing changed stay where they are: a file without any changed row is named
-# again, and not written again. Each row keeps the schema it was written with, as rows of changes
-# do, so that a change of columns needs no lifting here.
-#
-# What would not be exact is not folded, and said: a table without a key, a key of a kind that
-# has several forms for one value, a value that the source did not send, a key that changed its
-# columns. Memory holds the changes of one fold, which are cut off at a limit.
+# --- folding changes into a baseline --------------------------------------------------------------
 
 FOLD_MOST_ROWS = 400_000
 FOLD_MOST_BYTES = 64 << 20

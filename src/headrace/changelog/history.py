@@ -1,10 +1,20 @@
 """
-What the index says, folded together: where the log stands, and what lies where.
+The state of a log as its index describes it: where the log ends, and which files hold what.
 
-Entries come in order and positions never fall, so everything is found by bisection.
-Positions are compared as text, which sorts as they do: a hundred thousand entries are
-loaded without parsing one. What is pruned leaves at the front (R27), and what is compacted
-becomes one step in the place of many, so that it does not grow with every flush for ever.
+`History` folds the entries together. Entries come in order and positions never decrease, so
+everything is found by bisection. Positions are compared as text, which sorts as they do: a
+hundred thousand entries are loaded without parsing one. Pruned steps leave at the front (R27)
+and compacted ones become one step, so that it does not grow with every flush forever.
+
+The window of a baseline says which changes behind its F its rows already hold (R11). A copy is
+taken under a snapshot, and between F and H lie commits that the snapshot saw and commits that it
+did not. A target that keeps one row per key gets all of them: applying one twice has the same
+result. For one that keeps every change, a commit that was seen must not come again, and the
+snapshot itself says which those are.
+
+A schema applies from the first flush that has changes in it. A reader that keeps a table as it is
+now takes the newest at once; one that keeps, or passes on, past states takes each in its turn, or
+the values of a column that was dropped later would be missing from the changes before.
 """
 
 from __future__ import annotations
@@ -43,13 +53,7 @@ from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadMessage, CorruptIndex
 
-# -------- window
-# The window of a baseline: which changes behind its F its rows hold already (R11).
-#
-# A copy is taken under a snapshot, and between F and H lie commits that the snapshot saw and
-# commits that it did not. Where a target keeps one row a key, all of them are applied: what
-# is done twice comes to the same. Where it keeps every change, a commit that was seen must not
-# come again, and the snapshot itself says which those are.
+# --- the window of a baseline ---------------------------------------------------------------------
 
 _SNAPSHOT = re.compile(r"([0-9]+):([0-9]+):((?:[0-9]+(?:,[0-9]+)*)?)")
 
@@ -117,7 +121,7 @@ class BaselineWindow:
         return np.asarray(within & (seen | (xids < self.snapshot.xmin)), np.bool_)
 
 
-# -------- history
+# --- what the entries come to ---------------------------------------------------------------------
 
 Step: TypeAlias = Flush | Gap | Heartbeat | RebaselineRequired
 """An entry that moves the log's end."""
@@ -514,12 +518,7 @@ def as_columns(schema: TableSchema) -> tuple[SchemaColumn, ...]:
     )
 
 
-# -------- columns
-# In which columns a table's changes are told.
-#
-# A schema holds from the first flush that has changes in it. Who keeps a table as it is now takes
-# the newest at once; who keeps, or passes on, what was takes each in its turn, or the values of a
-# column that was dropped later would be missing from the changes before.
+# --- the columns in which changes are delivered ---------------------------------------------------
 
 _LOOKED_AT = 64
 """Flushes that a turn is looked for in: a batch has no more, and a backlog may have many."""

@@ -1,18 +1,20 @@
 """
-The index: numbered entries, one file each, and the checkpoints that make it quick to load.
+The index of a log: numbered entries, one file each, and checkpoints and states to load it fast.
 
-`index/<entry:012x>.json` is created exclusively, so of two writers one loses the number
-and stops (R31). Numbers have no gaps: a missing one in the middle is a lost file, and is
-named. There is no torn end to mend, because an entry is absent or whole (invariant 5).
+`index/<entry:012x>.json` is created exclusively, so of two writers one loses the number and
+stops (R31). Numbers have no gaps: a missing one in the middle is a lost file, and is reported by
+its name. There is no torn end to repair, because an entry is absent or whole (invariant 5).
 
 After every thousandth entry a checkpoint, `<entry:012x>.checkpoint.parquet`, repeats the
-thousand up to its number, byte for byte. It is only a shortcut: a lost or damaged one
-costs a thousand small reads and nothing else.
+thousand up to its number, byte for byte. It is only a shortcut: a lost or damaged one costs a
+thousand small reads and nothing else.
 
-Now and then it is a state instead, `<entry:012x>.state.json`: what all entries up to its
-number come to. A log is opened from the newest, and needs no entry before it. Two are kept,
-with all entries since the older one, so that damage to one of them costs nothing but reads;
-entries from before go, the oldest first.
+From time to time a state is written instead, `<entry:012x>.state.json`: the whole history that
+all entries up to its number come to, which is the steps that were not pruned and what is known
+of the tables, and no more. A log is opened from the newest state and needs no entry before it:
+a long log opens quickly, and a pruned one without the entries that it began with. Two states are
+kept, with all entries since the older one, so that damage to one of them costs nothing but reads;
+entries from before are deleted, the oldest first.
 """
 
 from __future__ import annotations
@@ -51,12 +53,7 @@ from headrace.errors import AlreadyStored, CorruptIndex, LostLog, PositionExpire
 from headrace.storage.files import Files
 from headrace.storage.killpoints import BEFORE_CHECKPOINT, ENTRY_LINKED, ENTRY_SYNCED, reach
 
-# -------- state
-# A history written down whole, and read back: what makes opening a long log quick.
-#
-# It holds what the entries up to a number come to, no more: the steps that were not pruned,
-# and what is known of the tables. A log that is pruned can be opened without the entries that
-# it began with, and those can go.
+# --- a history as a state, and back ---------------------------------------------------------------
 
 
 def state_of(history: History, head: dict[str, Any]) -> State:
@@ -167,7 +164,7 @@ def _known(table: KnownTable) -> LogTable:
     )
 
 
-# -------- index
+# --- entries and checkpoints ----------------------------------------------------------------------
 
 CHECKPOINT_EVERY = 1_000
 """Entries a checkpoint covers: one read instead of a thousand, and never more than 999 left."""

@@ -1,14 +1,18 @@
 """
-Reading a part of the log: from one position, or one time, to another.
+Reading a part of the log, from one position or time to another, and listing what a log holds.
 
-Whoever asks for a part gets all of it or an error: a part that begins before the log does is
-`PositionExpired`, a damaged segment is named with the place at which it lies, after everything
-before it was given, and a gap is handed over as what it is, between the changes around it.
+A caller that asks for a part gets all of it or an error: a part that begins before the log does
+is `PositionExpired`; a damaged segment is reported with the place at which it lies, after
+everything before it was returned; and a gap is returned as a gap, between the changes around it.
 
 A time stands for a position. Commit times are not an order (R37), so the part that a time
 stands for begins with the first change that was committed then or later, and ends with the
 last one that was committed then or before: where a clock ran backwards there is more in it,
 and never less.
+
+The inventory says what a log holds, by its index: of each table its segments and its baseline,
+from when to when. Of each table only the first and the last segment are read, so that it is
+quick: it reports what should be there.
 """
 
 from __future__ import annotations
@@ -26,8 +30,6 @@ from headrace.changelog.position import MAX_COMMIT, MAX_ORDINAL, ORIGIN, Positio
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadPosition, CorruptSegment, PositionExpired, UnknownFormat
-
-# -------- ranges
 
 Moment: TypeAlias = Position | datetime
 """Where a part begins or ends; a time needs its offset from UTC."""
@@ -199,7 +201,7 @@ def inside(rows: pa.Table, epoch: int, part: Span) -> np.ndarray[tuple[int], np.
     return kept
 
 
-# --- inside --------------------------------------------------------------------------------
+# --- inside ---------------------------------------------------------------------------------------
 
 
 def _refuse_pruned(log: LogReader, since: int, start: datetime) -> None:
@@ -283,11 +285,7 @@ def _place(rows: pa.Table, epoch: int, at: int) -> Position:
     return Position(epoch, rows["_commit"][at].as_py(), rows["_ordinal"][at].as_py())
 
 
-# -------- inventory
-# What a log holds, by its index: of each table its segments and its baseline, from when to when.
-#
-# Of each table its first and its last segment are looked at and no other, so that this is quick:
-# it tells what should be there.
+# --- what a log holds -----------------------------------------------------------------------------
 
 _NO_LIMIT = 1 << 40
 

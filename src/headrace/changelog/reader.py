@@ -1,8 +1,12 @@
 """
-Reading the log: what follows a position, where a baseline is, when something new is there.
+Reading a log: what follows a position, where a baseline is, and when something new is there.
 
-A reader follows the index by asking for the next number; it never lists a folder after it
-was opened. Everything it answers comes from memory.
+A reader follows the index by asking for the next number; it never lists a folder after it was
+opened. Everything it answers comes from memory.
+
+`LogHolds` records which parts of the log are being read in this process, and by whom, so that
+they are kept meanwhile (R27). `overtaken` returns whether a later writer has taken a log, as its
+index says now, not as it was last read.
 """
 
 from __future__ import annotations
@@ -50,8 +54,7 @@ __all__ = [
 ]
 
 
-# -------- holding
-# Who reads a part of the log in this process, and has it kept meanwhile (R27).
+# --- parts that are kept while they are read ------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ class LogHolds:
             return list(self._held)
 
 
-# -------- reader
+# --- the reader -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -561,10 +564,6 @@ class LogReader:
 def segment_path(files: Files, source: str, file: File) -> str:
     """Return a segment's whole path under the data directory `files`."""
     return files.path(f"log/{source}/segments/{file.name}")
-
-
-# -------- overtaken
-# Whether a later writer has taken a log, as its index says now, not as it was last read.
 
 
 def overtaken(files: Files, source: str, after: int, term: int) -> bool:

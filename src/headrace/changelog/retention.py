@@ -1,9 +1,14 @@
 """
-Named readers: who reads a log on his own account, and has it kept for him while he does (R27).
+Retention of the log: pruning what no reader needs, and the leases of named readers (R27).
 
-A reader writes down where he stands, for the length of a lease, and says so again before it
-is over. The log keeps everything after that place. A lease that ran out holds nothing: the
-reader may find his place still there, or gets `changelog.expired`, but never fewer rows.
+Pruning first writes an entry that says so, synced: from then on no reader begins there. The
+files are deleted a lease later, so that every reader that was using them has finished, and with
+them the oldest entries of the index, once two states stand for those.
+
+A named reader reads a log on its own account, and has it kept while it does. It writes down
+where it stands, for the length of a lease, and does so again before the lease ends. The log
+keeps everything after that place. A lease that has expired holds nothing: the reader may find
+its place still there, or gets `changelog.expired`, but never fewer rows.
 """
 
 from __future__ import annotations
@@ -24,12 +29,7 @@ from headrace.errors import BadPosition, ChangeLogError, PositionExpired
 from headrace.storage.files import Files
 from headrace.storage.killpoints import LOG_PRUNED, reach
 
-# -------- pruning
-# Letting go of what nobody needs any more (R27).
-#
-# First an entry says so, synced: from then on nobody begins there. The files go a lease later,
-# so that whoever was reading them has come to an end, and the oldest entries of the index with
-# them, once two states stand for them.
+# --- pruning --------------------------------------------------------------------------------------
 
 MOST_FILES = 1_000
 """Deleted in one go: about what takes as long as a flush."""
@@ -114,7 +114,7 @@ class Deleting:
         return bool(more or (retired and retired[0][0] <= due))
 
 
-# -------- readers
+# --- named readers --------------------------------------------------------------------------------
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _FORGOTTEN = 24 * 3600 * 1_000_000

@@ -1,10 +1,14 @@
 """
-What a table looks like: its columns, their types and its key.
+The schema of a table: its columns, their types and its key, and how one schema follows another.
 
 A schema belongs to the log, not to a source: baseline and stream of a table share it,
 and so do Spark and the targets. The columns of a segment (`TableSchema.segment`) are ours by
 name and order; a user's column may have any name, ours included, because both images
 are structs of their own.
+
+From one schema to the next, columns are identified by their ids, which are never reused: a name
+may be given to another column. A change of schema is not reported as a change of rows; so it
+matters whether rows that the log has are still what the table holds (R23b).
 """
 
 from __future__ import annotations
@@ -18,8 +22,6 @@ import pyarrow as pa
 
 from headrace.changelog.values import ValueType
 from headrace.errors import BadSchema
-
-# -------- schema
 
 TableName: TypeAlias = str
 """A table as its source names it: `orders`, or `public.orders`."""
@@ -111,12 +113,7 @@ META = (
 """What every change carries, before its two images. `_time` is never an order (R37)."""
 
 
-# -------- evolution
-# What became of a table's columns from one schema to the next, and what that means for its rows.
-#
-# Columns are told apart by their ids, which are never used again: a name may be given to
-# another column. A change of schema is no change of rows, as far as anybody is told; so it
-# matters whether rows that the log has are still what the table holds (R23b).
+# --- from one schema to the next ------------------------------------------------------------------
 
 Kind: TypeAlias = Literal["added", "dropped", "renamed", "retyped", "key"]
 

@@ -23,8 +23,25 @@ mark under `headrace` in its metadata.
 
 What a column cannot hold exactly is null there and a misfit with its exact text: never
 an approximation (invariant 6), and never an error, since data must not be able to stop a
-recorder (R23f). Types are taken at their word: a column of whole numbers does not
-take 1.0, for who knows why the source sent it.
+recorder (R23f). Types are taken literally: a column of whole numbers does not take 1.0, because
+it is unknown why the source sent it.
+
+A database has times that Python's `datetime` cannot express: infinity, years before Christ and
+after 9999, a day that ends at 24:00, times with an offset and intervals of months. On disk each
+is the same integer as an ordinary time of its kind; at the edge it is a value of a type of its
+own, never an approximation in `datetime` (invariant 6). Their texts are those of PostgreSQL in
+ISO style.
+
+The exact text of a misfit (R23f) must still distinguish text from number and number from bytes:
+`12` in a column of whole numbers is a fact, `'12'` there is a mistake at the source that is worth
+seeing. So the text is a literal, as SQL writes it, except that words stay as they are while
+nothing else is written that way.
+
+`PHYSICAL` turns a value into what the column stores, or raises `Unfit`; `EDGES` is the way
+back. `quickly` is for the usual case, a column whose values are all of the kind's own type: then
+Arrow converts them at once.
+
+Long because every kind of value has its two conversions in one place.
 """
 
 from __future__ import annotations
@@ -45,13 +62,7 @@ import pyarrow as pa
 
 from headrace.errors import BadSchema
 
-# -------- beyond
-# Times that Python's `datetime` cannot say.
-#
-# A database knows infinity, years before Christ and years beyond 9999, a day that ends at
-# 24:00, times with an offset and intervals of months. Each is the same integer on disk as
-# its ordinary brothers, and at the edge a value of its own, never an approximation in
-# `datetime` (invariant 6). Their texts are those of PostgreSQL in ISO style.
+# --- times beyond datetime ------------------------------------------------------------------------
 
 MICROS_PER_DAY: Final = 86_400_000_000
 MIN_INT32, MAX_INT32 = -(2**31), 2**31 - 1
@@ -173,13 +184,7 @@ def _civil(days: int) -> tuple[str, str]:
     return f"{shown:04}-{month:02}-{day_of_month:02}", suffix
 
 
-# -------- exact
-# The exact text of a value, and the way back.
-#
-# A value that its column cannot hold stands in the log as text (R23f), and the text must
-# still tell text from number and number from bytes: `12` in a column of whole numbers is a
-# fact, `'12'` there is somebody's mistake worth seeing. So the text is a literal, as SQL
-# writes it, except that words stay as they are while nothing else is written that way.
+# --- the exact text of a value, and the way back --------------------------------------------------
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(inf|nan)", re.I)
@@ -271,12 +276,7 @@ def numeric_text(value: object) -> str | None:
     return format(value, "f") if plain else str(value)
 
 
-# -------- mapping
-# The rows of the value table: how each kind lies in Arrow, and how it comes back.
-#
-# `PHYSICAL` turns a value into what the column stores, or raises `Unfit`; `EDGES` is the
-# way back. `quickly` is for the usual case, a column whose values are all of the kind's own
-# type: then Arrow converts them at once.
+# --- how each kind lies in Arrow ------------------------------------------------------------------
 
 SHAPES: Final[Mapping[str, pa.DataType]] = {
     "int16": pa.int16(),
@@ -336,7 +336,7 @@ class Unfit(Exception):
     """A value that its column cannot hold exactly."""
 
 
-# --- from a value to what the column stores ------------------------------------------------
+# --- from a value to what the column stores -------------------------------------------------------
 
 
 def _integer(bits: int) -> Callable[[object], object]:
@@ -569,7 +569,7 @@ def _variants(values: Sequence[object], types: set[type]) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=list(shape), mask=children[0].is_null())
 
 
-# --- from what Arrow holds to the value at the edge -----------------------------------------
+# --- from what Arrow holds to the value at the edge -----------------------------------------------
 
 
 def _to_date(value: Any) -> object:
@@ -628,7 +628,7 @@ EDGES: Final[Mapping[str, Callable[[object], object]]] = {
 }
 
 
-# -------- values
+# --- the type of a column -------------------------------------------------------------------------
 
 Misfits: TypeAlias = list[tuple[int, str]]
 """Index and exact text of the values that a column could not hold."""

@@ -1,13 +1,19 @@
 """
-The log's one writer.
+The one writer of a log: it appends changes, writes baselines, and guards against other writers.
 
 Changes gather in memory and become durable and visible together: segments first, each
 synced, then one entry of the index, synced (R10, invariant 5). `flush` returns only then,
-so whoever acknowledges after it acknowledges what is on disk (invariant 1).
+so a caller that acknowledges after it acknowledges what is on disk (invariant 1).
 
-Two processes may believe they are the writer. Numbered entries decide (R31): a writer
-claims the next number as soon as it opens, before it sweeps anything, so that one from
-before loses its next number and can never name a file that was swept.
+The rows of a baseline go to disk part by part, and no reader sees one before the last: the entry
+that names all parts is what makes a baseline (H4). Until then it can be discarded, or forgotten
+in a crash, without a trace but files that the next writer sweeps.
+
+Two processes may believe they are the writer. Numbered entries decide (R31): a writer checks
+whether it may take the log, and claims the next number as soon as it opens, before it sweeps
+anything, so that one from before loses its next number and can never name a file that was swept.
+
+Long because all that writes to a log shares the state that one failed write must stop (R36).
 """
 
 from __future__ import annotations
@@ -49,12 +55,7 @@ from headrace.errors import (
 from headrace.storage.files import Files
 from headrace.storage.killpoints import SEGMENT_WRITTEN, reach
 
-# -------- baseline
-# A baseline on its way into the log.
-#
-# Its rows go to disk part by part, and nobody sees one before the last: the entry that names
-# all parts is what makes a baseline (H4). Until then it can be discarded, or forgotten in a
-# crash, without a trace but files that the next writer sweeps.
+# --- a baseline on its way into the log -----------------------------------------------------------
 
 PART_BYTES = 32 << 20
 """About the size of a part: enough for Spark to share out, small in memory."""
@@ -163,8 +164,7 @@ def as_baseline(
     return pa.Table.from_arrays(arrays, schema=schema.segment)
 
 
-# -------- opening
-# What a writer looks at before it takes a log, and what it sweeps once the log is its own.
+# --- checks before a log is taken -----------------------------------------------------------------
 
 
 def check_taker(history: History, origin: str, term: int, folder: str) -> None:
@@ -193,7 +193,7 @@ def kind(origin: str) -> str:
     return origin.partition(":")[0]
 
 
-# -------- writer
+# --- the writer -----------------------------------------------------------------------------------
 
 LIMIT_ROWS = 100_000
 LIMIT_BYTES = 32 << 20

@@ -9,8 +9,8 @@ and compacted ones become one step, so that it does not grow with every flush fo
 The window of a baseline says which changes behind its F its rows already hold (R11). A copy is
 taken under a snapshot, and between F and H lie commits that the snapshot saw and commits that it
 did not. A target that keeps one row per key gets all of them: applying one twice has the same
-result. For one that keeps every change, a commit that was seen must not come again, and the
-snapshot itself says which those are.
+result. One that keeps every change must not get a commit that was seen, and the snapshot itself
+says which those are.
 
 A schema applies from the first flush that has changes in it. A reader that keeps a table as it is
 now takes the newest at once; one that keeps, or passes on, past states takes each in its turn, or
@@ -125,7 +125,6 @@ class BaselineWindow:
 
 Step: TypeAlias = Flush | Gap | Heartbeat | RebaselineRequired
 """An entry that moves the log's end."""
-
 
 MARKERS_KEPT = 1_000
 """So many of the newest markers can be waited for."""

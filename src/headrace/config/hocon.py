@@ -5,7 +5,8 @@ It reads a part of the language, the one docs/guides/configuration.md describes:
 comments, strings of three kinds, dotted keys, merging, concatenation, substitution, include.
 What it does not read is an error, with its place and what to write instead.
 
-Depth and size are bounded: text that somebody made to hurt ends in an error, too.
+The files of a configuration are read here, and so are those that one includes. Depth and size
+are bounded: text that was written to do harm ends in an error, too.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ from headrace.config.text import (
 )
 from headrace.errors import ConfigText, ConfigUnreadable
 
-# -------- including
-# Files of a configuration: how they are read, and how one includes another.
+# --- files, and those they include ----------------------------------------------------------------
 
 Read: TypeAlias = Callable[[str, str], tuple[str, str] | None]
 """
@@ -174,7 +174,7 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
-# -------- hocon
+# --- the reader -----------------------------------------------------------------------------------
 
 DEPTH = 64
 """How deep objects and lists may be nested; people do not go beyond ten."""

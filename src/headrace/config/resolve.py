@@ -1,13 +1,16 @@
 """
-Substitutions looked up, layers merged: from what is written to what it means.
+Resolution of a configuration: substitutions looked up, layers merged.
 
 A substitution means the final value of its path, wherever that is set. Where looking it up
 comes back to the value it stands in, it means what the key had before: so `path = ${path} [x]`
 adds to a list. Only what is asked for is looked up, so that an object may refer to itself
 as long as no value contains itself.
 
-What was found with the help of such looking back holds only while the outer value is being
-looked up; it is kept only where nothing further out had a part in it.
+A value that was found by such looking back holds only while the outer value is being looked up;
+it is kept only where nothing further out had a part in it.
+
+Limits apply to what no configuration needs: text can be written whose values contain each other
+a thousand times over, or lead from one to the next forever.
 """
 
 from __future__ import annotations
@@ -33,11 +36,7 @@ from headrace.config.text import (
 )
 from headrace.errors import ConfigText, ConfigUnresolved
 
-# -------- heads
-# What values come to while they are looked up, and how far that may go.
-#
-# Limits hold for what no configuration needs: text can be written whose values contain each
-# other a thousand times over, or lead from one to the next for ever.
+# --- intermediate values, and limits --------------------------------------------------------------
 
 DEPTH = 64
 """How deep a result may be nested."""
@@ -171,7 +170,7 @@ def _substitution_in(field: Field) -> Substitution | Joined | None:
     return None
 
 
-# -------- resolving
+# --- the lookup -----------------------------------------------------------------------------------
 
 _NEVER = 1 << 30
 

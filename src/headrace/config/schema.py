@@ -1,9 +1,20 @@
 """
-The kinds of values a key may take.
+The keys of a configuration, the kinds of values they take, and the check against them.
 
-As HOCON has it a number or a boolean is also a text, and a text that looks like a number is
-one: an environment variable cannot say which it is. A duration needs its unit, because a bare
-number is milliseconds to some and seconds to others.
+A part declares its keys once: what may stand there, of which kind, and what it means without
+being given. From that a configuration is checked, shown with its secrets masked, and described
+in the reference.
+
+A check gathers what is wrong (`Problems`) and freezes what is right (`Values`). No message here
+repeats a value: the place says where it stands, and it may be a secret that slipped into the
+wrong line. For a word that is not known, the message names the known one that was most likely
+meant.
+
+As in HOCON a number or a boolean is also a text, and a text that looks like a number is one: an
+environment variable cannot say which it is. A duration requires its unit, because a bare number
+is milliseconds to some and seconds to others.
+
+Long because every kind of value stands beside the check that it is part of.
 """
 
 from __future__ import annotations
@@ -28,8 +39,7 @@ from headrace.errors import (
     WrongValue,
 )
 
-# -------- nearest
-# The known word that somebody most likely meant.
+# --- the word that was most likely meant ----------------------------------------------------------
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -63,11 +73,7 @@ def _distance(a: str, b: str) -> int:
     return row[-1]
 
 
-# -------- checking
-# What is found wrong with a configuration, gathered; and what is found right, frozen.
-#
-# No message here repeats a value: the place says where it stands, and it may be a secret that
-# slipped into the wrong line.
+# --- problems and checked values ------------------------------------------------------------------
 
 _PLAIN = re.compile(r"[\w-]+")
 
@@ -159,11 +165,7 @@ def meant(word: str, known: Iterable[str], what: str) -> str:
     return f"{what} {', '.join(names)}." if names else "Take it out."
 
 
-# -------- keys
-# The keys of a section: what may stand there, of which kind, what it means without being given.
-#
-# A part says its keys once; from that a configuration is checked, shown with its secrets
-# masked, and described in the reference.
+# --- the keys of a section ------------------------------------------------------------------------
 
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | dict[str, Plain] | None"
 
@@ -259,7 +261,7 @@ def node_of(plain: Plain, place: SourceLocation = NOWHERE) -> Node:
     return Node(plain, place)
 
 
-# -------- kinds
+# --- the kinds of values --------------------------------------------------------------------------
 
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")

@@ -1,10 +1,14 @@
 """
-Secrets by reference: a configuration says where one is, never what it is.
+Secrets of a configuration: given by reference, and masked wherever something is shown.
 
-`env:NAME` is an environment variable, `file:/path` a file's text without the newline at its
-end; other schemes come from packages, by entry points of the group `headrace.secrets`: the
-entry's name is the scheme, and what it names is called with the rest of the reference and
-returns the secret.
+Of a connection only what is known to be harmless is shown; everything else in it, and all of one
+that is not understood, becomes `***`. Other values are judged by their key's name as well,
+because a part from another package may fail to declare that one of its keys is a secret.
+
+A configuration says where a secret is, never what it is. `env:NAME` is an environment variable,
+`file:/path` a file's text without the newline at its end; other schemes come from packages, by
+entry points of the group `headrace.secrets`: the entry's name is the scheme, and what it names
+is called with the rest of the reference and returns the secret.
 """
 
 from __future__ import annotations
@@ -18,12 +22,7 @@ from urllib.parse import unquote
 
 from headrace.errors import BadPart, NoSecret
 
-# -------- masking
-# What of a configuration may be shown, and what is put in place of the rest.
-#
-# Of a connection only what is known to be harmless is shown; everything else in it, and all of
-# one that is not understood, becomes `***`. Other values are judged by their key's name as
-# well, because a part from another package may forget to say that a key of it is a secret.
+# --- what may be shown ----------------------------------------------------------------------------
 
 MASK = "***"
 
@@ -152,7 +151,7 @@ def _pairs(text: str) -> list[tuple[str, str]] | None:
     return found
 
 
-# -------- secrets
+# --- secrets by reference -------------------------------------------------------------------------
 
 GROUP = "headrace.secrets"
 BUILT_IN = ("env", "file")

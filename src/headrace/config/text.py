@@ -1,8 +1,19 @@
 """
-Text and places in it: what characters mean in HOCON, and errors that point at them.
+The text of a configuration: places in it, what its characters mean, and what it says.
+
+A configuration that was read is a tree of plain values, each with the place it came from
+(`Node`): the reader makes it, and a check uses the places to report where a wrong value stands.
 
 Offsets become lines and columns only where a value or an error needs them. A line is shown
 in an error without what may be a password in it: syntax errors are pasted into chats.
+
+Before substitutions are looked up, a configuration is kept as it is written. A key may be given
+several values, one after the other. A scalar or a list hides what came before it, objects merge,
+and what a substitution does is known only at the end; so a field keeps its values as layers, the
+last on top, and drops those that are hidden for certain.
+
+A `Cursor` goes through a text: over white space, along a path of keys, to what cannot stand
+there.
 """
 
 from __future__ import annotations
@@ -16,10 +27,7 @@ from typing import TypeAlias, TypeGuard
 from headrace.config.secrets import leads_to_secret
 from headrace.errors import ConfigSyntax, ConfigText
 
-# -------- tree
-# A configuration as it was read: plain values, each with the place it came from.
-#
-# The reader makes it, whoever checks it tells people where a wrong value stands.
+# --- a configuration as it was read ---------------------------------------------------------------
 
 Scalar: TypeAlias = bool | int | float | str | None
 
@@ -56,7 +64,7 @@ class Node:
         return self.value
 
 
-# -------- scanning
+# --- characters and their places ------------------------------------------------------------------
 
 BLANKS = " \t\x0b\x0c\r\x1c-\x1f\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
 """White space but the newline, as a class of a pattern: what HOCON says, byte order mark too."""
@@ -251,12 +259,7 @@ def _stars(text: str) -> str:
     return re.sub(r"\S", "*", text)
 
 
-# -------- written
-# A configuration as it is written, before substitutions are looked up.
-#
-# A key may be given several values, one after the other. A scalar or a list hides what came
-# before it, objects merge, and what a substitution does is known only at the end; so a field
-# keeps its values as layers, the last on top, and drops those that are hidden for certain.
+# --- a configuration as it is written -------------------------------------------------------------
 
 PathOfKeys: TypeAlias = tuple[str, ...]
 
@@ -445,8 +448,7 @@ def _grows(top: Layer | None) -> TypeGuard[Joined]:
     return isinstance(top, Joined) and isinstance(top.parts[0], Below)
 
 
-# -------- cursor
-# A way through a text: over white space, along a path of keys, to what cannot stand there.
+# --- a way through a text -------------------------------------------------------------------------
 
 QUOTE_IT = 'Put the value in double quotes: "…".'
 

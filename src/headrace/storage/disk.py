@@ -4,7 +4,7 @@ The steps an operating system offers, one method each.
 Nothing here is atomic beyond what the system promises for that one step, and nothing is
 durable before it is synced: a file's bytes by `sync`, its name by `sync_folder`. What is
 built out of these steps stands in `files.py`; what they forget at a power cut is played
-by `simulated.py`, which is why they are a protocol.
+by `simulation.py`, which is why they are a protocol.
 """
 
 from __future__ import annotations

@@ -1,13 +1,19 @@
 """
-Files as objects of a bucket: absent or whole by the storage's own promise.
+Files as objects of a bucket: absent or whole by the storage's own guarantee.
+
+`Bucket` is the steps an object storage offers, one method each. Each is atomic and durable by
+itself: an object is absent or whole, and what was stored is visible everywhere at once. What is
+new compared with a disk is the answer that gets lost: a step that raised `Unanswered` may have
+taken effect, or may still. `Objects` makes files of these steps; `SimulatedBucket` in
+`simulation.py` plays what goes wrong in them, which is why they are a protocol.
 
 `create` rests on one thing: a conditional put (`If-None-Match: *`), which of two writers refuses
-one (R31). Not every storage that speaks S3 keeps to it, and one that does not would answer both
-with yes; so `prove` tries it before a log is written there.
+one (R31). Not every storage that speaks S3 keeps to it, and one that does not would accept both;
+so `prove` tries it before a log is written there.
 
 A put whose answer was lost may have taken effect, and the next try of it is then refused because
 of our own object. So what is found there is compared with what was to be stored: the bytes of an
-entry hold its writer and its term, and nobody else writes the same.
+entry hold its writer and its term, and no other writer stores the same.
 """
 
 from __future__ import annotations
@@ -24,14 +30,7 @@ from headrace.storage.disk import Buffer
 from headrace.storage.files import Files
 from headrace.storage.killpoints import reach
 
-# -------- bucket
-# The steps an object storage offers, one method each.
-#
-# Each is atomic and durable by itself: an object is absent or whole, and what was stored is seen
-# by everybody at once. What is new beside a disk is the answer that gets lost: a step that raised
-# `Unanswered` may have taken effect, or may still. What is made of these steps stands in
-# `objects.py`; what goes wrong in them is played by `simulated_bucket.py`, which is why they are
-# a protocol.
+# --- the steps of an object storage ---------------------------------------------------------------
 
 
 class Unanswered(Exception):
@@ -85,7 +84,7 @@ class Bucket(Protocol):
         ...
 
 
-# -------- objects
+# --- files made of these steps --------------------------------------------------------------------
 
 RESTS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0)
 """Seconds between tries: a storage that is overloaded asks for growing ones."""

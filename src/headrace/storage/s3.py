@@ -1,9 +1,13 @@
 """
-A bucket of S3, or of what speaks like it, through boto3.
+Buckets of S3, or of what speaks like it, through boto3; and which storage a location means.
 
-Who we are, and where the storage is, comes by AWS's own ways: the environment
+A location is a folder of this machine, or a bucket. An engine whose log lies elsewhere notes the
+location in its data directory, so that a reader that is given the directory finds the log, with
+no configuration at hand.
+
+Credentials, and the address of the storage, come by AWS's own ways: the environment
 (`AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_S3`), its files, or the
-machine we run on. Nothing of it stands in a configuration of ours, or in a message.
+machine we run on. None of it stands in a configuration of Headrace, or in a message.
 """
 
 from __future__ import annotations
@@ -20,13 +24,9 @@ from headrace.errors import StorageError, WrongValue
 from headrace.storage.disk import Buffer, RealDisk
 from headrace.storage.files import Files
 from headrace.storage.locations import bucket_of, elsewhere
-from headrace.storage.objects import Refused, Unanswered
+from headrace.storage.objects import Objects, Refused, Unanswered
 
-# -------- opening
-# Which storage a place is: a folder of this machine, or a bucket.
-#
-# An engine whose log lies elsewhere notes the place in its data directory, so that whoever is
-# given the directory finds the log, with no configuration at hand.
+# --- the storage at a location --------------------------------------------------------------------
 
 _NOTE = "storage"
 
@@ -41,9 +41,6 @@ def opened(place: str | os.PathLike[str]) -> Files:
     if not elsewhere(place):
         return Files(RealDisk(), place)
     bucket, prefix = bucket_of(place)
-    # Here and not above: most logs lie on a disk.
-    from headrace.storage.objects import Objects
-
     return Objects(s3_bucket(bucket), bucket, prefix)
 
 
@@ -93,7 +90,7 @@ def _noted(here: Files) -> str | None:
         raise
 
 
-# -------- s3
+# --- a bucket through boto3 -----------------------------------------------------------------------
 
 _LATER = {408, 409, 429, 500, 502, 503, 504}
 """Put off, or in doubt; 409 is another write of the same key that is under way."""

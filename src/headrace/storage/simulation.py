@@ -1,16 +1,20 @@
 """
-A disk in memory that forgets what was not synced.
+A disk and a bucket in memory for simulations, with faults that a seed decides and replays.
 
-It keeps apart what a program sees and what would be left after a power cut: of a file,
-the bytes as of the last `sync` and those written since; of a folder, the names as of the
-last `sync_folder` and every create, rename, link and remove since. A cut keeps each of
-those unsynced things or drops it, by the dice it was given, so a seed decides and replays
-a history (P2). A killed process, by contrast, leaves all it wrote.
+The disk forgets what was not synced. It keeps apart what a program sees and what would be left
+after a power cut: of a file, the bytes as of the last `sync` and those written since; of a
+folder, the names as of the last `sync_folder` and every create, rename, link and remove since. A
+cut keeps each of those unsynced things or drops it, by the dice it was given, so a seed decides
+and replays a history (P2). A killed process, by contrast, leaves all it wrote.
 
-Faults are scripted: the n-th call of a step fails, before or after its effect; a capacity
-makes writes stop short. A `sync` that fails drops the unsynced bytes for good and lets
-the next `sync` of that file succeed without effect, as kernels do: whoever retries it
+Faults of the disk are scripted: the n-th call of a step fails, before or after its effect; a
+capacity makes writes stop short. A `sync` that fails drops the unsynced bytes for good and lets
+the next `sync` of that file succeed without effect, as kernels do: a program that retries it
 loses data here as well (R36).
+
+The bucket loses answers. Each step may fail in one of three ways, by the dice it was given: it
+was put off and had no effect (503, 409), it had its effect and the answer is lost, or it has its
+effect later, after the caller gave up on it. So a seed decides and replays a history (P2).
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from typing import TypeAlias, TypeVar
 from headrace.storage.disk import Buffer
 from headrace.storage.objects import Unanswered
 
-# -------- simulated
+# --- a disk that forgets what was not synced ------------------------------------------------------
 
 
 class PowerCut(BaseException):
@@ -309,12 +313,7 @@ def _error(number: int, path: str) -> OSError:
     return OSError(number, errno.errorcode.get(number, "fault"), path)
 
 
-# -------- simulated bucket
-# A bucket in memory whose answers get lost.
-#
-# Each step may fail in one of three ways, by the dice it was given: it was put off and had no
-# effect (503, 409), it had its effect and the answer is lost, or it has its effect later, behind
-# the back of whoever gave up on it. So a seed decides and replays a history (P2).
+# --- a bucket whose answers get lost --------------------------------------------------------------
 
 T = TypeVar("T")
 

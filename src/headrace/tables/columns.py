@@ -1,7 +1,7 @@
 """
-Column buffers that only ever grow.
+Rows in column buffers that only ever grow, and the readers of their values.
 
-Tiny batches must not make tiny chunks, and a row that somebody may be reading must not
+Tiny batches must not make tiny chunks, and a row that a reader may be using must not
 move. Instead of gathering small Arrow chunks and merging them from time to time, as an LSM
 tree does, a chunk has room for 65,536 rows from the start and is filled in place: the
 memory beyond its last row is address space, not yet pages. What merging would cost is
@@ -9,7 +9,14 @@ never paid, a row's chunk is the upper half of its number, and what has been wri
 never changes. Buffers lie as Arrow has them, so a column is an Arrow array at no cost.
 
 A buffer is replaced in two cases: text outgrows its bytes, or the first null of a column
-arrives. Whoever still holds the old one reads the same rows there.
+arrives. A reader that still holds the old one reads the same rows there.
+
+Values are read one row and one column at a time. `as_py` makes an Arrow scalar first and takes
+microseconds for a zoned timestamp. A reader here is a function from the row's place in its chunk
+to the value: it indexes a memoryview and decodes what it finds. Where nothing needs decoding and
+nothing is null, it is the memoryview's own `__getitem__`, and no Python code runs at all.
+
+Long because every kind of buffer has its readers in one place with it.
 """
 
 from __future__ import annotations
@@ -26,7 +33,7 @@ import pyarrow as pa
 from headrace.changelog.schema import Column
 from headrace.changelog.values import ValueType
 
-# -------- buffers
+# --- buffers --------------------------------------------------------------------------------------
 
 BITS: Final = 16
 CHUNK: Final = 1 << BITS
@@ -339,13 +346,7 @@ def _is_bytes(type: pa.DataType) -> bool:
     return bool(pa.types.is_fixed_size_binary(type)) and not pa.types.is_decimal(type)
 
 
-# -------- reading
-# From a buffer to the value at the edge, one row and one column at a time.
-#
-# `as_py` makes an Arrow scalar first and takes microseconds for a zoned timestamp. A reader
-# here is a function from the row's place in its chunk to the value: it indexes a memoryview
-# and decodes what it finds. Where nothing needs decoding and nothing is null, it is the
-# memoryview's own `__getitem__`, and no Python code runs at all.
+# --- from a buffer to the value at the edge -------------------------------------------------------
 
 Reader: TypeAlias = Callable[[int], Any]
 """The value of a column at a place of its chunk."""
@@ -508,8 +509,7 @@ def _variants(buffer: StructBuffer) -> Reader:
     return variant
 
 
-# -------- chunk
-# A run of rows, column by column.
+# --- a run of rows, column by column --------------------------------------------------------------
 
 
 class Chunk:
@@ -560,8 +560,7 @@ class Chunk:
         return [self.buffers[at].arrow(self.count) for at in columns]
 
 
-# -------- row
-# A row as a reader gets it: a place in a chunk, until a field is asked for.
+# --- a row: a place in a chunk, until a field is asked for ----------------------------------------
 
 
 class Row(Mapping[str, object]):

@@ -1,14 +1,17 @@
 """
-Secondary indexes: from values to the entities that have, or once had, them.
+Hash tables of a store: the space that finds rows by key, and secondary indexes by other values.
 
-An index keeps entries (hash, entity), chained newest first by hash. It points at entities and
-not at rows, so an update that leaves the indexed columns alone costs it nothing, and a row
-that is updated a million times is one entry. An entry is never taken back: the reader goes
-from the entity to its row in the reader's version and looks whether the values are there,
-which also takes care of hashes that collide. Entries that lead nowhere any more go when the
-store is compacted. 24 bytes a row, 16 where few values are shared by many rows.
+How versions share the arrays, and why no reader waits, is described at `Space`.
 
-Hashes are 32 bits: they only keep chains short.
+A secondary index leads from values to the entities that have, or once had, them. It keeps
+entries (hash, entity), chained newest first by hash. It points at entities and not at rows, so
+an update that leaves the indexed columns alone costs it nothing, and a row that is updated a
+million times is one entry. An entry is never taken back: the reader goes from the entity to its
+row in the reader's version and looks whether the values are there, which also covers hashes that
+collide. Entries that lead nowhere any more are dropped when the store is compacted. 24 bytes a
+row, 16 where few values are shared by many rows.
+
+Hashes of an index are 32 bits: they only keep chains short.
 """
 
 from __future__ import annotations
@@ -22,41 +25,7 @@ import pyarrow as pa
 
 from headrace.tables.keys import MASK, SPREAD, Codec, Hashes, whole
 
-# -------- space
-# Where the rows of each key are: open addressing in numpy arrays, for one writer and any
-# number of readers of older versions.
-#
-# A key gets a number, its *entity*, for as long as the store lives; every state of it that
-# was ever stored is a *row*, numbered in the order of writing.
-#
-# * `slots[place]`: the entity whose hash leads to this place, or -1.
-# * `hashes[entity]`: the key's hash.
-# * `heads[entity]`: its newest row.
-# * `gone[entity]`: the number of the version in which that row was deleted, or `ALIVE`.
-# * `prev[row]`: the entity's newest row of an earlier batch, or -1.
-# * `died[row]`: the number of the version in which the row was replaced or deleted; `ALIVE`
-#   until then, 0 where there is no row.
-#
-# That is 32 bytes a row, with the slots at the usual load. The three of an entity lie side by
-# side: in a table larger than the processor's cache, a `get` takes as long as its misses.
-#
-# A version is three numbers: how many rows and entities there were, and the version's own
-# number. All arrays are shared between versions, because everything written later can be told
-# from these numbers:
-#
-# * a slot with an entity beyond the version's was empty then, and ends the search;
-# * a head beyond the version's rows leads by `prev` to the row of that time;
-# * a row that died in a later version was alive.
-#
-# So nothing is copied when a batch of ten rows arrives, and no reader ever waits. Only when
-# an array is full, all are copied into larger ones: the writer goes on with those, and the
-# old ones stay as they are for whoever still reads them. (They must go together: a head in
-# a shared array could otherwise lead beyond a smaller `prev`.)
-#
-# Single elements are written and read whole. The order of writing is: rows, `prev`, `died`,
-# then `heads`, then `gone`, then `slots`; a reader takes `gone` before `heads`. So who finds
-# an entity not gone because a key has come back finds its new head as well, goes to the
-# earlier row, and sees that this one was dead.
+# --- where the rows of each key are ---------------------------------------------------------------
 
 Numbers = npt.NDArray[np.int32]
 
@@ -68,7 +37,42 @@ _SPREAD: Final = np.uint64(SPREAD)
 
 
 class Space:
-    """The arrays of one store, of one size."""
+    """
+    Where the rows of each key are: the arrays of one store, of one size.
+
+    Open addressing in numpy arrays, for one writer and any number of readers of older versions.
+    A key gets a number, its *entity*, for as long as the store lives; every state of it that
+    was ever stored is a *row*, numbered in the order of writing.
+
+    * `slots[place]`: the entity whose hash leads to this place, or -1.
+    * `hashes[entity]`: the key's hash.
+    * `heads[entity]`: its newest row.
+    * `gone[entity]`: the number of the version in which that row was deleted, or `ALIVE`.
+    * `prev[row]`: the entity's newest row of an earlier batch, or -1.
+    * `died[row]`: the number of the version in which the row was replaced or deleted; `ALIVE`
+      until then, 0 where there is no row.
+
+    That is 32 bytes a row, with the slots at the usual load. The three of an entity lie side by
+    side: in a table larger than the processor's cache, a `get` takes as long as its misses.
+
+    A version is three numbers: how many rows and entities there were, and the version's own
+    number. All arrays are shared between versions, because everything written later can be
+    recognised by these numbers:
+
+    * a slot with an entity beyond the version's was empty then, and ends the search;
+    * a head beyond the version's rows leads by `prev` to the row of that time;
+    * a row that died in a later version was alive.
+
+    So nothing is copied when a batch of ten rows arrives, and no reader ever waits. Only when
+    an array is full, all are copied into larger ones: the writer goes on with those, and the
+    old ones stay as they are for readers that still use them. (They must be replaced together: a
+    head in a shared array could otherwise lead beyond a smaller `prev`.)
+
+    Single elements are written and read whole. The order of writing is: rows, `prev`, `died`,
+    then `heads`, then `gone`, then `slots`; a reader takes `gone` before `heads`. So a reader
+    that finds an entity not gone because a key has come back finds its new head as well, goes to
+    the earlier row, and sees that this one was dead.
+    """
 
     __slots__ = (
         "bits",
@@ -187,7 +191,7 @@ def room_in(bits: int) -> int:
     return (1 << bits) // 8 * 5
 
 
-# -------- index
+# --- secondary indexes ----------------------------------------------------------------------------
 
 Short = npt.NDArray[np.uint32]
 

@@ -1,12 +1,20 @@
 """
 The rows of a table, as one thread writes them.
 
-A store holds chunks of rows, the space that finds them, and the indexes; see there for how
-older versions stay readable. A row is never changed: an update writes a new one and marks
-the old one dead. When dead rows outnumber half of the living, the writer copies the living
-into a new store, at some 0.3 µs a row: a steady load of updates pays under one microsecond
-each, in pauses that grow with the table, and the memory of a table is at most half as much
-again as that of its rows, and once more while it is copied. Readers notice nothing.
+A store holds chunks of rows (`columns.py`), the space that finds them, and the indexes
+(`hash_index.py`); how older versions stay readable is described there. A row is never changed:
+an update writes a new one and marks the old one dead. When dead rows outnumber half of the
+living, the writer copies the living into a new store, at some 0.3 µs a row: a steady load of
+updates pays under one microsecond each, in pauses that grow with the table, and the memory of a
+table is at most half as much again as that of its rows, and once more while it is copied.
+Readers notice nothing.
+
+Different keys with one hash are distinguished exactly. With 64 bits this does not happen in
+practice, and "does not happen in practice" is no answer to a wrong row. Every write compares the
+bytes of keys whose hashes are equal, with each other and with those stored. The first key to
+come keeps the hash; another one gets a substitute that no key has, and the table remembers it by
+the key's bytes: an *alias*. Readers look there first; it is empty unless a collision has
+occurred, and a reader compares the key's values anyhow.
 """
 
 from __future__ import annotations
@@ -29,15 +37,7 @@ from headrace.tables.hash_index import ALIVE, LAST, HashIndex, Numbers, Space
 from headrace.tables.keys import MASK, Codec, Hashes
 from headrace.tables.version import IndexView, TableVersion
 
-# -------- collisions
-# Different keys with one hash, told apart exactly.
-#
-# With 64 bits this does not happen in practice, and "does not happen in practice" is no
-# answer to a wrong row. Every write compares the bytes of keys whose hashes are equal, with
-# each other and with those stored. The first key to come keeps the hash; another one
-# gets a substitute that no key has, and the table remembers it by the key's bytes: an *alias*.
-# Readers look there first; it is empty unless somebody has met a collision, and a reader
-# compares the key's values anyhow.
+# --- different keys with one hash -----------------------------------------------------------------
 
 
 def settle(store: RowStore, arrays: Sequence[pa.Array]) -> Hashes:
@@ -109,7 +109,7 @@ def _told_apart(store: RowStore, packed: list[bytes], natural: Hashes) -> Hashes
     return settled
 
 
-# -------- store
+# --- the store ------------------------------------------------------------------------------------
 
 _FEW = 4096
 """Dead rows that are not worth a copy of even the smallest table."""
@@ -148,7 +148,7 @@ class RowStore:
         self.space = Space(integer=layout.key.integer, keys=1, rows=64)
         self.indexes = [HashIndex(codec) for codec in layout.indexes]
         self.aliases: dict[bytes, int] = {}
-        """Hashes of keys whose own hash another key has (see `collisions`)."""
+        """Hashes of keys whose own hash another key has (see `settle`)."""
         self.end = 0
         self.keys = 0
         self.number = 0
@@ -255,7 +255,7 @@ class RowStore:
         space.died[before[before >= 0]] = self.number
         space.hashes[old_keys:new_keys] = values[fresh]
         gains = final >= 0
-        # This order is the readers' safety: see `space`.
+        # This order is the readers' safety: see `Space`.
         space.heads[entity[gains]] = after[final[gains]]
         closes = np.append(opens[1:], True)
         # A key that was gone stays so from the same version on.

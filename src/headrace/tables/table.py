@@ -3,7 +3,7 @@ A table in memory: rows by key and by index, at one position.
 
 One thread writes, any number read, and neither waits for the other. Reads go to a `TableVersion`,
 which the writer replaces by a single assignment; how versions share all their arrays, and
-what that costs, is told in `space`, `buffers` and `store`:
+what that costs, is described in `hash_index.py`, `columns.py` and `store.py`:
 
 * a row takes its data and 32 bytes, and 16 to 24 more for each index;
 * a batch costs by its own size, not the table's, except for a copy of all living rows

@@ -194,7 +194,7 @@ class TableVersion:
 
     def _row_of(self, entity: int) -> int:
         """Return the row of an entity in this version, or -1."""
-        # In this order: see `space`.
+        # In this order: see `Space`.
         gone = self._heads[4 * entity + 3]
         number = self._heads[4 * entity + 2]
         if number >= self.end:

@@ -7,6 +7,11 @@ orders.get(42); orders.lookup_all("by_customer", 7)
 ```
 
 Not durable: it is filled from the log at every start, and the log keeps what it needs (R8).
+
+Changes are passed on to readers and listeners. The writer hands over what a batch did as row
+numbers, and goes on; every reader has a queue of its own and makes the changes on its own
+thread. So a slow reader costs the writer nothing but memory, and that is limited: a reader that
+falls too far behind gets an error and is dropped.
 """
 
 from __future__ import annotations
@@ -35,12 +40,7 @@ __all__ = [
 ]
 
 
-# -------- feed
-# Changes on their way to whoever wants to hear of them.
-#
-# The writer hands over what a batch did as row numbers, and goes on; every reader has a queue
-# of its own and makes the changes on its own thread. So a slow reader costs the writer
-# nothing but memory, and that has an end: too far behind, it is told so and let go.
+# --- changes for readers and listeners ------------------------------------------------------------
 
 log = logger(__name__)
 
@@ -202,7 +202,7 @@ class Feed:
             self.dropped += 1
 
 
-# -------- memory
+# --- the target and its tables --------------------------------------------------------------------
 
 _TRAITS: Final = TargetTraits(type="indexed-memory", durable=False)
 

@@ -39,8 +39,7 @@ from headrace.errors import FunctionFailed, NoKey, TableError
 from headrace.tables import Row
 from headrace.targets.target import BaselineId, Batch, SchemaAnswer, TargetTraits
 
-# -------- row changes
-# The rows of a batch, one at a time, for targets that are called with each.
+# --- the rows of a batch, one at a time -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class _Decoded:
         return self._values[at]
 
 
-# -------- rows
+# --- the target -----------------------------------------------------------------------------------
 
 
 class RowTarget(ABC):

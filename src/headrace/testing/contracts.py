@@ -1,7 +1,8 @@
 """
 What every source and every target must do, as tests.
 
-Derive from a suite, say how your part is made, and let pytest collect it:
+Derive from a suite, `SourceContract` or `TargetContract`, say how your part is made, and let
+pytest collect it:
 
     class TestMySource(SourceContract):
         @pytest.fixture(autouse=True)
@@ -9,7 +10,9 @@ Derive from a suite, say how your part is made, and let pytest collect it:
             self.harness = MyHarness(tmp_path)
 
 The table of all suites is `things`: `id`, a whole number and the key, and `name`, a text.
-The suite of targets is in `target_contract`.
+A target that says so with `beside` or `several_tables` is excused from what it cannot do.
+
+Long because each contract is one class that is derived from as a whole.
 """
 
 from __future__ import annotations
@@ -45,10 +48,7 @@ __all__ = [
 ]
 
 
-# -------- target contract
-# What every target must do, as tests; see `contracts` for how to run them.
-#
-# A target that says so with `beside` or `several_tables` is excused from what it cannot do.
+# --- the contract of targets ----------------------------------------------------------------------
 
 
 class TargetHarness(Protocol):
@@ -380,7 +380,7 @@ class TargetContract:
         again.close()
 
 
-# -------- contracts
+# --- the contract of sources ----------------------------------------------------------------------
 
 LONG = 5.0
 """For waits that end early when all is well."""

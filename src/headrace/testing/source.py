@@ -1,7 +1,7 @@
 """
-A source in memory that does what it is told.
+A source in memory that a test controls, and the table `things` of all contract suites.
 
-It keeps its whole history, so what was read once can be read again, with the same
+The source keeps its whole history, so what was read once can be read again, with the same
 positions, as a real source must allow. Nothing in it waits unless it is asked to, and its
 times come from a clock by argument, so that a simulation can drive it on one thread.
 
@@ -30,8 +30,6 @@ from headrace.changelog.change import Change, Changes, Op, TableChanges, as_segm
 from headrace.changelog.schema import Column, TableName, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import BadPosition, HeadraceError, SourceUnreachable, TableRefused
-
-# -------- source
 
 Row = Mapping[str, object]
 Key = tuple[object, ...]
@@ -492,8 +490,7 @@ def _by_table(changes: Sequence[tuple[TableSchema, Change]]) -> list[TableChange
     return [TableChanges(schema, as_segment(schema, group)) for schema, group in groups]
 
 
-# -------- things
-# The table that all contract suites are about: `things`.
+# --- the table of all contract suites -------------------------------------------------------------
 
 TABLE = "things"
 THINGS = TableSchema(

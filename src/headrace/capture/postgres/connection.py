@@ -1,14 +1,20 @@
 """
-Connections to a server, and what its errors mean to us.
+Connections to a PostgreSQL server, statements on them, and what the server's errors mean.
 
-What PostgreSQL writes as text depends on settings of the session, so each of our sessions
-has the same ones from its first moment, whatever the server, the database or the role
-says: rows that were copied and rows that were streamed must not differ (R18). None of our
-sessions may be ended for being long or idle (R14).
+What PostgreSQL writes as text depends on settings of the session, so each of our sessions has the
+same ones from its first moment, whatever the server, the database or the role says: rows that were
+copied and rows that were streamed must not differ (R18). None of our sessions may be ended for
+being long or idle (R14).
 
-Errors are told apart by SQLSTATE, because a server may speak another language. Their text
-is left out, since it can hold values of rows. Only an attempt to connect has no SQLSTATE,
-libpq keeps it to itself; there the text decides, and what is not known is tried again.
+Errors are distinguished by SQLSTATE, because a server may write its messages in another language.
+Their text is left out, since it can hold values of rows. Only a failed attempt to connect has no
+SQLSTATE, because libpq does not pass it on; there the text decides, and after an error that is not
+recognised the attempt is repeated.
+
+Statements never keep a thread waiting inside the driver. Rows of a baseline are read between
+changes, by the thread that must also report to the server that it is alive (R7). A statement can
+wait long, for a lock or for a busy server; so each function that runs one is a generator, which
+gives None each time there is no answer yet.
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ from headrace.errors import (
     TableRefused,
 )
 
-# -------- connection
+# --- connecting, and the meaning of errors --------------------------------------------------------
 
 APPLICATION = "headrace"
 """How the application_name of every session of ours begins: it is looked for (R31)."""
@@ -312,12 +318,7 @@ def _refusal(
     return SourceUnreachable("The server cannot be reached", **facts)
 
 
-# -------- asking
-# Statements that never keep a thread waiting inside the driver.
-#
-# Rows of a baseline are read between changes, by the thread that must also tell the server that
-# it lives (R7). A statement can wait long, for a lock or for a busy server; so what asks here
-# is a generator, which gives None each time there is nothing yet.
+# --- statements that never block in the driver ----------------------------------------------------
 
 PATIENCE_SECONDS = 0.1
 """How long an answer is waited for before others have their turn."""

@@ -1,4 +1,4 @@
-"""A PostgreSQL source as a user describes it."""
+"""A PostgreSQL source as a user describes it: by a call in Python, or in a configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.capture.postgres.source import PostgresSource
 
 
-# -------- definition
+# --- by a call in Python --------------------------------------------------------------------------
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MODES = ("stateful", "ephemeral")
@@ -110,13 +110,12 @@ def postgres(
     return PostgresSource(SourceSpec("postgres", name, options))
 
 
-# -------- settings
-# A PostgreSQL source in a configuration.
+# --- in a configuration ---------------------------------------------------------------------------
 
 SLOT_MODES = ("stateful", "ephemeral")
 OPERATIONS = ("insert", "update", "delete", "truncate")
 LEAST_WAL_BUDGET = 64 << 20
-"""As `definition` and `options` have them, which are not imported with psycopg for that."""
+"""As above and in `options.py`, which is not imported for that: it brings psycopg with it."""
 
 
 def _build(name: str, values: Values) -> PostgresSource:

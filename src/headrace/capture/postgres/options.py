@@ -1,4 +1,14 @@
-"""What a PostgreSQL source was asked for, as plain values."""
+"""
+The options of a PostgreSQL source as plain values: names of tables, settings, passwords.
+
+Names of tables are read as PostgreSQL reads them. `orders` is `public.orders`, whatever a search
+path says. A name without quotes is folded to lower case and one in quotes is taken as it stands,
+so what works in SQL works here.
+
+A configuration names the place where a password is and not the password. The place is read at
+every connect, so that a password may be replaced while we run, and a token may live for minutes
+only. Nothing here puts what it read into a message.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 from headrace.config.secrets import is_reference, read_secret
 from headrace.errors import BadPart, NoSecret, SourceRefused, SourceUnreachable, TableRefused
 
-# -------- names
-# Names of tables as people write them, read as PostgreSQL reads them.
-#
-# `orders` is `public.orders`, whatever a search path says. A name without quotes is folded
-# to lower case and one in quotes is taken as it stands, so what works in SQL works here.
+# --- names of tables ------------------------------------------------------------------------------
 
 _PART = r'"((?:[^"\x00]|"")+)"|([^".\s\x00-\x1f]+)'
 _NAME = re.compile(rf"(?:(?:{_PART})\.)?(?:{_PART})")
@@ -68,7 +74,7 @@ def _plain(part: str) -> bool:
     return match is not None and match[4] == part.translate(_CAPITALS) == part
 
 
-# -------- options
+# --- the options and their defaults ---------------------------------------------------------------
 
 SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 OPERATIONS = ("insert", "update", "delete", "truncate")
@@ -191,12 +197,7 @@ def address(connection: str) -> dict[str, str]:
     }
 
 
-# -------- secrets
-# Where a password comes from.
-#
-# A configuration names the place and not the password. The place is read at every connect,
-# so that a password may be replaced while we run, and a token may live for minutes only.
-# Nothing here puts what it read into a message.
+# --- where a password comes from ------------------------------------------------------------------
 
 
 def read_password(options: PostgresOptions) -> str | None:

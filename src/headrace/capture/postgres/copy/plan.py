@@ -1,4 +1,4 @@
-"""A baseline cut into ranges, each to be read by whoever gets it."""
+"""A baseline cut into ranges that any process may read, and a copy that may have to wait."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from headrace.capture.source import NotYet
 from headrace.changelog.schema import TableSchema
 from headrace.errors import SchemaChanged, SourceUnreachable
 
-# -------- late
-# A copy that may have to wait before it can begin.
-#
-# Transactions that wrote the table before it was published have to end first (R13), and commits
-# that the log has must have become visible (H2). Either may take hours, and changes are read by
-# the same thread: so what is not ready gives a batch without rows, and is asked again.
+# --- a copy that may have to wait before it can begin ---------------------------------------------
 
 PAUSE_SECONDS = 0.1
 """Between two looks; changes are read no later than that."""
 
 
 class LateCopy:
-    """A baseline under way, or waiting: `begin` makes it, or raises `NotYet`."""
+    """
+    A baseline under way, or waiting: `begin` makes it, or raises `NotYet`.
+
+    Transactions that wrote the table before it was published have to end first (R13), and commits
+    that the log has must have become visible (H2). Either may take hours, and changes are read by
+    the same thread: so a copy that is not ready gives a batch without rows, and `begin` is called
+    again later.
+    """
 
     def __init__(self, schema: TableSchema, begin: Callable[[], PostgresCopy]) -> None:
         self.schema = schema
@@ -82,7 +84,7 @@ def altered(error: SchemaChanged) -> SourceUnreachable:
     return SourceUnreachable("A table was altered", table=error.facts.get("table"))
 
 
-# -------- planned
+# --- a copy in parts, each for any process to read ------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

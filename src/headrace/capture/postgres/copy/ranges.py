@@ -1,11 +1,16 @@
 """
 A table cut into ranges of pages, each read by itself.
 
-All ranges are read under one snapshot, but that protects rows and not tables: VACUUM FULL
-moves rows into other ranges, TRUNCATE and rewriting ALTERs leave nothing for an older
-snapshot to see, and columns are always those of the moment (R16). So a plan holds the file
-that the table had *in the snapshot*, and the columns that the log knows. Whoever has
-read a range compares them with what is there then.
+All ranges are read under one snapshot, but that protects rows and not tables: VACUUM FULL moves
+rows into other ranges, TRUNCATE and rewriting ALTERs leave nothing for an older snapshot to see,
+and columns are always those of the moment (R16). So a plan holds the file that the table had *in
+the snapshot*, and the columns that the log knows. After a range is read, its reader compares them
+with what is there then.
+
+Estimates of a table's rows, and the smaller pieces that a range is cut into where copies may not
+go fast, are based on what the last VACUUM or ANALYZE counted. A range that is read slowly on
+purpose is read piece by piece, each in a transaction of its own: the pauses are between them, so
+that no ALTER TABLE of another session waits behind a lock of ours (R16).
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ from headrace.capture.postgres.server.catalog import CatalogTable, Leaf, as_text
 from headrace.changelog.schema import TableSchema
 from headrace.errors import SchemaChanged, SourceUnreachable
 
-# -------- ranges
+# --- ranges, and the table they were planned for --------------------------------------------------
 
 RANGE_BYTES = 32 << 20
 """Read in less than a second, so that nobody's ALTER TABLE waits for longer."""
@@ -299,12 +304,7 @@ def _rows(result: pq.abc.PGresult) -> Sequence[tuple[bytes | None, ...]]:
     ]
 
 
-# -------- pieces
-# How many rows a table has, about, and ranges cut smaller where copies may not go fast.
-#
-# Both go by what the last VACUUM or ANALYZE counted. Where a range is read slowly on purpose it
-# is read piece by piece, each in a transaction of its own: the pauses are between them, so that
-# nobody's ALTER TABLE waits behind a lock of ours (R16).
+# --- estimated rows, and smaller pieces for slow copies -------------------------------------------
 
 _MANY = 100.0
 """Rows that a page may have where nobody counted them."""

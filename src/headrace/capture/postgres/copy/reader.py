@@ -1,14 +1,25 @@
 """
-The rows of a COPY straight from the socket.
+The rows of a table as a baseline: read by COPY in binary format, range after range.
 
-libpq hands out one row at a time, and that costs more than everything else that is done
-with a row. So where nothing is encrypted the statement goes past libpq, from its first byte
-to the server's word that it is ready for another; in between libpq believes that it is idle,
-and afterwards it is right again.
+A row of a COPY is the number of its fields, and for each its length and its bytes; -1 is a null.
+Many rows lie in one buffer and are taken apart together, column by column: one step finds a field
+of all of them. No length is trusted: one that leads out of its row is a `BadMessage`.
 
-Where a message ends is said in its head, so each leads to the next only. But all rows of a
-copy begin alike, and places that look like a row's head can be found in all bytes at once.
-Those that are one follow each other without a gap, from a place that is known to be one.
+libpq hands out one row at a time, and that costs more than everything else that is done with a
+row. So where nothing is encrypted the rows are read straight from the socket: the statement
+bypasses libpq, from its first byte to the server's message that it is ready for another; in
+between libpq believes that it is idle, and afterwards it is right again.
+
+Where a message ends is said in its head, so each leads to the next only. But all rows of a copy
+begin alike, and places that look like a row's head can be found in all bytes at once. Those that
+are one follow each other without a gap, from a place that is known to be one.
+
+Every range has a transaction of its own, so that no lock on the table is held for long, and is
+compared with its plan afterwards, in that transaction, where the lock keeps the answer true (R16).
+A baseline whose table was rewritten is abandoned and taken again.
+
+Long because the format of a row, the socket it comes from and the ranges it belongs to are one
+path.
 """
 
 from __future__ import annotations
@@ -57,12 +68,7 @@ from headrace.capture.postgres.stream.wire import (
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadMessage, SchemaChanged, SourceUnreachable
 
-# -------- rows
-# Rows of a COPY in binary format, taken apart column by column.
-#
-# A row is the number of its fields, and for each its length and its bytes; -1 is a null. Many
-# rows lie in one buffer and are walked together: one step finds a field of all of them.
-# Nothing is believed. A length that leads out of its row is a `BadMessage`.
+# --- rows taken apart, column by column -----------------------------------------------------------
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 TRAILER = b"\xff\xff"
@@ -216,7 +222,7 @@ def _exact(schema: TableSchema, count: int, marks: dict[int, dict[int, str]]) ->
     )
 
 
-# -------- copy socket
+# --- rows straight from the socket ----------------------------------------------------------------
 
 GATHER_SECONDS = 0.0005
 """A pause in which rows come together: to wake for each few of them costs both sides more."""
@@ -491,12 +497,7 @@ def _require_lengths(heads: _Places, end: int) -> None:
         raise BadMessage("Length of a message is out of range")
 
 
-# -------- copying
-# The rows of a table as a baseline: read by COPY in binary format, range after range.
-#
-# Every range has a transaction of its own, so that no lock on the table is held for long, and
-# is compared with its plan afterwards, in that transaction, where the lock keeps the
-# answer true (R16). A baseline whose table was rewritten is given up and taken anew.
+# --- ranges, one after the other ------------------------------------------------------------------
 
 BATCH_ROWS = 20_000
 BATCH_BYTES = 16 << 20

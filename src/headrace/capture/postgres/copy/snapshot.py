@@ -1,14 +1,23 @@
 """
 The snapshot that a baseline is read under, kept alive for as long as it takes.
 
-A baseline has three marks (R11). F is the log's end before it; S is the snapshot its rows are
-read under; H is where the server's log ended after S was taken. Commits up to F must all be
-in S, and that is checked; commits after H cannot be; between the two, S itself says which
-are. Whoever applies every change after F has the exact table from H on.
+A baseline has three marks (R11). F is the log's end before it; S is the snapshot its rows are read
+under; H is where the server's log ended after S was taken. Commits up to F must all be in S, and
+that is checked; commits after H cannot be; between the two, S itself says which are. A reader that
+applies every change after F has the exact table from H on.
+
+A snapshot may not yet see what the log has already. The server streams a commit when it is on
+disk, and shows it to other sessions a moment later; where the commit waits for a synchronous
+standby, that moment can be hours (R11, H2.5). So it is determined which transactions a snapshot
+sees, and which sessions keep it from seeing the others.
 
 An exported snapshot lives as long as the transaction that exported it, and the one a new slot
-exports only until the slot streams. So a connection of its own takes it up, exports it
-again, and then does nothing but live: the holder (R14).
+exports only until the slot streams. So a connection of its own imports it, exports it again, and
+then does nothing but stay open: the holder (R14).
+
+The slot brings a snapshot of its own, right for every table that was published before the slot was
+made: it is kept for a while, as long as copies begin. Later copies take one each, which counts
+only after it was checked against what was read (H1 to H3).
 """
 
 from __future__ import annotations
@@ -44,11 +53,7 @@ __all__ = [
 ]
 
 
-# -------- visibility
-# Which transactions a snapshot sees, and who keeps it from seeing what the log has already.
-#
-# The server streams a commit when it is on disk, and shows it to other sessions a moment later;
-# where it waits for a synchronous standby, that moment can be hours (R11, H2.5).
+# --- which transactions a snapshot sees -----------------------------------------------------------
 
 PREPARED = 0
 """Stands for the id of a prepared transaction that is being committed: sessions do not show it."""
@@ -191,7 +196,7 @@ def _widened(xid: int, around: int) -> int:
     return around + (xid - around + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-# -------- holder
+# --- the holder of a snapshot ---------------------------------------------------------------------
 
 FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.25
@@ -412,12 +417,7 @@ def _export(
     return exported, TransactionSnapshot.parse(snapshot), started
 
 
-# -------- snapshots
-# The snapshots that tables are copied under.
-#
-# The slot brings one of its own, right for every table that was published before it was made: it
-# is kept for a while, as long as copies begin. Later copies take one each, which is checked
-# against what was read before it counts (H1 to H3).
+# --- the snapshots that tables are copied under ---------------------------------------------------
 
 FIRST_COPY_SECONDS = 60.0
 """How long the slot's own snapshot is kept for a copy to begin: it holds back vacuum."""

@@ -1,10 +1,14 @@
 """
-Columns of PostgreSQL's binary values, as a copy sends them, as columns of the log.
+Columns of PostgreSQL's binary values, as a copy sends them, made into columns of the log.
 
-What comes out is what the stream's texts of the same values come out as (`text.py`): a row
-has one value, whichever way it came. A value whose length its type cannot have means that
-we misread the copy, which is a `BadMessage`; one that fits its length but not its column is
-a misfit, as everywhere (R23f). Its exact text is PostgreSQL's where it has one, else its bytes.
+What comes out is what the stream's texts of the same values come out as (`decode/text.py`): a row
+has one value, whichever way it came. A value whose length its type cannot have means that we
+misread the copy, which is a `BadMessage`; one that fits its length but not its column is a misfit,
+as everywhere (R23f). Its exact text is PostgreSQL's where it has one, else its bytes.
+
+The binary form of `numeric` is a number in base 10,000. Four words of 16 bits come first: how many
+digits there are, the power of 10,000 that the first one stands for, the sign, and how many
+decimals are shown. The digits follow, without zeros at either end.
 """
 
 from __future__ import annotations
@@ -43,12 +47,7 @@ from headrace.changelog.values import (
 )
 from headrace.errors import BadMessage, BadSchema
 
-# -------- digits
-# The binary form of `numeric`: a number in base 10,000.
-#
-# Four words of 16 bits come first: how many digits there are, the power of 10,000 that the
-# first one stands for, the sign, and how many decimals are shown. The digits follow, without
-# zeros at either end.
+# --- the binary form of numeric -------------------------------------------------------------------
 
 _NEGATIVE: Final = 0x4000
 _SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
@@ -226,7 +225,7 @@ def parse_numeric(raw: bytes) -> Decimal | None:
     return Decimal(f"{minus}{whole.lstrip('0') or '0'}{'.' if fraction else ''}{fraction}")
 
 
-# -------- binary
+# --- from binary values to columns ----------------------------------------------------------------
 
 _DAYS_TO_2000: Final = 10_957
 _MICROS_TO_2000: Final = _DAYS_TO_2000 * MICROS_PER_DAY

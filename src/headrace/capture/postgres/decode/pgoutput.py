@@ -1,12 +1,17 @@
 """
-The messages of PostgreSQL's plugin pgoutput, read one at a time.
+The messages of PostgreSQL's output plugin pgoutput, read one at a time, and layouts of rows.
 
-Changes are far too many for that and are read by the column (`tuples`); here is the rest:
-what the messages are, and those that are few. Inside a stream of an unfinished transaction
-most messages carry a transaction's number between their kind and their content.
+Changes are far too many for that and are read by the column (`decode/rows.py`); here is the rest:
+what the messages are, and readers of those that are few. Inside a stream of an unfinished
+transaction most messages carry a transaction's number between their kind and their content.
 
-Bytes come from a network. Whatever they are, reading them ends in a value or in
-`BadMessage`, which says how far into the message the trouble is.
+Bytes come from a network. Whatever they are, reading them ends in a value or in `BadMessage`,
+which says how far into the message the trouble is.
+
+A layout says how the rows of a relation, as the server describes it, lie in a table of the log.
+The server sends a Relation message before the first change of a table, and again whenever its
+columns may have changed. It names columns, but not by their lasting numbers, so the catalogue is
+asked as well; a layout is made from both.
 """
 
 from __future__ import annotations
@@ -22,12 +27,7 @@ import pyarrow as pa
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadMessage
 
-# -------- layout
-# How the rows of a relation, as the server describes it, lie in a table of the log.
-#
-# The server sends a Relation message before the first change of a table, and again whenever
-# its columns may have changed. It names columns, but not by their lasting numbers, so the
-# catalogue is asked as well; what comes of both is a layout.
+# --- how a relation's rows lie in a table of the log ----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Layouts(Protocol):
         ...
 
 
-# -------- pgoutput
+# --- messages, one at a time ----------------------------------------------------------------------
 
 BEGIN, COMMIT, INSERT, UPDATE, DELETE, TRUNCATE = map(ord, "BCIUDT")
 RELATION, TYPE, ORIGIN, MESSAGE = map(ord, "RYOM")

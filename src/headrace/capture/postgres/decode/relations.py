@@ -1,9 +1,15 @@
 """
-The relations that the server has described, and the changes that speak of them.
+The relations that the server has described, and the changes that refer to them.
 
-A change names its table by a number, and what the columns are was said before, by a
-Relation message. One that says something new counts from its place on: the changes before
-it, in the same flush, perhaps in the same transaction, have other columns than those after.
+A change names its table by a number, and what the columns are was said before, by a Relation
+message. One that says something new counts from its place on: the changes before it, in the same
+flush, perhaps in the same transaction, have other columns than those after.
+
+For the tables that are captured, the decoder asks for layouts. A Relation message gives names and
+types of columns, and the catalogue gives their lasting numbers. The catalogue is that of now,
+though, and the message is that of when the change was written: a table that was altered in between
+is met as it was, and again as it is (R23b). So several versions of each table are known: what the
+log has, and what the catalogue said since.
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ from headrace.changelog.change import TableChanges
 from headrace.changelog.schema import Column, TableSchema
 from headrace.errors import SchemaChanged
 
-# -------- relations
+# --- relations, and the decoder of their changes --------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -183,13 +189,7 @@ def _tables(run: MessageBuffer, rows: Ints) -> tuple[Ints, Ints]:
     return all_rows[order], all_oids[order]
 
 
-# -------- schemas
-# The tables that are captured, as the stream's decoder asks for them.
-#
-# A Relation message tells names and types of columns, and the catalogue tells their lasting
-# numbers. The catalogue is that of now, though, and the message is that of when the change was
-# written: a table that was altered in between is met as it was, and again as it is (R23b). So
-# several versions are known of each: what the log has, and what the catalogue said since.
+# --- versions of the tables that are captured -----------------------------------------------------
 
 
 class Schemas:

@@ -1,14 +1,17 @@
 """
-Where the values of rows are, found a column at a time.
+Changes of a table, found in messages a column at a time and made a segment of the log.
 
-A change holds one or two tuples, and a tuple is its columns one after the other, each with
-its length in front. Nothing says where the third column of the thousandth row is, except
-the two before it; but the third columns of sixteen thousand rows can be found together,
-when one knows where their second ones end. So each step here is one numpy operation over
-a whole chunk.
+A change holds one or two tuples, and a tuple is its columns one after the other, each with its
+length in front. Nothing says where the third column of the thousandth row is, except the two
+before it; but the third columns of sixteen thousand rows can be found together, when one knows
+where their second ones end. So each step here is one numpy operation over a whole chunk.
 
-Nothing is believed. A length leads to an end, and an end must not lie beyond the message's:
-that one comparison per column is what keeps any bytes from doing harm.
+No length is trusted. A length leads to an end, and an end must not lie beyond the message's: that
+one comparison per column is what keeps any bytes from doing harm.
+
+The values of a column lie scattered in the bytes received. A binary array is laid over these bytes
+as they are, whose elements are by turns a value and the gap up to the next one; every second
+element is taken, and that is the column, in one step for a whole chunk.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from headrace.changelog.change import Op
 from headrace.changelog.schema import META, TableSchema
 from headrace.changelog.values import Misfits
 
-# -------- tuples
+# --- where the values of rows are -----------------------------------------------------------------
 
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -328,12 +331,7 @@ def _at(values: NDArray[Any], which: Ints | None) -> NDArray[Any]:
     return values if which is None else values[which]
 
 
-# -------- images
-# Changes of a table as a segment of the log, made of values that were found in messages.
-#
-# The values of a column lie scattered in the bytes received. A binary array is laid over these
-# bytes as they are, whose elements are by turns a value and the gap up to the next one; every
-# second element is taken, and that is the column, in one step for a whole chunk.
+# --- from values found to a segment of the log ----------------------------------------------------
 
 CHUNK_ROWS: Final = 16_384
 """Rows read together: few enough for the cache, many enough that Python does not count."""

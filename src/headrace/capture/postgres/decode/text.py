@@ -1,10 +1,21 @@
 """
-Columns of PostgreSQL's texts, as the stream sends them, as columns of the log.
+Columns of PostgreSQL's texts, as the stream sends them, made into columns of the log.
 
-The texts are those of a session with R18's settings: ISO dates, UTC, shortest exact
-floats, bytea in hex. A text that is none of its type's, and one its column cannot hold, is
-null and a misfit with its exact text: data must not be able to stop a recorder (R23f). JSON
-is not looked into: its exact text is its value.
+The texts are those of a session with R18's settings: ISO dates, UTC, shortest exact floats, bytea
+in hex. A text that is none of its type's, and one its column cannot hold, is null and a misfit
+with its exact text: data must not be able to stop a recorder (R23f). JSON is not looked into: its
+exact text is its value.
+
+There are two ways through a column, whose bytes are seen as numpy arrays. Nearly all values look
+alike and are read at once. Those that do not are read one by one, each distinct one only once: an
+`infinity` in every other row is then no slower than none. A reader gets a column without nulls and
+gives back null for what the column's type cannot hold; what that was is found again by its place.
+
+Of dates and times, in ISO style, `read_…` reads the usual shape of a whole column at once and says
+which rows have it; `parse_…` reads any text that PostgreSQL writes, one by one, and gives None for
+others: infinities, years before Christ and beyond 9999, 24:00, offsets other than UTC's.
+
+Long because every type has its reader of whole columns next to its reader of single values.
 """
 
 from __future__ import annotations
@@ -39,13 +50,7 @@ from headrace.changelog.values import (
 )
 from headrace.errors import BadSchema
 
-# -------- cells
-# Columns of bytes as numpy sees them, and the two ways through a column.
-#
-# Nearly all values of a column look alike and are read at once. Those that do not are read
-# one by one, each distinct one only once: an `infinity` in every other row is then no slower
-# than none. A reader gets a column without nulls and gives back null for what the column's
-# type cannot hold; what that was is found again here, by its place.
+# --- the two ways through a column ----------------------------------------------------------------
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -171,12 +176,7 @@ def _is_utf8(raw: bytes) -> bool:
     return True
 
 
-# -------- times
-# PostgreSQL's texts of days and hours, in ISO style.
-#
-# `read_…` reads the usual shape of a whole column at once and says which rows have it;
-# `parse_…` reads any text that PostgreSQL writes, one by one, and gives None for others:
-# infinities, years before Christ and beyond 9999, 24:00, offsets other than UTC's.
+# --- dates and times in ISO style -----------------------------------------------------------------
 
 _DAY_ZERO: Final = date(1970, 1, 1).toordinal()
 _MONTH_DAYS: Final = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31], np.int64)
@@ -402,7 +402,7 @@ def _east(sign: bytes, hours: bytes, minutes: bytes | None, seconds: bytes | Non
     return -offset if sign == b"-" else offset
 
 
-# -------- text
+# --- from texts to columns, type by type ----------------------------------------------------------
 
 _SURE_DIGITS: Final = {"int16": 4, "int32": 9, "int64": 18}
 """So many digits fit for certain."""

@@ -1,12 +1,21 @@
 """
-What the server's catalogue says of the tables that are wanted.
+What the server's catalogue says of the tables to capture, and the types of their columns.
 
-Three queries, sent together and answered from one snapshot, bring everything for all
-tables. They lock nothing: a table that somebody is altering right now must not make us
-wait, nor anybody wait for us.
+Three queries, sent together and answered from one snapshot, bring everything for all tables. They
+lock no table: one that another session is altering right now must not make us wait, nor may a
+session wait for us.
 
-The key of a table follows from its replica identity, because what a delete carries is
-all that we learn of a row that went (R23).
+A column has one of the log's types, and a copy asks for it in one of two forms. The stream sends
+the text of every value. A copy sends the binary form where that says the same with less work, and
+the text where the binary form says something else or is a form of its own: `"char"`, `xml`,
+`money`, arrays, enums and all that extensions bring.
+
+A cast to text is not that text. `inet '10.0.0.1'::text` ends in `/32`, `true::text` is not `t`,
+`char(5)` loses its blanks, and any user may create a cast; `concat` calls the type's output
+function, as the stream does, so that both have one text for one value (R18).
+
+The key of a table follows from its replica identity, because what a delete carries is all that we
+learn of a row that was deleted (R23).
 """
 
 from __future__ import annotations
@@ -28,8 +37,7 @@ from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import NoIdentity, SchemaChanged, TableRefused
 
-# -------- catalog queries
-# The queries that `catalog` asks. They take no lock on any table.
+# --- the queries, which take no lock on any table -------------------------------------------------
 
 _TREE = """
 with recursive wanted as (
@@ -109,16 +117,7 @@ order by 1, 2
 """
 
 
-# -------- types
-# Which of the log's types a column of PostgreSQL has, and how a copy asks for it.
-#
-# The stream sends the text of every value. A copy sends the binary form where that says the
-# same with less work, and the text where the binary form says something else or is a form of
-# its own: `"char"`, `xml`, `money`, arrays, enums and all that extensions bring.
-#
-# A cast to text is not that text. `inet '10.0.0.1'::text` ends in `/32`, `true::text` is not
-# `t`, `char(5)` loses its blanks, and anybody may create a cast; `concat` calls the type's
-# output function, as the stream does, so that both have one text for one value (R18).
+# --- types of columns, and how a copy asks for them -----------------------------------------------
 
 NUMERIC: Final = 1700
 _TEXT: Final = ValueType("text")
@@ -174,7 +173,7 @@ def as_text(expression: str) -> str:
     return f"case when {expression} is distinct from null then pg_catalog.concat({expression}) end"
 
 
-# -------- catalog
+# --- tables as the catalogue describes them -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

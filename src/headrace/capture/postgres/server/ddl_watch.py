@@ -1,14 +1,19 @@
 """
-How a table stands, as the log last heard of it: which one it is, its file, how it is published.
+Changes to tables that the stream does not report, found by comparing the catalogue with notes.
 
-A table that somebody takes out of a publication of his own and puts back, or drops and makes
-anew, has lost changes, and nothing in the stream tells. A table with another file may have been
-rewritten with a column that was added (R23b), or by `ALTER … TYPE … USING`, which gives a column
-other values even where its type stays. So what was seen is noted in the log, and compared when
-reading begins, and now and then.
+A table that a user takes out of a publication of his own and puts back, or drops and creates
+again, has lost changes, and nothing in the stream reports it. A table with another file may have
+been rewritten with a column that was added (R23b), or by `ALTER … TYPE … USING`, which gives a
+column other values even where its type stays. So what was seen is noted in the log: which table it
+is, its file, how it is published. That is compared when reading begins, and now and then.
 
 VACUUM FULL and CLUSTER make another file, too, and keep rows as they are; but they alter no
-column. Whoever alters a default and rewrites the table has it copied once for nothing.
+column. A table whose default is altered and which is then rewritten is copied once for nothing.
+
+A table that is dropped, or replaced by another of its name, or taken out of the publication, sends
+no more messages; a column that is added shows only with the next change, and a partition that is
+emptied, dropped or attached not at all (R23b, R23c). So the catalogue is asked now and then,
+without locks, and nothing waits for the answer.
 """
 
 from __future__ import annotations
@@ -28,7 +33,7 @@ from headrace.capture.source import News
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import SchemaChanged, SourceUnreachable
 
-# -------- standing
+# --- identity, file and publication, compared with what was noted ---------------------------------
 
 _KEY = "standing/"
 """What notes of this kind stand under, before the table's name."""
@@ -152,13 +157,7 @@ def _file(table: CatalogTable) -> str:
     return f"p{zlib.crc32(repr(files).encode()):08x}"
 
 
-# -------- watch
-# What happens to tables without a message in the stream (R23b, R23c).
-#
-# A table that is dropped, or replaced by another of its name, or taken out of the publication,
-# is simply not heard of any more; a column that is added shows only with the next change, and a
-# partition that is emptied, dropped or attached not at all. So the catalogue is asked now and then.
-# It is asked without locks, and nobody waits for the answer.
+# --- what happens to tables without a message in the stream ---------------------------------------
 
 WATCH_SECONDS = 10.0
 """The longest that such a thing goes unnoticed."""

@@ -1,9 +1,13 @@
 """
-The tables that a database has, and taking one of them in while others are read (H2).
+What can be found out about a database: its tables, settings and leftovers, and a few rows.
 
-The catalogue is asked without locks, as the watch does. A new table is published in a
-transaction of its own that gives up quickly where it does not get its lock: the others'
-changes wait for nothing, and it is tried again with the next look.
+The tables are listed, and one of them can be added while others are read (H2). The catalogue is
+asked without locks, as in `ddl_watch.py`. A new table is published in a transaction of its own
+that gives up quickly where it does not get its lock: the others' changes wait for nothing, and it
+is tried again with the next look.
+
+Findings are what a server's settings bring, and what was left on it by an engine that is gone.
+Sample rows of a table are read in a transaction that may only read.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from headrace.capture.postgres.source import PostgresSource
 
 
-# -------- finding
+# --- tables that can be captured ------------------------------------------------------------------
 
 _TABLES = """
 select n.nspname, c.relname
@@ -100,8 +104,7 @@ def examined(
     return look_up(connection, [name])[name]
 
 
-# -------- findings
-# What a server's settings bring, and what was left on it by an engine that is gone.
+# --- settings with a consequence, and leftovers ---------------------------------------------------
 
 _PUBLICATIONS = """
 select p.pubname from pg_catalog.pg_publication p
@@ -146,8 +149,7 @@ def _left(connection: psycopg.Connection[Any], options: PostgresOptions) -> Iter
         )
 
 
-# -------- sampling
-# A few rows of a table on a PostgreSQL server, read in a transaction that may only read.
+# --- a few rows of a table ------------------------------------------------------------------------
 
 
 def sample(source: PostgresSource, table: str, most: int) -> TableSample:

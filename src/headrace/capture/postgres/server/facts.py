@@ -1,4 +1,17 @@
-"""What a server says of itself, its settings and our rights: two queries, nothing changed."""
+"""
+What a server reports of itself, its settings and our rights, and what follows from that.
+
+Two queries read it, and change nothing.
+
+A change may come without some columns, where no store keeps what the server does not send (R21).
+An update does not send a value that is kept out of its row and did not change. It comes all the
+same where the old row is sent whole, or where the store of TOAST values has it. With the store
+off, steps of a pipeline must not read such a column; what the store has to give up over its cap is
+not known before, and stops a pipeline when it comes to that.
+
+Notes are what is worth knowing of a server that can be captured: nothing in them keeps us from
+capturing it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +32,7 @@ from headrace.capture.postgres.server.catalog import (
 )
 from headrace.changelog.schema import TableSchema
 
-# -------- facts
+# --- the server, its settings and our rights ------------------------------------------------------
 
 SETTINGS = (
     "wal_level",
@@ -185,13 +198,7 @@ def read_rights(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dic
         return {found.oid: found for found in cursor.fetchall()}
 
 
-# -------- unsent
-# Which columns a change may come without, because nobody keeps what the server does not send (R21).
-#
-# An update does not send a value that is kept out of its row and did not change. It comes all the
-# same where the old row is sent whole, or where the store of TOAST values has it. With the store
-# off, steps of a pipeline must not read such a column; what the store has to give up over its cap
-# is not known before, and stops a pipeline when it comes to that.
+# --- columns that a change may come without -------------------------------------------------------
 
 _CHARACTERS = (1042, 1043)
 """char and varchar; their modifier is the number of characters and 4 more."""
@@ -241,8 +248,7 @@ def _short(column: CatalogColumn) -> bool:
     return bool(pa.types.is_decimal(kind) and kind.precision <= _MOST_DIGITS)
 
 
-# -------- notes
-# What is worth knowing of a server that can be captured: nothing here keeps us from it.
+# --- notes on settings ----------------------------------------------------------------------------
 
 SHORT_SENDER_TIMEOUT_MS = 10_000
 """Below this a busy second of ours can already cost the connection (R7)."""

@@ -1,21 +1,21 @@
 """
 Partitions that come and go (R23c).
 
-Changes of partitions are published under the name of the partitioned table. That a partition
-was emptied, dropped or detached is not, nor that one was attached and brought rows with it. So
-the log is told which partitions its account of a table is right for, as a note, and what the
-catalogue says is compared with that, time and again. Where rows came or went without a change
-the table owes a baseline.
+Changes of partitions are published under the name of the partitioned table. That a partition was
+emptied, dropped or detached is not, nor that one was attached and brought rows with it. So the log
+keeps as a note which partitions its account of a table is right for, and what the catalogue says
+is compared with that, time and again. Where rows came or went without a change the table requires
+a baseline.
 
-Most new partitions do not: `CREATE TABLE … PARTITION OF` makes them, and whatever is in them
-came when they were part of the table. The catalogue tells them apart. Their columns are
-inherited from the beginning, while ATTACH and DETACH write each of these entries anew. Numbers
-of transactions would not do: one that attaches a table may be older than one whose rows are in
-it. Nobody needs to be waited for, though: an ATTACH itself waits for whoever has written to
+Most new partitions do not: `CREATE TABLE … PARTITION OF` makes them, and whatever is in them came
+when they were part of the table. The catalogue shows the difference. Their columns are inherited
+from the beginning, while ATTACH and DETACH write each of these entries again. Numbers of
+transactions would not do: one that attaches a table may be older than one whose rows are in it. No
+transaction needs to be waited for, though: an ATTACH itself waits for all that have written to
 what it attaches, and keeps others from it until it has ended.
 
-A partition with another file was emptied, or written anew by VACUUM FULL or CLUSTER, which keep
-rows as they are. If one is in it that was there when it was last looked at, it was not emptied.
+A partition with another file was emptied, or rewritten by VACUUM FULL or CLUSTER, which keep rows
+as they are. If a row is in it that was there when it was last looked at, it was not emptied.
 TRUNCATE of the whole table empties partitions, too: that is a change, and a copy is taken that
 would not be needed.
 """

@@ -1,10 +1,26 @@
 """
-Whether publishing a table could make the application's own statements fail (R23a).
+Everything that keeps a server's tables from being captured exactly, found beforehand.
 
-PostgreSQL refuses every UPDATE and DELETE of a published table that has no identity, or
-whose row filter or column list goes beyond it. It does so when the application writes,
-not when the table is published. So all of it is foreseen here, for the table and for
-each of its partitions, since the server looks at the one that is written to.
+Nothing is changed on the server and nothing raised: each finding is an error with its remedy, the
+statement or the setting, and whether that needs a restart. What only deserves a look is a note.
+
+Publishing a table could make the application's own statements fail (R23a). PostgreSQL refuses
+every UPDATE and DELETE of a published table that has no identity, or whose row filter or column
+list goes beyond it. It does so when the application writes, not when the table is published. So
+all of it is foreseen here, for the table and for each of its partitions, since the server looks at
+the one that is written to.
+
+A row filter must be a valid expression, and use only columns of the identity. Only the server can
+read an expression of its own language, so it is asked to, without running anything: a query with
+the filter in it is parsed and thrown away. Which columns the filter uses is determined by offering
+it a row that has no others (R23a). What only CREATE PUBLICATION objects to, such as functions of
+the user's own, is left to that statement. It fails by itself then, and no statement of the
+application does.
+
+Of rights it is checked whether the user may do what capturing needs, and each finding has the
+statements that allow it.
+
+Long because every check stands next to the statements that remedy what it finds.
 """
 
 from __future__ import annotations
@@ -39,7 +55,7 @@ from headrace.errors import (
     TableRefused,
 )
 
-# -------- identity
+# --- identity of rows, and column lists -----------------------------------------------------------
 
 LISTS_SINCE = 150000
 """Column lists and row filters."""
@@ -271,15 +287,7 @@ def _give_same(table: CatalogTable, leaf: Leaf) -> str:
     return _give_full(leaf)
 
 
-# -------- filters
-# Whether a row filter is one, and looks at nothing but the identity.
-#
-# Only the server can read an expression of its own language, so it is asked to, without
-# running anything: a query with the filter in it is parsed and thrown away. Which columns
-# the filter uses is found out by offering it a row that has no others (R23a).
-#
-# What only CREATE PUBLICATION objects to, such as functions of the user's own, is left to
-# that statement. It fails by itself then, and nothing of the application's does.
+# --- row filters ----------------------------------------------------------------------------------
 
 _LOCK_TIMEOUT = "2s"
 """Parsing waits for whoever is altering the table, and the application queues behind us."""
@@ -379,8 +387,7 @@ def _parse(connection: psycopg.Connection[Any], query: bytes) -> _Objection | No
     return None
 
 
-# -------- rights
-# Whether the user may do what capturing needs, and the statements that allow it.
+# --- rights of the user ---------------------------------------------------------------------------
 
 
 def role_problems(server: Server, options: PostgresOptions) -> Iterator[HeadraceError]:
@@ -472,12 +479,7 @@ def relations(table: CatalogTable) -> list[CatalogTable | Leaf]:
     return [table, *(leaf for leaf in table.leaves if leaf.oid != table.oid)]
 
 
-# -------- checks
-# Everything that keeps a server's tables from being captured exactly, found beforehand.
-#
-# Nothing is changed on the server and nothing raised: each finding is an error with its
-# remedy, the statement or the setting, and whether that needs a restart. What only
-# deserves a look is a note.
+# --- all checks together --------------------------------------------------------------------------
 
 OLDEST, NEWEST = 14, 18
 STANDBY_SINCE = 160000

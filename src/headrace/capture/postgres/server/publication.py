@@ -1,10 +1,16 @@
 """
 The publication: which changes of which tables the server sends.
 
-One that we made carries a comment that says so, and is kept in step with what is asked
-for. Any other belongs to somebody: it is looked at and never altered. Changes are made in
-one transaction that gives up quickly where it does not get its locks, so that statements
-of the application do not queue up behind it.
+One that we made carries a comment that says so, and is kept in step with what is asked for. Any
+other belongs to another user: it is read and never altered. Changes are made in one transaction
+that gives up quickly where it does not get its locks, so that statements of the application do not
+queue up behind it.
+
+What a transaction wrote before its table was published is never sent. If it commits after a copy
+was begun, its rows are in neither. So, after a publication was changed, the transactions that are
+writing to the table at that moment are waited for (R13): they are found by their locks.
+
+Long because what a publication holds is compared and altered by the same rules, for every version.
 """
 
 from __future__ import annotations
@@ -45,12 +51,7 @@ __all__ = [
 ]
 
 
-# -------- locks
-# Who has written to a table and is not done yet.
-#
-# What a transaction wrote before its table was published is never sent. If it commits after
-# a copy was begun, its rows are in neither. So, after a publication was changed, whoever
-# writes at that moment is waited for (R13).
+# --- transactions that have written to a table and not ended --------------------------------------
 
 WRITING = ("RowExclusiveLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
 """
@@ -161,8 +162,7 @@ def wait_for_lockers(
         pause = min(pause * 2, longest)
 
 
-# -------- published
-# What a publication holds, as the server has it.
+# --- what a publication holds, as the server has it -----------------------------------------------
 
 FILTERS_SINCE = 150000
 """Row filters, column lists and whole schemas."""
@@ -347,7 +347,7 @@ def _entries(connection: psycopg.Connection[Any], publication: int) -> dict[int,
     }
 
 
-# -------- publication
+# --- keeping a publication in step with what is asked for -----------------------------------------
 
 MARK = "headrace: "
 """How the comment of a publication of ours begins; the source's name and its slot follow."""

@@ -1,10 +1,20 @@
 """
 The replication slot: the server's memory of how far we have read.
 
-Looking at slots and dropping them goes over an ordinary connection; making one goes over
-a replication connection, as do IDENTIFY_SYSTEM and TIMELINE_HISTORY. All connections are
-open and in autocommit; errors of the server that have no class of their own here are left
-as psycopg's, for the caller to translate.
+Looking at slots and dropping them goes over an ordinary connection; making one goes over a
+replication connection, as do IDENTIFY_SYSTEM and TIMELINE_HISTORY. All connections are open and in
+autocommit; errors of the server that have no class of their own here are left as psycopg's, for
+the caller to translate.
+
+Commands on a replication connection may take long. None blocks inside the driver: the socket is
+waited for in short slices, with other threads running meanwhile, so that a command that the server
+keeps waiting can be watched, limited and cancelled.
+
+What is waited for is reported in words. A new slot waits for every transaction that has a number,
+prepared ones too (R17); a copy waits for those that wrote its table before it was published (R13).
+Either may take hours, and an operator can end it only by knowing which transactions to look for:
+by pid, user and application, and since when. What those transactions do is never said: a query can
+hold anything.
 """
 
 from __future__ import annotations
@@ -34,12 +44,7 @@ from headrace.errors import (
     SourceUnreachable,
 )
 
-# -------- waiting
-# Commands on a replication connection, which may take long.
-#
-# Nothing here blocks inside the driver: the socket is waited for in short slices, with
-# other threads running meanwhile, so that a command that the server keeps waiting can be
-# watched, limited and called off.
+# --- commands on a replication connection ---------------------------------------------------------
 
 SLICE_SECONDS = 0.2
 """How often somebody who waits is heard."""
@@ -97,7 +102,7 @@ def _result(
             on_wait(time.monotonic() - started)
 
 
-# -------- slots
+# --- slots ----------------------------------------------------------------------------------------
 
 PLUGIN = "pgoutput"
 PREFIX = "headrace_"
@@ -504,13 +509,7 @@ def written(connection: psycopg.Connection[Any]) -> int:
     return int(found[0])
 
 
-# -------- older
-# Whom we wait for, in words.
-#
-# A new slot waits for every transaction that has a number, prepared ones too (R17); a copy waits
-# for those that wrote its table before it was published (R13). Either may take hours, and a
-# person can end it only if he knows whom to look for: by pid, user and application, and since
-# when. What those transactions do is never said: a query can hold anything.
+# --- the transactions that are waited for, in words -----------------------------------------------
 
 LOOK_SECONDS = 1.0
 """Between two looks at who is waited for: it costs the server a little."""

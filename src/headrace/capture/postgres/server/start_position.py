@@ -1,9 +1,37 @@
 """
-When the publication is brought in line, and what has to happen before and after.
+Where reading begins: the decision before every START_REPLICATION, and what it takes (R2).
 
-*Before*: a table that comes back into the publication may have a baseline in the log, of no use
-any more. The log must know that first, because afterwards nothing would tell, should we die in
-between. *After*: who wrote the table before it was published has to end before it is copied (R13).
+A server never refuses a wrong place to start from. Below what was confirmed it silently moves
+forward, above the end of its log it silently skips all that comes before. So the place is worked
+out here, from what the log has and what the server says, and there are four outcomes: reading goes
+on at the log's end; changes are gone (a gap); the server no longer has what the log holds (it was
+rewound); or this is another database.
+
+The publication is brought in line, with something to do before and after. *Before*: a table that
+comes back into the publication may have a baseline in the log, of no use any more. The log must
+record that first, because afterwards nothing would show it, should we die in between. *After*:
+transactions that wrote the table before it was published have to end before it is copied (R13).
+
+The server's history must be the one that the log was recorded from (R2). A server whose files were
+put back to an earlier state has the same identity and the same timeline. While its log is shorter
+than ours that is noticed; but it writes on, and once it has passed our end nothing in its numbers
+distinguishes the two histories. What was newly written below our end would never be read. So the
+log keeps with each place the last commit before it: where its record began, its transaction and
+its time. Before reading goes on, the server is asked to send from there once more what it has not
+been allowed to discard: it must be that very commit, and up to the log's end no other with changes
+of our tables. Files are put back while a server stands still, so it is asked once after each of
+its starts.
+
+Opening leads from the log's end to a slot that the server sends from (H0, H1). What the server
+says decides whether reading goes on or starts over (R2); where it starts over, the publication is
+brought in order first and the slot is made after. That may have to wait for transactions of
+others, for hours: the caller is given those that are waited for (R17).
+
+Removing takes away what is ours at a server, the slot and the publication. The slot goes first.
+Without its slot, reading starts over whatever else is there; a slot that outlived its publication
+would be read on, and what was written meanwhile not be sent.
+
+Long because the steps of a start are safe only in their order, and stand here in that order.
 """
 
 from __future__ import annotations
@@ -46,14 +74,7 @@ from headrace.errors import (
 )
 from headrace.storage import killpoints
 
-# -------- start
-# Where reading begins: the decision before every START_REPLICATION (R2).
-#
-# A server never refuses a wrong place to start from. Below what was confirmed it silently
-# moves forward, above the end of its log it silently skips all that comes before. So the
-# place is worked out here, from what the log has and what the server says, and there are
-# four outcomes: reading goes on at the log's end; changes are gone (a gap); the server no
-# longer has what the log holds (it was rewound); or this is another database.
+# --- the decision where reading begins ------------------------------------------------------------
 
 
 class Reason(StrEnum):
@@ -197,7 +218,7 @@ def unknown(slot: Slot) -> SlotRefused:
     )
 
 
-# -------- publishing
+# --- bringing the publication in line -------------------------------------------------------------
 
 Connection = psycopg.Connection[Any]
 
@@ -312,19 +333,7 @@ class Publishing:
             del self._writers[table.name]
 
 
-# -------- witness
-# Whether the server's history is the one that the log was recorded from (R2).
-#
-# A server whose files were put back to an earlier state has the same identity and the same
-# timeline. While its log is shorter than ours that is noticed; but it writes on, and once it has
-# passed our end nothing in its numbers tells the two histories apart. What was written anew
-# below our end would never be read.
-#
-# So the log keeps with each place the last commit before it: where its record began, its
-# transaction and its time. Before reading goes on, the server is asked to send from there
-# once more what it has not been told to forget: it must be that very commit, and up to the
-# log's end no other with changes of our tables. Files are put back while a server stands still,
-# so it is asked once after each of its starts.
+# --- whether the server's history is that of the log ----------------------------------------------
 
 ASK_SECONDS = 30.0
 """How long an answer is waited for: the server may have much to read before it can give one."""
@@ -445,12 +454,7 @@ class _Reading:
             self.answer = False
 
 
-# -------- opening
-# From the log's end to a slot that the server sends from (H0, H1).
-#
-# What the server says decides whether reading goes on or begins anew (R2); where it begins, the
-# publication is brought in order first and the slot is made after. That may have to wait for
-# transactions of others, for hours: whoever opens is told for whom (R17).
+# --- from the log's end to a slot that sends ------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -563,11 +567,7 @@ def _create(
     return created
 
 
-# -------- removing
-# Taking away what is ours at a server: the slot, and the publication.
-#
-# The slot goes first. Without its slot, reading begins anew whatever else is there; a slot that
-# outlived its publication would be read on, and what was written meanwhile not be sent.
+# --- removing the slot and the publication --------------------------------------------------------
 
 
 def remove(options: PostgresOptions, *, drop_publication: bool) -> None:

@@ -8,9 +8,9 @@ How much of its log a server keeps for our slot, and how much it may (R28).
     └──────────────────── used ─────────────────────────────┘
 ```
 
-The server lets go of its log up to `restart` only. That follows what we acknowledge, but
-never passes the beginning of a transaction that is still open (R4): where one of these is
-older than what we hold back, nothing that we do would make room.
+The server removes its log up to `restart` only. That follows what we acknowledge, but never passes
+the beginning of a transaction that is still open (R4): where one of these is older than what we
+hold back, nothing that we do would make room.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """
 The stream of changes from a replication slot, as whole messages in one buffer.
 
-What the server is told about us is in `status.py`, how bytes are got off the connection in
-`wires.py` and `direct.py`, and when in `pace.py`. This puts them together: it waits,
-answers the server, and gives out what pgoutput sent.
+`ReplicationStream` puts the parts together: it waits, answers the server, and gives out what
+pgoutput sent. `KeepAlive` reports to the server while the reader is busy elsewhere, `Pace` says
+when bytes are read, and `Status` what is reported to the server and when. How bytes are read from
+the connection is in `stream/wire.py`.
 """
 
 from __future__ import annotations
@@ -46,16 +47,7 @@ from headrace.errors import (
     SourceUnreachable,
 )
 
-# -------- keeper
-# Says that we live while nobody reads.
-#
-# Whoever reads the stream also writes the log, and a slow disk may hold him up for longer than
-# the server waits for a word of ours. It would end the connection, and all that was sent and
-# not yet durable would be sent again, only for the disk to hold it up again (R7). So a thread of
-# its own sends the update that is due.
-#
-# Not for ever: a server that shuts down asks, and nobody who is away hears it. After
-# `AWAY_SECONDS` we count as gone; the server ends the connection by its own time-out.
+# --- reports to the server while no reader is there -----------------------------------------------
 
 AWAY_SECONDS = 300.0
 """How long a reader may be away and still be spoken for."""
@@ -64,7 +56,18 @@ _LEAST_SECONDS = 0.01
 
 
 class KeepAlive:
-    """Calls `speak`, which returns in how many seconds it wants to be called again."""
+    """
+    Calls `speak`, which returns in how many seconds it wants to be called again.
+
+    The thread that reads the stream also writes the log, and a slow disk may delay it for longer
+    than the server waits for an update. The server would end the connection, and all that was sent
+    and not yet durable would be sent again, only for the disk to delay it again (R7). So a thread
+    of its own sends the update that is due.
+
+    Not for ever: a server that shuts down asks for a reply, and a reader that is away does not
+    receive that. After `AWAY_SECONDS` we count as gone; the server ends the connection by its own
+    time-out.
+    """
 
     def __init__(self, speak: Callable[[], float]) -> None:
         self._speak = speak
@@ -84,18 +87,7 @@ class KeepAlive:
             wait = self._speak()
 
 
-# -------- pace
-# How eagerly a stream is read.
-#
-# A walsender sends each message by itself. Over TCP a reader that takes each at once keeps
-# the sender's processor busy with tiny packets; one that lets them gather for a moment gets
-# the same in a few large reads, and the kernel joins what waits. That needs a large receive
-# buffer: without, the sender stands still while the reader rests. A stream with little
-# traffic is read at once, so that a single commit never waits.
-#
-# What is given out together is decoded together, and that costs nearly the same for a hundred
-# rows as for one. So a few gulps are kept until there is enough: here and not in the socket,
-# which holds small messages with so much around them that it would soon be full.
+# --- how eagerly a stream is read -----------------------------------------------------------------
 
 GULP_SECONDS = 0.020
 """How long a busy stream is left to gather."""
@@ -115,7 +107,19 @@ IDLE_SECONDS = 0.050
 
 
 class Pace:
-    """Says how long to rest before the next read."""
+    """
+    Says how long to rest before the next read.
+
+    A walsender sends each message by itself. Over TCP a reader that takes each at once keeps the
+    sender's processor busy with tiny packets; one that lets them gather for a moment gets the same
+    in a few large reads, and the kernel joins what waits. That needs a large receive buffer:
+    without it, the sender stands still while the reader rests. A stream with little traffic is
+    read at once, so that a single commit never waits.
+
+    What is given out together is decoded together, and that costs nearly the same for a hundred
+    rows as for one. So a few gulps are kept until there is enough: here and not in the socket,
+    which holds small messages with so much around them that it would soon be full.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self.busy = False
@@ -170,18 +174,7 @@ def _make_room(descriptor: int) -> bool:
         return copy.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= ROOM
 
 
-# -------- status
-# What the server is told about us, and when.
-#
-# A status update says what was received (`write`) and what is durable on our side (`flush`
-# and `apply`). The second moves the slot, so it is only ever what was acknowledged (R4, R8).
-# The server ends a connection that is silent for wal_sender_timeout, so updates also go out
-# when there is nothing to tell.
-#
-# A server that shuts down waits until everything is flushed, and a held-back acknowledgement
-# would keep it waiting for ever. While it waits it asks for a reply again and again without
-# anything new, and then the answer is flush = 0. That is no statement at all: the slot stays
-# where it is, and the server is content with what was received (R7).
+# --- what is reported to the server, and when -----------------------------------------------------
 
 SILENT_SECONDS = 10.0
 """The longest silence of ours, where the server's time-out does not ask for less."""
@@ -199,7 +192,19 @@ _status = struct.Struct(">cQQQqB").pack
 
 
 class Status:
-    """Positions of one stream; does no I/O and reads no clock that could be given to it."""
+    """
+    Positions of one stream; does no I/O and reads no clock that could be given to it.
+
+    A status update says what was received (`write`) and what is durable on our side (`flush` and
+    `apply`). The second moves the slot, so it is only ever what was acknowledged (R4, R8). The
+    server ends a connection that is silent for wal_sender_timeout, so updates are also sent when
+    there is nothing new.
+
+    A server that shuts down waits until everything is flushed, and a held-back acknowledgement
+    would keep it waiting for ever. While it waits it asks for a reply again and again without
+    anything new, and then the answer is flush = 0. That is no statement at all: the slot stays
+    where it is, and the server is content with what was received (R7).
+    """
 
     def __init__(self, at: int, timeout: float, now: float) -> None:
         self.end = at
@@ -279,7 +284,7 @@ class Status:
             self.confirmed = max(self.confirmed, flush)
 
 
-# -------- stream
+# --- the stream -----------------------------------------------------------------------------------
 
 MOST_BYTES = 16 << 20
 BEGIN_SECONDS = 60.0

@@ -1,14 +1,22 @@
 """
-From messages to commits.
+Commits, put together from the messages of the stream.
 
-The server sends a transaction when it has ended, from Begin to Commit in one piece, or,
-where it is large, in streams while it still goes on. Of the first kind thousands arrive
-together, and they are read together: their bounds are found by numpy, and so are the
-ordinals of their changes. The second kind waits in the spill until it commits, and so does
-a transaction that is larger than what is received at once: only its end has its position.
+The server sends a transaction when it has ended, from Begin to Commit in one piece, or, where it
+is large, in streams while it still goes on. Of the first kind thousands arrive together, and they
+are read together: their bounds are found by numpy, and so are the ordinals of their changes. The
+second kind waits in the spill until it commits, and so does a transaction that is larger than what
+is received at once: only its end has its position.
 
-What is rolled back never happened: ordinals count what survived, in the order received,
-and they count the changes of all tables, ours or not (R5).
+Of the second kind several may be open, and parts of them come in any order, each part between a
+Stream Start and a Stream Stop. Within a part every change names the sub-transaction it belongs to,
+and only that: what a savepoint's rollback takes back is everything under that number (R6).
+
+What is rolled back never happened: ordinals count what survived, in the order received, and they
+count the changes of all tables, ours or not (R5).
+
+The transactions that have committed lately are kept by numbers that do not wrap around.
+
+Long because a transaction takes its two ways, whole and in streams, through the same state.
 """
 
 from __future__ import annotations
@@ -31,8 +39,7 @@ from headrace.changelog.change import Changes, TableChanges
 from headrace.changelog.position import MAX_ORDINAL
 from headrace.errors import CaptureError
 
-# -------- committed
-# Which transactions have committed lately, by numbers that do not come round again.
+# --- transactions that have committed lately ------------------------------------------------------
 
 MOST: Final = 131_072
 """How many commits are remembered. A commit becomes visible soon after it was sent."""
@@ -85,12 +92,7 @@ def widened(xids: NDArray[np.int64], around: int) -> NDArray[np.int64]:
     return wide
 
 
-# -------- open streams
-# Transactions that the server streams while they still go on.
-#
-# Several may be open, and parts of them come in any order, each part between a Stream Start
-# and a Stream Stop. Within a part every change names the sub-transaction it belongs to, and
-# only that: what a savepoint's rollback takes back is everything under that number (R6).
+# --- transactions that are streamed while they still go on ----------------------------------------
 
 
 def flags(kinds: str) -> Flags:
@@ -200,7 +202,7 @@ class OpenStreams:
         return stream
 
 
-# -------- transactions
+# --- from messages to commits ---------------------------------------------------------------------
 
 PIECE_MESSAGES: Final = 65_536
 """About how many messages of whole commits become one `Changes`."""

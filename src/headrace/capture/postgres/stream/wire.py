@@ -1,8 +1,17 @@
 """
-How a stream's messages are got off a connection.
+How a stream's messages are read from a connection: by libpq, or straight from the socket.
 
-There are two ways, with the same result. libpq's own, here, works with every kind of
-encryption; the other (`direct.py`) is faster and needs a socket without any.
+Both ways have the same result. `LibpqWire` works with every kind of encryption; `SocketWire` is
+faster and needs a socket without any. libpq hands out one message at a time, and on a busy stream
+that costs more than decoding does. So where nothing is encrypted libpq connects and authenticates,
+and from then on is asked only to close. Its buffer is empty at that moment, because a server that
+has answered everything sends nothing by itself; should it hold something after all, the answer to
+our command does not begin where one must, and that is an error.
+
+Each message says how long it is, so that one finds the next by the one before it: a step of Python
+for each, millions of times. Where transactions hold one change each, two messages of every three
+are of known lengths, and are stepped over unseen; whether that was right is then looked up for all
+of them at once, and those for which it was not are gone through again, one by one.
 """
 
 from __future__ import annotations
@@ -26,13 +35,7 @@ from psycopg.pq.abc import PGconn, PGresult
 from headrace.capture.postgres.decode.pgoutput import BEGIN_SIZE, COMMIT_SIZE
 from headrace.errors import BadMessage
 
-# -------- framing
-# Where messages begin in what a socket gave.
-#
-# Each message says how long it is, so that one finds the next by the one before it: a step of
-# Python for each, millions of times. Where transactions hold one change each, two messages of
-# every three are of known lengths, and are stepped over unseen; whether that was right is then
-# looked up for all of them at once, and what was not is gone through again, one by one.
+# --- where messages begin in what a socket gave ---------------------------------------------------
 
 HEAD: Final = 5
 """The kind of a message and its length."""
@@ -130,7 +133,7 @@ def _by_threes(
     return found, end, count == most
 
 
-# -------- wires
+# --- messages by way of libpq ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,14 +312,7 @@ def _sqlstate(result: PGresult | None) -> str | None:
     return None if found is None else found.decode()
 
 
-# -------- direct
-# A stream's messages straight from the socket.
-#
-# libpq hands out one message at a time, and on a busy stream that costs more than decoding
-# does. So where nothing is encrypted libpq connects and authenticates, and from then on is
-# asked only to close. Its buffer is empty at that moment, because a server that has answered
-# everything sends nothing by itself; should it hold something after all, the answer to our
-# command does not begin where one must, and that is an error.
+# --- messages straight from the socket ------------------------------------------------------------
 
 SMALL = 64 << 10
 """What is no longer than this is copied out of the buffer; otherwise the buffer goes with it."""

@@ -3,10 +3,19 @@ The store of TOAST values: what a change did not send again, by table and key (R
 
 It is scratch that a baseline fills again, yet what it says must be exact, also when changes are
 read a second time after a crash. So it keeps versions, each with its commit, for as long as the
-log could still fall back behind them. On `resume` everything after the log's end is taken
-away, and what is read again finds what was true then.
+log could still fall back behind them. On `resume` everything after the log's end is removed, and
+what is read again finds what was true then. Only what a key has at the end of what is read at once
+is kept, because no log ends in between.
 
-Only what a key has at the end of what is read at once is kept, because no log ends in between.
+Values are kept as bytes that say exactly what a column has. A cell is the bytes of a value as
+Arrow holds it, None for null, and a text where the value does not fit its column and the log keeps
+its exact text instead (R23f). A key is the cells of its columns, one after the other, each with
+its kind and length in front: two keys are the same bytes if, and only if, they are the same
+values.
+
+The file of the store is opened, taken by one reader, and removed if damaged.
+
+Long because the form of a value, the file and its statements have to agree byte for byte.
 """
 
 from __future__ import annotations
@@ -37,13 +46,7 @@ from headrace.changelog.values import ValueType
 from headrace.errors import SourceUnreachable, StorageError, StorageFull
 from headrace.storage.permissions import make_private_folder
 
-# -------- toast cells
-# Values as the store of TOAST values keeps them: bytes that say exactly what a column has.
-#
-# A cell is the bytes of a value as Arrow holds it, None for null, and a text where the value
-# does not fit its column and the log keeps its exact text instead (R23f). A key is the cells of
-# its columns, one after the other, each with its kind and length in front: two keys are the
-# same bytes if, and only if, they are the same values.
+# --- values as the store keeps them ---------------------------------------------------------------
 
 UNKNOWN: Final = 0
 """Stands in the place of a cell that nobody can tell."""
@@ -246,8 +249,7 @@ def _text(value: object) -> str:
     return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
-# -------- toast file
-# The file of the store of TOAST values: opened, taken by one reader, and removed if damaged.
+# --- the file of the store ------------------------------------------------------------------------
 
 FORMAT: Final = 1
 BUSY_SECONDS: Final = 5.0
@@ -417,7 +419,7 @@ def _damaged(error: sqlite3.Error) -> bool:
     return bool(name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")))
 
 
-# -------- toast store
+# --- versions of values ---------------------------------------------------------------------------
 
 State: TypeAlias = Literal["filling", "full", "over"]
 Row: TypeAlias = tuple[Cell, ...]

@@ -1,18 +1,25 @@
 """
-Changes are made whole where the server left out a value that did not change (R21).
+Changes completed with the values that the server left out because they did not change (R21).
 
 PostgreSQL does not send a large value again that an update leaves alone, and where a table's
-identity is not FULL, nothing else has it either. So values of columns that may be large are
-kept in a store, from which a change takes what it lacks before anybody sees it: filters and
-targets never learn of it. Without the store, or where it would grow beyond its cap, the change
-keeps its mark.
+identity is not FULL, nothing else has it either. So values of columns that may be large are kept
+in a store, from which a change takes what it lacks before any reader sees it: filters and targets
+never learn of it. Without the store, or where it would grow beyond its cap, the change keeps its
+mark.
 
-The store is filled by a copy of the table, row by row as they pass, and by every change after
-the copy's F. Where a change comes before the copy has come to its row, the copy's snapshot is
-asked for it. In (F, H] there are changes that the snapshot has seen: what they lack is what
-the snapshot has under their *new* key, because nobody looks before H, and then that is right
-(R11); the old key may by then be another row's. If the snapshot has not got it, neither
-has anybody at H, and it does not matter what it was.
+The store is filled by a copy of the table, row by row as they pass, and by every change after the
+copy's F. A change may leave out a value of a row that the copy has not come to yet. The snapshot
+that the copy is read under has it, and is asked for the row by its key. In (F, H] there are
+changes that the snapshot has seen: what they lack is what the snapshot has under their *new* key,
+because no reader looks before H, and then that is right (R11); the old key may by then be another
+row's. If the snapshot does not have it, no reader has it at H either, and it does not matter what
+it was.
+
+The changes of one table are completed row by row, in their order. What a key has is looked for in
+three places: among the changes just before, in the store, and, while a copy is under way, in its
+snapshot.
+
+Long because a value is looked for in three places, and all three must follow the same order.
 """
 
 from __future__ import annotations
@@ -63,11 +70,7 @@ from headrace.changelog.history import TransactionSnapshot
 from headrace.changelog.schema import Column, TableName, TableSchema
 from headrace.observe.logs import logger
 
-# -------- toast lookup
-# Rows of a table as a copy under way will find them, looked up by their keys.
-#
-# A change may leave out a value that the copy has not come to yet. The snapshot that the copy
-# is read under has it, and is asked for the row (R21).
+# --- rows as a copy under way will find them, by their keys ---------------------------------------
 
 MOST_KEYS = 1_000
 """Asked for at a time: the recorder's thread waits for the answer."""
@@ -167,11 +170,7 @@ def _cells(column: Column, values: Sequence[bytes | None]) -> list[Cell]:
     return found
 
 
-# -------- toast rows
-# Changes of one table, made whole row by row, in their order.
-#
-# What a key has is looked for in three places: among the changes just before, in the store, and,
-# while a copy is under way, in its snapshot.
+# --- changes of one table, completed in their order -----------------------------------------------
 
 
 @dataclass(slots=True)
@@ -449,7 +448,7 @@ def _with(rows: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 
 
-# -------- toast
+# --- the changes of a source ----------------------------------------------------------------------
 
 PART_BYTES = 16 << 20
 """So much is made whole at a time: a few bytes in a message may stand for a gigabyte."""

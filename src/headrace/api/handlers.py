@@ -1,9 +1,10 @@
 """
-What a running engine can be asked and told, without any transport.
+The commands that a running engine takes, without any transport.
 
 A verb takes the fields of a request and returns those of an answer, or a stream of them; it
-raises our errors. Whoever carries the bytes, a local socket or a network service, mounts
-the same verbs.
+raises our errors. Every transport, a local socket or a network service, mounts the same verbs.
+
+The verb `Apply` brings a changed configuration to an engine at work: see `Applying`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from headrace.runtime.info import PipelineInfo
 
 
-# -------- handlers
+# --- the verbs of an engine -----------------------------------------------------------------------
 
 _HUMP = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
@@ -365,11 +366,7 @@ class _Begun:
             first = {}
 
 
-# -------- applying
-# A changed configuration, applied to an engine at work.
-#
-# The engine's own process reads its files again: whoever asks sees what would happen, and what
-# then happens is that, or nothing. The two are tied together by the plan's fingerprint.
+# --- a changed configuration ----------------------------------------------------------------------
 
 
 class Apply(Request, frozen=True):
@@ -379,7 +376,12 @@ class Apply(Request, frozen=True):
 
 
 class Applying:
-    """The verb `Apply` of one engine. Safe to call from several threads."""
+    """
+    The verb `Apply` of one engine: a changed configuration. Safe to call from several threads.
+
+    The engine's own process reads its files again: the caller sees what would happen, and what
+    then happens is that, or nothing. The two are tied together by the plan's fingerprint.
+    """
 
     def __init__(
         self, engine: Engine, started: Configured, read: Callable[[], Configured], file: Path

@@ -1,8 +1,9 @@
 """
-What an engine tells about itself, as plain values for JSON.
+What an engine reports about itself, as plain values for JSON.
 
 Nothing here is greener than the engine: a pipeline is `streaming` only while its readiness, as
-observed now, says so; a lag is given only while it is known.
+observed now, says so; a lag is given only while it is known. `Rates` says how many changes a
+second each pipeline takes, over the last few seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.runtime.info import CopyInfo, PipelineInfo, SourceInfo, TableInfo
 
 
-# -------- messages
+# --- sources and pipelines ------------------------------------------------------------------------
 
 _COMING = frozenset({"waiting", "loading", "catching_up"})
 """States in which readers see nothing yet, or the rows of before."""
@@ -165,8 +166,7 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-# -------- rates
-# How many changes a second each pipeline takes, over the last few seconds.
+# --- changes a second -----------------------------------------------------------------------------
 
 WINDOW_SECONDS = 5.0
 _EVERY_SECONDS = 1.0

@@ -1,9 +1,14 @@
 """
-The local server: HTTP/1.1 over a unix socket, one thread a connection.
+The local server: HTTP/1.1 over a unix socket, one thread a connection; and where it listens.
 
-`POST /headrace.v1.ControlService/<Verb>` with a message in JSON, as Connect has it; see `connect`.
-Who may open the socket may do everything, and that is its user alone: the socket is 0600, in
-a folder that nobody else may enter.
+The socket lies in a folder that only its user may enter, because a path in a data directory can
+be longer than the 107 bytes that a socket's may have. `run/engine.json` in the data directory
+names it, so that others find it. Only the engine that holds the data directory writes that file,
+so whatever is in it already is of an engine that is gone.
+
+A request is `POST /headrace.v1.ControlService/<Verb>` with a message in JSON, as Connect has it;
+see `connect`. A process that may open the socket may do everything, and that is its user alone:
+the socket is 0600, in a folder that no other user may enter.
 """
 
 from __future__ import annotations
@@ -33,13 +38,7 @@ if TYPE_CHECKING:
     from headrace.engine.engine import Engine
 
 
-# -------- place
-# Where an engine listens, and how others find it.
-#
-# The socket lies in a folder that only its user may enter, because a path in a data directory
-# can be longer than the 107 bytes that a socket's may have. `run/engine.json` in the data
-# directory names it. Only who holds the data directory writes that file, so whatever is in it
-# already is of an engine that is gone.
+# --- where an engine listens, and how others find it ----------------------------------------------
 
 FORMAT = 1
 
@@ -174,7 +173,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-# -------- server
+# --- the server -----------------------------------------------------------------------------------
 
 _log = logger(__name__)
 

@@ -1,4 +1,23 @@
-"""Rows and changes of a pipeline's target, for those who ask from another process."""
+"""
+Rows and changes of a pipeline's target, for callers in another process.
+
+Row values are sent as JSON, and JSON is read back into what a table is asked for.
+
+| value | in JSON |
+|---|---|
+| null, booleans, text, finite floats | themselves |
+| whole numbers | numbers up to 2^53 either way, text beyond, as protobuf's JSON has it |
+| decimals | text with every digit |
+| nan and infinities | `"NaN"`, `"Infinity"`, `"-Infinity"` |
+| bytes | base64 |
+| uuid, dates, times, intervals | text; ISO 8601 where that can express it |
+| lists, structs | lists, objects |
+
+The kind of each column is sent beside the rows, so nothing of this is ambiguous. Only a
+`variant` column holds values of several kinds: there, what is no number, text or null by
+itself is `{"kind": "bytes", "value": …}` or `{"kind": "int", "value": …}`. Text that is not UTF-8
+is `{"kind": "text_bytes", "value": base64}` everywhere.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +43,7 @@ if TYPE_CHECKING:
     from headrace.targets.memory import ChangeReader
 
 
-# -------- values
-# Row values as JSON, and back into what a table is asked for.
-#
-# | value | in JSON |
-# |---|---|
-# | null, booleans, text, finite floats | themselves |
-# | whole numbers | numbers up to 2^53 either way, text beyond, as protobuf's JSON has it |
-# | decimals | text with every digit |
-# | nan and infinities | `"NaN"`, `"Infinity"`, `"-Infinity"` |
-# | bytes | base64 |
-# | uuid, dates, times, intervals | text; ISO 8601 where that can say it |
-# | lists, structs | lists, objects |
-#
-# The kind of each column is sent beside the rows, so nothing of this is ambiguous. Only a
-# `variant` column holds values of several kinds: there, what is no number, text or null by
-# itself is `{"kind": "bytes", "value": …}` or `{"kind": "int", "value": …}`. Text that is not UTF-8
-# is `{"kind": "text_bytes", "value": base64}` everywhere.
+# --- row values as JSON, and back -----------------------------------------------------------------
 
 _EXACT = 2**53
 """Up to here every reader of JSON takes a number as it is written."""
@@ -73,7 +76,7 @@ class RowsAsJson:
 
 
 def shown_value(value: object, *, mixed: bool = False) -> Any:
-    """Return a value as the table above has it."""
+    """Return a value as the table in the module's docstring has it."""
     match value:
         case None | bool():
             return value
@@ -168,7 +171,7 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-# -------- reading
+# --- tables, rows and changes ---------------------------------------------------------------------
 
 _ROWS_A_MESSAGE = 500
 

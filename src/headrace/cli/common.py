@@ -1,4 +1,21 @@
-"""How a verb finds the running engine it speaks to."""
+"""
+What the verbs share: options, forms of their values, and how an engine or its data is found.
+
+Durations are as people write them: `30s`, `2m`, `1h`, `1m30s`, `500ms`.
+
+`reach` returns the running engine that a verb speaks to: that of the data directory which was
+given, or which the configuration names. `check_names` compares a name with the pipelines and
+tables that a data directory or its configuration knows.
+
+Places in a log, too, are as people write them: a position, a time, or how long ago.
+
+The options that verbs share are defined here, so that one name means one thing everywhere. Each
+is a decorator; its docstring says which parameter it gives to the function.
+
+`read_configuration` returns the configuration that a verb works with, and prints its warnings.
+`headrace version` prints what is installed, without starting any of it. A verb that needs no
+engine reads by itself, a data directory or a log elsewhere: see `place_of`.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +43,7 @@ if TYPE_CHECKING:
     from headrace.storage.files import Files
 
 
-# -------- durations
-# Durations as people write them: `30s`, `2m`, `1h`, `1m30s`, `500ms`.
+# --- durations ------------------------------------------------------------------------------------
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
@@ -62,7 +78,7 @@ def as_seconds(_context: click.Context, _option: click.Parameter, value: str) ->
     return seconds
 
 
-# -------- reaching
+# --- the running engine ---------------------------------------------------------------------------
 
 DEFAULT_FILE = Path("headrace.conf")
 DEFAULT_DATA = Path("headrace-data")
@@ -129,8 +145,7 @@ def _configured_folder(config: Path | None, sets: tuple[str, ...]) -> Path:
     return DEFAULT_DATA if named is None else FilePath().resolved(named)
 
 
-# -------- known
-# The pipelines and tables that a data directory or its configuration knows by name.
+# --- names that a data directory or its configuration knows ---------------------------------------
 
 
 def one_of(names: Sequence[str]) -> str:
@@ -172,7 +187,6 @@ def _configured_names(config: Path | None) -> Iterator[tuple[str, str | None]]:
     if config is None and not DEFAULT_FILE.exists():
         return
     from headrace.config.load import load
-    from headrace.errors import HeadraceError
 
     try:
         tree = load(config, environment=os.environ)
@@ -189,8 +203,7 @@ def _entries(node: Node | None) -> dict[str, Node]:
     return node.value if node is not None and isinstance(node.value, dict) else {}
 
 
-# -------- moments
-# Places in a log as people write them: a position, a time, or how long ago.
+# --- places in a log ------------------------------------------------------------------------------
 
 HELP = "A position, a time (2026-11-15T12:00, UTC unless it has an offset) or a span ago (-2h)."
 
@@ -232,10 +245,7 @@ def as_moment(
     return found
 
 
-# -------- options
-# The options that verbs share, so that one name means one thing everywhere.
-#
-# Each is a decorator; the parameter it gives to the function stands in its docstring.
+# --- options --------------------------------------------------------------------------------------
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -288,8 +298,7 @@ def engine_options(command: _Command) -> _Command:
     return config_options(data_option(command))
 
 
-# -------- reading
-# The configuration that a verb works with, and what is said of it in passing.
+# --- the configuration ----------------------------------------------------------------------------
 
 
 def read_configuration(
@@ -311,8 +320,7 @@ def read_configuration(
     return found
 
 
-# -------- version
-# `headrace version`: what is installed, without starting any of it.
+# --- what is installed ----------------------------------------------------------------------------
 
 
 @click.command(short_help="Print what is installed, and which Java it uses.")
@@ -352,8 +360,7 @@ def _java() -> str | None:
     return f"{java.version} ({java.origin}, {java.home})"
 
 
-# -------- where
-# What a verb reads by itself, where it needs no engine: a data directory, a log elsewhere.
+# --- what is read without an engine ---------------------------------------------------------------
 
 _OURS = ("control.sqlite", "log", "dead-letters", "storage")
 """What an engine's data directory has at least one of."""

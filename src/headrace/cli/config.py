@@ -1,4 +1,9 @@
-"""`headrace config`: what is in effect, and where each value comes from."""
+"""
+`headrace config` and `headrace validate`: the configuration in effect, and what is wrong with it.
+
+`config` prints what is in effect, and where each value comes from. `validate` reports everything
+that is wrong with a configuration, before anything starts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.engine.from_config import Configured
 
 
-# -------- config
+# --- `headrace config` ----------------------------------------------------------------------------
 
 _DEFAULT = "default"
 
@@ -66,8 +71,7 @@ def _written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# -------- validate
-# `headrace validate`: everything that is wrong with a configuration, before anything starts.
+# --- `headrace validate` --------------------------------------------------------------------------
 
 
 @click.command(short_help="Check the configuration, and the databases it names.")

@@ -1,4 +1,9 @@
-"""`headrace pause`, `resume` and `reload`: what a running engine can be told."""
+"""
+`headrace apply`, `explain`, `pause`, `resume` and `reload`: commands to a running engine.
+
+`apply` brings it a changed configuration, without a restart. `explain` shows how Spark ran a
+pipeline's last batch. The others let pipelines rest, go on, or copy their tables again.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +26,7 @@ from headrace.cli.common import (
 )
 from headrace.cli.status import NOT_READY
 
-# -------- apply
-# `headrace apply`: a changed configuration, without a restart.
+# --- `headrace apply` -----------------------------------------------------------------------------
 
 _MARKS = {"add": ("+", "green"), "drop": ("-", "red"), "change": ("~", "yellow")}
 _LATER = ("·", "white")
@@ -95,8 +99,7 @@ def _confirmed() -> bool:
         raise click.UsageError("Nobody is here to ask: say --yes, or --dry-run.") from None
 
 
-# -------- explain
-# `headrace explain`: how Spark ran a pipeline's last batch.
+# --- `headrace explain` ---------------------------------------------------------------------------
 
 
 @click.command(short_help="Show how Spark ran a pipeline's last batch.")
@@ -114,7 +117,7 @@ def explain(
         click.echo(told["text"])
 
 
-# -------- verbs
+# --- `headrace pause`, `resume` and `reload` ------------------------------------------------------
 
 _source = click.option("--source", metavar="SOURCE", help="All pipelines of this source.")
 _all = click.option("--all", "every", is_flag=True, help="All pipelines.")

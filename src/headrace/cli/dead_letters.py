@@ -1,4 +1,31 @@
-"""`headrace dead-letters`: what pipelines set aside, read from their data directory."""
+"""
+`headrace dead-letters`: the changes that pipelines parked, read from their data directory.
+
+As JSON, every value of a letter can be made again from what is printed. Null, true and false,
+text, whole numbers up to 2^53 either way and finite floats stand for themselves; a float always
+has a point or an exponent. Everything else is an object that says what it is:
+`{"kind": "decimal", "value": "1.50"}`.
+
+| kind | value |
+|---|---|
+| `int` | the digits, as text: beyond 2^53 |
+| `float` | `nan`, `inf` or `-inf` |
+| `decimal` | its text, with every digit |
+| `bytes` | base64 |
+| `text_bytes` | base64 of a text that is not UTF-8 |
+| `uuid` | its text |
+| `date`, `timestamp`, `timestamptz`, `time` | ISO 8601 |
+| `timetz` | the text, `micros` since midnight and `offset` in seconds |
+| `interval` | the text, `months`, `days` and `micros` |
+| `struct` | an object: a row within a row |
+| `other` | the text, of what an expression made |
+
+A date or time that Python cannot represent is PostgreSQL's text, with `days` or `micros` since
+1970 or midnight.
+
+For people there are a list of letters, and one letter in full. Values are row data, so nothing
+in them may move the cursor of a terminal or pass for markup.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +51,7 @@ if TYPE_CHECKING:
     from headrace.deadletters.letter import DeadLetter
 
 
-# -------- dead letters
+# --- `headrace dead-letters` ----------------------------------------------------------------------
 
 
 @click.group("dead-letters", short_help="Look at the changes that could not be applied.")
@@ -165,27 +192,7 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-# -------- letter json
-# Dead letters as JSON, from which every value can be made again.
-#
-# Null, true and false, text, whole numbers up to 2^53 either way and finite floats stand for
-# themselves; a float always has a point or an exponent. Everything else is an object that says
-# what it is: `{"kind": "decimal", "value": "1.50"}`.
-#
-# | kind | value |
-# |---|---|
-# | `int` | the digits, as text: beyond 2^53 |
-# | `float` | `nan`, `inf` or `-inf` |
-# | `decimal` | its text, with every digit |
-# | `bytes` | base64 |
-# | `text_bytes` | base64 of a text that is not UTF-8 |
-# | `uuid` | its text |
-# | `date`, `timestamp`, `timestamptz`, `time` | ISO 8601; of those that Python cannot say,
-#   PostgreSQL's text, and `days` or `micros` since 1970 or midnight |
-# | `timetz` | the text, `micros` since midnight and `offset` in seconds |
-# | `interval` | the text, `months`, `days` and `micros` |
-# | `struct` | an object: a row within a row |
-# | `other` | the text, of what an expression made |
+# --- letters as JSON ------------------------------------------------------------------------------
 
 _EXACT = 2**53
 """Up to here every reader of JSON takes a number as it is written."""
@@ -218,7 +225,7 @@ def letter_object(letter: DeadLetter) -> dict[str, Any]:
 
 
 def value_object(value: object) -> object:
-    """Return one value in the form above."""
+    """Return one value in the form that the module's docstring gives."""
     from headrace.changelog.values import exact_text, text_bytes
 
     match value:
@@ -291,10 +298,7 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-# -------- letter views
-# Dead letters as a person reads them: a list, and one in full.
-#
-# Values are row data, so nothing in them may move the cursor of a terminal or pass for markup.
+# --- letters as a person reads them ---------------------------------------------------------------
 
 SHORT = 40
 """Characters of a key in the list."""
@@ -433,7 +437,7 @@ def value_text(value: object) -> str:
     return "'null'" if value == "null" else exact_text(value)
 
 
-# --- inside --------------------------------------------------------------------------------
+# --- parts of a letter's page ---------------------------------------------------------------------
 
 
 def _facts(letter: DeadLetter, now: datetime) -> Table:

@@ -1,4 +1,10 @@
-"""`headrace doctor`: everything that can be examined, and what to do about it."""
+"""
+`headrace doctor`: everything that can be examined, and what to do about it.
+
+Nothing is started for it. Each part is examined by itself, so that what is wrong with one hides
+nothing of the others. `--bundle` writes a zip file for a person who helps: what is installed,
+configured and logged; no rows, no secrets.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +31,7 @@ if TYPE_CHECKING:
     from headrace.engine.from_config import Built, Configured
 
 
-# -------- examining
-# Everything that can be examined without starting anything: what `headrace doctor` tells.
-#
-# Each part is examined by itself, so that what is wrong with one hides nothing of the others.
+# --- what is examined -----------------------------------------------------------------------------
 
 Kind = Literal["well", "note", "wrong"]
 
@@ -223,8 +226,7 @@ def _wrong(part: str, error: HeadraceError) -> Iterator[CheckResult]:
     yield CheckResult(part, "wrong", error.message, error.remedy, error.code)
 
 
-# -------- bundling
-# A zip file for whoever helps: what is installed, configured and logged; no rows, no secrets.
+# --- the zip file ---------------------------------------------------------------------------------
 
 MOST_LOG_BYTES = 1 << 20
 """Of each log file the end: what happened last."""
@@ -281,7 +283,7 @@ def _end_of(log: Path) -> str:
         return file.read().decode("utf-8", "replace")
 
 
-# -------- doctor
+# --- the verb -------------------------------------------------------------------------------------
 
 _MARKS = {"well": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
 

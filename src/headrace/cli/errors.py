@@ -1,5 +1,8 @@
 """
-How the command line speaks about errors, and with which exit code it ends.
+Errors on the command line: what is printed of them, and with which exit code it ends.
+
+A file that a verb is asked to write is opened here: none that exists is lost, and an error of
+the system is reported as an error of ours.
 
 An error of ours has all it takes: a sentence, facts, a remedy, a code, an exit code.
 Anything else that is raised is a mistake of ours; its traceback goes to the log file,
@@ -25,8 +28,7 @@ from headrace.errors import AlreadyStored, ConfigText, HeadraceError, InvalidCon
 from headrace.observe import logs
 from headrace.storage.permissions import create_output, not_written
 
-# -------- outputs
-# Files that a verb is asked to write: none that is there is lost, and errors are told as such.
+# --- files that a verb writes ---------------------------------------------------------------------
 
 force_option = click.option("--force", is_flag=True, help="Replace a file that is there.")
 """Adds `--force`: `force: bool`."""
@@ -58,7 +60,7 @@ def _taken(path: Path) -> click.UsageError:
     return click.UsageError(f"{path} is there already; --force replaces it.")
 
 
-# -------- show
+# --- what is printed of an error ------------------------------------------------------------------
 
 DONE = 0
 FAILED = 1

@@ -1,4 +1,12 @@
-"""`headrace init`: a configuration to begin with."""
+"""
+`headrace init`: a configuration to begin with, from what a database has.
+
+It is written for people: lines, comments, and values that read back the same.
+
+Each table that can be captured becomes a pipeline of its own into memory, with a comment that
+lists its columns; those that cannot are named, with the reason. A password in the address is not
+written down: the file says in which variable it is looked for.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +32,6 @@ if TYPE_CHECKING:
     from headrace.capture.postgres.source import PostgresSource
     from headrace.capture.sqlite.source import SQLiteSource
     from headrace.changelog.schema import TableSchema
-
-
-# -------- init
 
 _DEFAULT = Path("headrace.conf")
 
@@ -131,8 +136,7 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-# -------- writing
-# Writing a configuration for people: lines, comments, and values that read back the same.
+# --- the text of a configuration ------------------------------------------------------------------
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _WORDS = ("true", "false", "null", "include")
@@ -231,12 +235,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-# -------- looking
-# A configuration to begin with, from what a database has.
-#
-# Each table that can be captured becomes a pipeline of its own into memory, with a comment that
-# tells its columns; those that cannot are named, with the reason. A password in the address is
-# not written down: the file says in which variable it is looked for.
+# --- from what a database has ---------------------------------------------------------------------
 
 MOST_PIPELINES = 20
 """Beyond it, tables stand in comments: nobody means to hold a hundred of them in memory."""

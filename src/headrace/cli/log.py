@@ -1,4 +1,8 @@
-"""`headrace log`: what the log of each source holds, read from the data directory."""
+"""
+`headrace log`: what the log of each source holds, read from the data directory.
+
+The views for people show what a log holds, and, for `headrace log read`, its changes line by line.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +34,6 @@ if TYPE_CHECKING:
 
     from headrace.changelog.ranges import LogInventory, TableInventory
     from headrace.runtime.store import StoredProgress
-
-
-# -------- log
 
 
 @click.group("log", invoke_without_command=True, short_help="Look at the change log.")
@@ -154,8 +155,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# -------- log views
-# The log as a person reads it: what it holds, and its changes line by line.
+# --- the log as a person reads it -----------------------------------------------------------------
 
 LONG = 200
 """Characters of a value in a line: more is for `--format json`."""

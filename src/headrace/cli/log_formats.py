@@ -1,11 +1,18 @@
 """
-Changes as one Parquet file.
+Changes of the log as lines of JSON, and as one Parquet file.
 
-Columns: `position` and `op` as text, `time` (timestamp, UTC), `xid`, `unsent` (names of the
-columns that the source did not send), `exact` (texts of values that their columns could not
-hold, by column; those of the row before under `before.` and the name), `before` and `after`
-(structs). A part in which the table had other columns has all of them, null where a change had
-none of that name.
+A line of JSON is `{"position": …, "table": …, "op": "update", "time": …, "xid": …,
+"before": {…}, "after": {…}, "unsent": []}`: the op is `insert`, `update`, `delete` or `truncate`;
+`time` is that of the commit, in UTC; `xid` the source's number of the transaction, or null; an
+image that does not exist is null. Values are as `headrace.changelog.values_json` has them. A
+column that the source did not send is not in its image and is named in `unsent`; an image of
+before that holds the key alone has the columns of the key alone.
+
+Columns of the Parquet file: `position` and `op` as text, `time` (timestamp, UTC), `xid`, `unsent`
+(names of the columns that the source did not send), `exact` (texts of values that their columns
+could not hold, by column; those of the row before under `before.` and the name), `before` and
+`after` (structs). A part in which the table had other columns has all of them, null where a
+change had none of that name.
 """
 
 from __future__ import annotations
@@ -32,16 +39,7 @@ from headrace.cli.errors import opened_output, refuse_taken
 from headrace.errors import BadSchema
 from headrace.storage.permissions import not_written
 
-# -------- change json
-# Changes as lines of JSON.
-#
-# `{"position": …, "table": …, "op": "update", "time": …, "xid": …, "before": {…}, "after": {…},
-# "unsent": []}`: the op is `insert`, `update`, `delete` or `truncate`; `time` is that of the
-# commit, in UTC; `xid` the source's number of the transaction, or null; an image that there is
-# not is null. Values stand as `headrace.changelog.values_json` says. A column that the source did
-#   not
-# send is not in its image and is named in `unsent`; an image of before that holds the key alone
-# has the columns of the key alone.
+# --- lines of JSON --------------------------------------------------------------------------------
 
 _INSTANT = ValueType("timestamptz")
 _OPS = [op.name.lower() for op in Op]
@@ -81,7 +79,7 @@ def as_line(value: dict[str, Any]) -> bytes:
 _ENCODER = msgspec.json.Encoder()
 
 
-# -------- log parquet
+# --- a Parquet file -------------------------------------------------------------------------------
 
 _META = (
     pa.field("position", pa.string()),

@@ -1,5 +1,7 @@
 """
-The root of the command line: what every verb hangs on.
+The root of the command line, to which every verb is added.
+
+`headrace completion` prints what makes a shell complete our commands.
 
 A verb does its work and raises; this module turns whatever comes out into text and an
 exit code (0 done, 1 failed, 2 wrong usage or configuration, 3 busy or not ready, 4 not
@@ -33,8 +35,7 @@ from headrace.cli.try_ import try_
 from headrace.errors import HeadraceError
 from headrace.observe import logs
 
-# -------- completion
-# `headrace completion`: what makes a shell complete our commands.
+# --- `headrace completion` ------------------------------------------------------------------------
 
 _INSTALL = {
     "bash": 'eval "$(headrace completion bash)"      # in ~/.bashrc; bash 4.4 and later',
@@ -59,7 +60,7 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(made.source_template % made.source_vars())
 
 
-# -------- main
+# --- the root -------------------------------------------------------------------------------------
 
 
 @click.group(

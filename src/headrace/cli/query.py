@@ -1,4 +1,10 @@
-"""`headrace query`: rows that a running engine holds in memory."""
+"""
+`headrace query` and `headrace watch`: rows that a running engine holds in memory, and changes.
+
+`watch` prints the changes of a table as they become visible. Rows and changes are shown as a
+person reads them. Their values are row data: nothing in them may move the cursor of a terminal or
+pass for markup.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.api.client import Control
 
 
-# -------- query
+# --- `headrace query` -----------------------------------------------------------------------------
 
 FIRST_ROWS = 20
 
@@ -149,10 +155,7 @@ def _many(
     return len(found)
 
 
-# -------- row views
-# Rows and changes as a person reads them.
-#
-# Values are row data: nothing in them may move the cursor of a terminal or pass for markup.
+# --- rows and changes as a person reads them ------------------------------------------------------
 
 SHORT = 60
 """Characters of a value in a table of rows; `--json` has all of it."""
@@ -239,8 +242,7 @@ def safe(text: str) -> str:
     )
 
 
-# -------- watch
-# `headrace watch`: changes of a table as they become visible.
+# --- `headrace watch` -----------------------------------------------------------------------------
 
 
 @click.command(short_help="Follow the changes of a table.")

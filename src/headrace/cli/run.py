@@ -1,4 +1,12 @@
-"""`headrace run`: an engine from a configuration, in the foreground."""
+"""
+`headrace run`: an engine from a configuration, in the foreground.
+
+It shows bars on a terminal, lines elsewhere, JSON lines for programs.
+
+A run starts the engine, watches it, and stops it when asked. The engine starts on a thread of its
+own, because Spark takes seconds and the recorder already records meanwhile: the main thread shows
+that, and listens for the end. Commands are taken from the moment the data directory is ours.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +36,6 @@ if TYPE_CHECKING:
     from headrace.api.server import Serving
     from headrace.cli.signals import Ending
     from headrace.engine.engine import Engine
-
-
-# -------- run
 
 
 @click.command(short_help="Run the engine of a configuration.")
@@ -97,8 +102,7 @@ def _view(options: tuple[str, ...], *, as_json: bool) -> BarsView | JsonView | L
     return LinesView(commands)
 
 
-# -------- run views
-# What `headrace run` shows: bars on a terminal, lines elsewhere, JSON lines for programs.
+# --- what is shown --------------------------------------------------------------------------------
 
 _COPY_SECONDS = 5.0
 """Between two lines about copies, where there are no bars."""
@@ -286,12 +290,7 @@ class JsonView:
         click.echo(json.dumps({"event": event, **fields}, ensure_ascii=False))
 
 
-# -------- running
-# One run of an engine in the foreground: started, watched, and stopped when asked.
-#
-# The engine starts on a thread of its own, because Spark takes seconds and the recorder already
-# records meanwhile: the main thread shows that, and listens for the end. Commands are taken
-# from the moment the data directory is ours.
+# --- one run of an engine -------------------------------------------------------------------------
 
 STARTING_SECONDS = 0.2
 RUNNING_SECONDS = 1.0

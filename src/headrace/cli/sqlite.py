@@ -1,4 +1,8 @@
-"""`headrace sqlite`: capture from a SQLite file without an engine, to lines or to an address."""
+"""
+`headrace sqlite`: capture from a SQLite file without an engine, to lines or to an address.
+
+`handler_for` decides where records are written, `ending` how a run is ended.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,6 @@ from headrace.cli.errors import INTERRUPTED
 if TYPE_CHECKING:
     from headrace.capture.sqlite import Capture
     from headrace.capture.sqlite.library.records import Handler, RecordFormat
-
-
-# -------- sqlite
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -220,8 +221,7 @@ def _run(
     return bool(asked)
 
 
-# -------- sqlite output
-# Where `headrace sqlite` writes records, and how it is ended.
+# --- where records are written, and how a run is ended --------------------------------------------
 
 
 @contextmanager

@@ -1,4 +1,12 @@
-"""`headrace status`: how every pipeline of a running engine stands."""
+"""
+`headrace status` and `headrace top`: how every pipeline of a running engine stands.
+
+Everything is made from the fields of the verb `Status`: how far the copy of a table is, as text
+and as a bar; remarks, which say beyond the numbers what is wrong, or waits; and for a person a
+table of pipelines with all of that beneath it. Nothing is shown greener than the fields are.
+
+`top` shows all pipelines live.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +32,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# -------- copies
-# How far the copy of a table is, from the fields of the verb `Status`: as text and as a bar.
+# --- how far the copy of a table is ---------------------------------------------------------------
 
 _BAR = 24
 
@@ -76,8 +83,7 @@ def copy_bar(copy: Mapping[str, Any]) -> RenderableType:
     return row
 
 
-# -------- remarks
-# What a running engine's status says beyond its numbers: whatever is wrong, or waits.
+# --- what is wrong, or waits ----------------------------------------------------------------------
 
 _WELL = ("streaming", "watching")
 
@@ -144,7 +150,7 @@ def _remark(what: str, why: str, error: Mapping[str, Any] | None) -> Remark:
     return Remark(what, why, error["remedy"], error["code"])
 
 
-# -------- status
+# --- `headrace status` ----------------------------------------------------------------------------
 
 NOT_READY = 3
 _LOOK_SECONDS = 0.25
@@ -201,10 +207,7 @@ def _awaited(asked: Callable[[], dict[str, Any]], seconds: float) -> dict[str, A
         time.sleep(_LOOK_SECONDS)
 
 
-# -------- status views
-# The state of an engine as a person reads it: a table, and what is to be said beneath it.
-#
-# What is shown are the fields of the verb `Status`; nothing is made greener than they are.
+# --- the state as a person reads it ---------------------------------------------------------------
 
 _COLUMNS = ("PIPELINE", "SOURCE", "TARGET", "STATE", "ROWS", "LAG", "RATE", "POSITION")
 _NUMBERS = ("ROWS", "LAG", "RATE")
@@ -345,8 +348,7 @@ def _style(pipeline: Mapping[str, Any]) -> str:
     return "green" if pipeline["state"] in _GREEN and pipeline["ready"] else "yellow"
 
 
-# -------- top
-# `headrace top`: all pipelines of a running engine, live.
+# --- `headrace top` -------------------------------------------------------------------------------
 
 _TOP_LOOK_SECONDS = 1.0
 

@@ -1,4 +1,9 @@
-"""`headrace try`: a pipeline's filters and transforms on a few real rows."""
+"""
+`headrace try`: a pipeline's filters and transforms on a few real rows.
+
+Rows before and after are shown as a person reads them: a table, or a line a row where that is too
+wide. Values are row data: nothing in them may move the cursor of a terminal or pass for markup.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +34,6 @@ __all__ = [
     "title",
     "view",
 ]
-
-
-# -------- try
 
 ROWS = 20
 MOST_ROWS = 10_000
@@ -152,10 +154,7 @@ def _consequence(pipeline: Pipeline, failed: int) -> str:
     return f"In a run {'it' if one else 'each'} would be a dead letter, and its row held."
 
 
-# -------- try views
-# Rows before and after, as a person reads them: a table, or a line a row where that is too wide.
-#
-# Values are row data: nothing in them may move the cursor of a terminal or pass for markup.
+# --- rows before and after, as a person reads them ------------------------------------------------
 
 _MARKS = {"passed": ("✓", "green"), "filtered": ("-", "dim"), "failed": ("✗", "red")}
 _CHANGED, _NEW = "bold yellow", "bold green"

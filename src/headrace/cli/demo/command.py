@@ -1,4 +1,8 @@
-"""The verb `headrace demo`: options, the choice of a view, and the exit code."""
+"""
+The verb `headrace demo`: its options, the choice of a view, the exit code, and its pipeline.
+
+`build` makes the pipeline, as a user would write it.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,6 @@ from headrace.observe import logs
 if TYPE_CHECKING:
     from headrace.cli.demo.model import Build, DemoView
     from headrace.cli.demo.session import DemoSettings
-
-
-# -------- command
 
 
 @click.command()
@@ -121,8 +122,7 @@ def _view(live: bool, as_json: bool) -> DemoView:
     return DemoJsonView() if as_json else PlainView()
 
 
-# -------- flow
-# The demo's pipeline, as a user would write it.
+# --- the pipeline, as a user would write it -------------------------------------------------------
 
 
 def build(

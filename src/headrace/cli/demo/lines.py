@@ -1,7 +1,8 @@
 """
 The demo as lines of text, and as lines of JSON.
 
-Functions from frozen values to text, and two views that print what they return.
+Functions from frozen values to text, and two views that print what they return. How far the copy
+of a table is, is given as a text and as a bar.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-# -------- copying
-# How far the copy of a table is: as a text, and as a bar.
+# --- how far the copy of a table is ---------------------------------------------------------------
 
 _BAR = 16
 """Narrow enough for a terminal of 60 columns."""
@@ -88,7 +88,7 @@ def copy_bar(copy: CopyInfo) -> RenderableType:
     return row
 
 
-# -------- lines
+# --- lines, and the views that print them ---------------------------------------------------------
 
 EVERY_SECONDS = {"starting": 2.0, "running": 1.0, "closing": 2.0}
 """How often a snapshot becomes a line."""

@@ -1,8 +1,14 @@
 """
-What the demo shows, as frozen values.
+Model of the demo: its shop, what it shows as frozen values, and what a run is put together from.
 
-Everything a view needs stands here, gathered at one moment, so that views are pure
-functions and can be tested without an engine.
+A `Shop` is the demo's shop, in whichever database it is kept. What the two kinds do differently
+is in `sqlite_shop` and `postgres_shop`; the rest of the demo knows a `Shop` only.
+
+Everything a view needs is in a `Snapshot`, a `Step` or a `Summary`, gathered at one moment, so
+that views are pure functions and can be tested without an engine.
+
+What a run is put together from is given as protocols, as the demo sees it: the real engine and
+target fit them, and so do small ones made for tests.
 """
 
 from __future__ import annotations
@@ -30,11 +36,7 @@ if TYPE_CHECKING:
     from headrace.runtime.info import CopyInfo, PipelineInfo, SourceInfo
 
 
-# -------- shop
-# The demo's shop, whatever database it is kept in.
-#
-# What the two kinds do differently stands in `sqlite_shop` and `postgres_shop`; the rest of the
-# demo knows a `Shop` only.
+# --- the shop, in either database -----------------------------------------------------------------
 
 DEFAULT = "sqlite"
 FOLDERS = {"sqlite": "headrace-demo", "postgres": "headrace-demo-postgres"}
@@ -143,7 +145,7 @@ def unusable(path: Path, why: str, *, full: bool, failed: bool = False) -> Stora
     return StorageError("The demo's shop cannot be used", path=str(path), why=why)
 
 
-# -------- snapshot
+# --- what is shown --------------------------------------------------------------------------------
 
 HOPS = ("captured", "flushed", "job", "applied", "total")
 """The way of a change after its commit; `total` is from commit to visible."""
@@ -386,10 +388,7 @@ def _rounded(fields: Mapping[str, object]) -> dict[str, object]:
     return rounded
 
 
-# -------- watch
-# Follows the target's changes on a thread, and looks up the customer they speak of most.
-#
-# The thread ends when the target's changes do, which is when the engine stops.
+# --- the target's changes -------------------------------------------------------------------------
 
 KEPT = 40
 PAID = ("paid", "shipped")
@@ -413,7 +412,11 @@ class TargetChange(Protocol):
 
 
 class ChangeWatch:
-    """The last changes, and one lookup."""
+    """
+    Follows the target's changes on a thread, and looks up the customer that most of them concern.
+
+    The thread ends when the target's changes do, which is when the engine stops.
+    """
 
     def __init__(
         self,
@@ -504,10 +507,7 @@ def _int(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-# -------- parts
-# What a run of the demo is put together from, as the demo sees it.
-#
-# The real engine and target fit these, and so do small ones made for tests.
+# --- what a run is put together from --------------------------------------------------------------
 
 
 class Orders(Protocol):

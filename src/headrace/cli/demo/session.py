@@ -1,9 +1,20 @@
 """
 One run of the demo: shop, engine, writer, view, comparison, in that order.
 
+The comparison reads both ends and looks at every row, to say whether the target is what it should
+be. What the pipeline does is stated a second time for it, in Python over what SQL returns, and
+shares nothing with the pipeline: a mistake in one of the two is found by the other. A row that a
+dead letter holds is compared, too: with what it was before the letter. And a letter must have a
+cause: of a row that can be computed it is a difference, as is a row that cannot be computed and
+has no letter.
+
+`next_steps` are commands to try after the demo, as they can be pasted where it was called.
+
 The engine starts on a thread of its own, because Spark takes seconds, and the recorder
 already records meanwhile: the main thread shows that, and listens for the end. The view
 is given a `Snapshot` a few times a second and decides itself what to print.
+
+Long because everything that a run of the demo does is here, beside the session that does it.
 """
 
 from __future__ import annotations
@@ -61,15 +72,7 @@ if TYPE_CHECKING:
     from headrace.runtime.info import PipelineInfo, SourceInfo
 
 
-# -------- compare
-# Is the target what it should be? Read both ends and look at every row.
-#
-# What the pipeline does is said a second time here, in Python over what SQL returns, and
-# shares nothing with the pipeline: a mistake in one of the two is found by the other.
-#
-# A row that a dead letter holds is compared, too: with what it was before the letter. And a
-# letter must have a cause: of a row that can be computed it is a difference, as is a row that
-# cannot be computed and has no letter.
+# --- the comparison of source and target ----------------------------------------------------------
 
 MOST_SHOWN = 20
 """Differences that are kept: one is enough to fail, a few are enough to see why."""
@@ -199,8 +202,7 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else -1
 
 
-# -------- next steps
-# Commands to try after the demo, as they can be pasted where it was called.
+# --- commands to try next -------------------------------------------------------------------------
 
 
 def next_steps(
@@ -271,14 +273,13 @@ def _line(*words: str) -> str:
     return shlex.join(words)
 
 
-# -------- gathering
-# Gathers what the demo shows from a running engine, as a `Snapshot`.
+# --- snapshots of a running engine ----------------------------------------------------------------
 
 SPARK_SECONDS = 1.0
 
 
 class FlowMonitor:
-    """What is known of the flow, asked for as often as it is worth it."""
+    """Gathers `Snapshot`s from a running engine, each part as often as it is worth asking for."""
 
     def __init__(
         self, engine: DemoEngine, watch: ChangeWatch, data: Path, *, killable: bool
@@ -410,14 +411,13 @@ def _hops(pipeline: PipelineInfo) -> tuple[HopTimes, ...]:
     )
 
 
-# -------- killing
-# Killing the recorder, to see it come back.
+# --- killing the recorder -------------------------------------------------------------------------
 
 KEY = "k"
 
 
 class Kills:
-    """Kills a source's recorder when asked, and says when another one records."""
+    """Kills a source's recorder when asked, to see it come back; says when another one records."""
 
     def __init__(self) -> None:
         self.healed: list[float | None] = []
@@ -450,11 +450,7 @@ class Kills:
         return f"recorder is back after {now - at:.1f} s, on from the log's end"
 
 
-# -------- spoilt
-# One order that cannot be computed, on purpose: how a dead letter looks.
-#
-# A barcode is scanned into the quantity, so the order's total overflows. Once its letter is
-# there the order is paid: that change can be computed no better, and waits behind the first.
+# --- the order that cannot be computed ------------------------------------------------------------
 
 PLACED_SECONDS = 3.0
 """After the first visible row; earlier where the demo is too short for that."""
@@ -464,7 +460,13 @@ MOVED_SECONDS = 3.0
 
 
 class SpoiltOrder:
-    """The order's story, told as time goes by. A shop has one such order, over all runs."""
+    """
+    One order that cannot be computed, on purpose: how a dead letter looks.
+
+    A barcode is scanned into the quantity, so the order's total overflows. Once its letter is
+    there the order is paid: that change cannot be computed either, and waits behind the first.
+    This happens as time goes by; a shop has one such order, over all runs.
+    """
 
     def __init__(self, shop: Shop, run_seconds: float) -> None:
         self.changes = 0
@@ -510,14 +512,17 @@ class SpoiltOrder:
         return f"order {order} is {status}: waits behind its dead letter"
 
 
-# -------- writer
-# The shop's writer as a child process: started, asked to end, never left behind.
+# --- the shop's writer ----------------------------------------------------------------------------
 
 STOP_SECONDS = 10.0
 
 
 class Writer:
-    """The running child. `stop` may be called at any time, and again."""
+    """
+    The shop's writer as a child process: started, asked to end, never left behind.
+
+    `stop` may be called at any time, and again.
+    """
 
     def __init__(self, shop: Shop, rate: float) -> None:
         self._written: WriterTotals | None = None
@@ -566,7 +571,7 @@ class Writer:
         return self._written
 
 
-# -------- session
+# --- the session ----------------------------------------------------------------------------------
 
 SOURCE = "shop"
 TABLE = "orders"

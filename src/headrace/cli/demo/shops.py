@@ -1,4 +1,9 @@
-"""Which shop a demo has."""
+"""
+Which shop a demo has, and what the shop's writer does.
+
+The writer keeps changing the orders, in a process of its own. It ends when its standard input
+does, so it never outlives the demo, however that ends.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,6 @@ from headrace.cli.demo.model import Shop
 from headrace.errors import StorageError
 from headrace.runtime.lease import usable_folder
 
-# -------- shops
-
 
 def shop_in(data: str, source: str) -> Shop:
     """Return the shop of this kind in the folder, which is made if need be; nothing more is."""
@@ -33,10 +36,7 @@ def shop_in(data: str, source: str) -> Shop:
     return SqliteShop(usable_folder(data))
 
 
-# -------- writing
-# What the shop's writer does, in a process of its own: it keeps changing the orders.
-#
-# It ends when its standard input does, so it never outlives the demo, however that ends.
+# --- the shop's writer ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class SegmentGroup:
     """Rows with a value that its column could not hold, and whose text stands in `_exact`."""
 
     newest: TableSchema | None = None
-    """The table's schema as the pipeline knows it, where it was altered since; see `lifting`."""
+    """The table's schema as the pipeline knows it, where it was altered since; see `plan`."""
 
     sizes: tuple[int, ...] = ()
     """Bytes of each segment, as far as they are known: for people alone."""

@@ -1,7 +1,14 @@
 """
-What can be said of filters and transforms without Spark: names, keys, empty texts.
+Checks of filters and transforms that need no Spark: names, keys, empty texts, missing values.
 
-Everything found is returned, so that a configuration's errors are told together.
+Everything found is returned, so that all errors of a configuration are reported together.
+
+A step that reads a column which a change may come without is refused before anything starts (R21):
+without the value it cannot be decided whether a filter is true of the row, or what a transform
+makes of it. Leaving the column out is not reading it, nor is renaming it. A column that goes to the
+target as it is is not refused either: most changes have it, and the pipeline stops at the first
+that does not (`targets.unknown_value`). Only Spark knows which columns an expression reads:
+expressions are checked when Spark analyses them.
 """
 
 from __future__ import annotations
@@ -39,7 +46,7 @@ from headrace.pipeline.steps import (
     Where,
 )
 
-# -------- scope
+# --- columns in sight -----------------------------------------------------------------------------
 
 OURS = ("_op", "_commit", "_ordinal", "_time", "_change")
 """What a frame's function is given besides the columns in sight."""
@@ -334,15 +341,7 @@ def _check_expression(expression: Expression, place: str) -> list[HeadraceError]
     return [BadExpression(f"{place} is neither SQL text nor a Column", type=kind)]
 
 
-# -------- unsent
-# Steps that read a column which a change may come without (R21).
-#
-# Without the value nobody can tell whether a filter is true of the row, or what a transform makes
-# of it, so such a step is refused before anything starts. To leave the column out is no reading of
-# it, nor is another name for it; one that goes to the target as it is is not refused either: most
-# changes have it, and the pipeline stops at the first that has not (`targets.unknown_value`).
-#
-# Which columns an expression reads only Spark can tell: those are looked at when it analyses them.
+# --- steps that read a column which a change may come without (R21) -------------------------------
 
 
 def check_unsent(

@@ -1,12 +1,20 @@
 """
-Finding the rows that cannot be computed (S2).
+The search for the rows that cannot be computed (S2), and the files that it works with.
 
-A job that fails tells why, and not where. Where Spark can be asked which rows raise, it
-names suspects in one run; else the batch is halved by position until the failing rows stand
-alone. Either way a row is blamed only after it failed alone: that run tells its own
-condition, and acquits a row that was only near another.
+A job that fails reports why, and not where. Where Spark can be asked which rows raise, it names
+suspects in one run; otherwise the batch is halved by position until the failing rows stand alone.
+Either way a row is blamed only after it failed alone: that run reports the row's own condition, and
+acquits a row that was only near another. Nothing in the search depends on Spark: a job is something
+that can be run over all of its rows or some of them.
 
-Nothing here knows Spark: a job is what can be attempted, and tried over some of its rows.
+A `Workspace` holds files that live as long as the work on a batch, where executors read and write
+them: beside the log, on the storage that the log is on. None of them is part of what an engine has
+promised to keep, so on a disk nothing is synced; every start removes what the one before it left.
+
+A `Scratch` holds copies of segments with some of their rows. A row that is parked must not be
+computed, and a condition on its position would not keep Spark from it: Spark is free in the order
+of conditions. So Spark reads a copy without the row, in the segment's own form; copies are made
+only of the segments concerned, and live as long as the job that reads them.
 """
 
 from __future__ import annotations
@@ -35,7 +43,7 @@ from headrace.storage.locations import elsewhere
 from headrace.storage.permissions import make_private_folder, not_written, open_private
 from headrace.storage.s3 import opened
 
-# -------- isolate
+# --- the search -----------------------------------------------------------------------------------
 
 T = TypeVar("T")
 Fails: TypeAlias = Callable[[Sequence[RowReference]], str | None]
@@ -213,11 +221,7 @@ def _nobody(error: RowFailed) -> HeadraceError:
     return told
 
 
-# -------- workspace
-# Files that live as long as the work on a batch, where executors read and write them.
-#
-# Beside the log, on whichever storage that is. None of them is part of what an engine has promised
-# to keep, so on a disk nothing is synced; every start removes what the one before it left.
+# --- files of a batch, for executors --------------------------------------------------------------
 
 _FILE = ".parquet"
 
@@ -295,13 +299,7 @@ def readable(path: str) -> str | pa.NativeFile:
     return opened(folder).reader(name)
 
 
-# -------- scratch
-# Copies of segments with some of their rows.
-#
-# A row that is set aside must not be computed, and a condition on its position would not keep
-# Spark from it: Spark is free in the order of conditions. So Spark reads a copy without the
-# row, in the segment's own form; copies are made of the segments concerned only, and live as
-# long as the job that reads them.
+# --- copies of segments with some of their rows ---------------------------------------------------
 
 _ORDINAL_BITS = 31
 

@@ -1,8 +1,13 @@
 """
 One table's batch, or a piece of its baseline, as Spark jobs over all of its rows or some.
 
-The rows of a baseline have no positions, and need none until one of them fails: then they
-are copied with the numbers of segment and row in place of them, and go the way of changes.
+Where a typed column cannot hold a source's value it is null, and the value's exact text is in the
+mark `_exact` under the column's field id, negative for the before image (R23f). Passing the null on
+would be a silent change (invariant 6), so a row whose result depends on such a value fails. Such
+rows are found on the driver, in the segments that the index says have marks.
+
+The rows of a baseline have no positions, and need none until one of them fails: then they are
+copied with the numbers of segment and row in place of positions, and are handled like changes.
 """
 
 from __future__ import annotations
@@ -31,13 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# -------- marks
-# Values that stand only as exact text.
-#
-# Where a typed column cannot hold a source's value it is null, and the text stands in the
-# mark `_exact` under the column's field id, negative for the before image (R23f). Passing the
-# null on would be a silent change (invariant 6), so a row whose result depends on such a
-# value fails. Found on the driver, in the segments that the index says have marks.
+# --- values that are stored only as exact text ----------------------------------------------------
 
 
 def outside_type(
@@ -78,7 +77,7 @@ def _marked(path: str) -> list[tuple[int, dict[str, Any]]]:
     return [(row["at"], row) for row in marked]
 
 
-# -------- jobs
+# --- the job --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class JobInput:
 
 
 class Job:
-    """The `Tried` of Spark. For one thread; `copies` live as long as it."""
+    """The `SplittableJob` on Spark. For one thread; `copies` live as long as it."""
 
     def __init__(
         self,
@@ -199,7 +198,7 @@ class Job:
             found += outside_type(piece.paths, schema, after, before, first=self._first)
         return found
 
-    # --- some of its rows: Tried -------------------------------------------------------------
+    # --- some of its rows: SplittableJob -----------------------------------------------------
 
     def suspects(self, without: frozenset[RowReference], most: int) -> list[RowReference] | None:
         found: list[RowReference] = []

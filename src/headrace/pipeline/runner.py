@@ -1,10 +1,23 @@
 """
-Runs a pipeline's batches on Spark.
+The runner of a pipeline's batches on Spark.
 
-A batch is one Spark job over the segments that the index names for it: filtered and
-transformed on the executors, collected as Arrow, put in order on the driver; or handed to a
-function of the user's as a DataFrame. Rows that cannot be computed are found and left out,
-and the job runs again without them (S2).
+A batch is one Spark job over the segments that the index names for it: filtered and transformed on
+the executors, collected as Arrow, put in order on the driver; or passed to a function of the user's
+as a DataFrame. Rows that cannot be computed are found and left out, and the job runs again without
+them (S2).
+
+A baseline can be copied by Spark's tasks. Each task reads a part of the table on a connection of
+its own and writes segments itself; what comes back to the driver is a receipt for each (S4). Rows
+pass neither through the JVM nor through the driver. Executors need Headrace installed for this, on
+one machine as on a cluster.
+
+A target that takes frames is given a batch as one DataFrame: the row's columns under their names,
+then `_op`, `_position`, `_commit`, `_ordinal`, `_time`. They are identified by place: a column of
+the row may have one of these names, too, unless the target refuses that. Rows are in no order;
+`_position` and then `_op` give it: the delete of an old key stands at the position of its row, and
+"delete" sorts before "insert" and "update".
+
+An `Explanation` shows users what Spark did for a pipeline's last batch.
 """
 
 from __future__ import annotations
@@ -59,12 +72,7 @@ __all__ = [
 ]
 
 
-# -------- copying
-# A baseline copied by Spark's tasks.
-#
-# Each task reads a part of the table on a connection of its own and writes segments itself;
-# what comes back to the driver is a receipt for each (S4). Rows pass neither through the JVM
-# nor through the driver. Executors need Headrace installed, as they do on one machine.
+# --- a baseline copied by Spark's tasks -----------------------------------------------------------
 
 _RECEIPT = "receipt string"
 _FILES = msgspec.json.Decoder(File)
@@ -102,8 +110,7 @@ def _copy(order: Order, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
             )
 
 
-# -------- explain
-# What Spark did for a pipeline's last batch, for people.
+# --- what Spark did for the last batch ------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +157,7 @@ def _sized(count: int) -> str:
     return f"{size:,.1f} GB"
 
 
-# -------- frames
-# A batch as one DataFrame, for a target that takes frames.
-#
-# The row's columns under their names, then `_op`, `_position`, `_commit`, `_ordinal`, `_time`. By
-# place: a column of the row may have one of these names, too, unless whoever takes it refuses that.
-# Rows are in no order; `_position` and then `_op` give it: the delete of an old key stands at
-# the position of its row, and "delete" sorts before "insert" and "update".
+# --- a batch as one DataFrame ---------------------------------------------------------------------
 
 
 def as_one(
@@ -247,7 +248,7 @@ def _position(epoch: int, commit: Column, ordinal: Column) -> Column:
     )
 
 
-# -------- runner
+# --- the runner -----------------------------------------------------------------------------------
 
 BASELINE_ROWS = 1_000_000
 """About this many rows of a baseline go through one job: it bounds what the driver holds."""

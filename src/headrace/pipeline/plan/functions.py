@@ -1,8 +1,8 @@
 """
 A user's function, as a column of a plan.
 
-It becomes one Arrow UDF, struct in and struct out (see `calling`, which is what runs on the
-executors). To Spark it is declared as not deterministic, although it is: Spark moves a
+It becomes one Arrow UDF, struct in and struct out (see `executor_calls`, which is what runs on
+the executors). To Spark it is declared as not deterministic, although it is: Spark moves a
 deterministic one about, and copies it into the filters it pushes down; then the function is
 called twice for a row.
 """

@@ -1,13 +1,26 @@
 """
-From a pipeline's definition to frames over segments.
+Plans: from a pipeline's definition to DataFrames over segments.
 
-A plan is made once for a pipeline and a version of its table: Spark analyses every
-expression, what could differ from run to run is refused, and the projections are sent to
-the JVM. A batch then takes three round trips to plan.
+A plan is made once for a pipeline and a version of its table: Spark analyses every expression,
+whatever could differ from run to run is refused, and the projections are sent to the JVM. A batch
+then takes three round trips to plan.
 
-A batch knows from the index which changes it holds, so a plan reads no more than it must:
-without filters an insert or update needs no before image, and an old key is asked for
-only where keys changed.
+A batch knows from the index which changes it holds, so a plan reads no more than it must: without
+filters an insert or update needs no before image, and an old key is read only where keys changed.
+
+A plan is made for the newest schema of its table. Segments that were written before the table was
+altered are lifted to it as they are read: columns are identified by their ids, so one that was
+renamed is found, one that was dropped is left out, and one that did not exist yet has what the
+source says older rows have in it (R23b).
+
+The transforms are followed in order, and each is analysed over the columns that the ones before it
+left in sight; the outcome is the columns of the result, each with where it comes from.
+
+A plan lies in the JVM it was made in. Where that died, every batch fails with `SparkGone` until
+`Plans.revive` is called: then another Spark is taken, and plans are made again from their pipelines
+when they are next needed. A `Column` cannot be made again, because it was the user who made it.
+
+Long because lifting, analysis, the plan and its renewal share the same view of a table's columns.
 """
 
 from __future__ import annotations
@@ -65,13 +78,7 @@ if TYPE_CHECKING:
     from pyspark.sql.readwriter import DataFrameReader
 
 
-# -------- lifting
-# Rows of a table as it was, in the columns that it has now.
-#
-# A plan is made for the newest schema of its table. Segments that were written before the table
-# was altered are lifted to it as they are read: columns are known by their ids, so one that got
-# another name is found, one that is gone is left out, and one that was not there yet has what
-# the source says older rows have in it (R23b).
+# --- rows of an older schema in the columns of the newest -----------------------------------------
 
 
 def same_columns(one: TableSchema, other: TableSchema) -> bool:
@@ -100,12 +107,7 @@ def _value(image: str, old: Column | None, new: Column) -> str:
     return value if old.type.arrow == new.type.arrow else f"cast({value} as {type})"
 
 
-# -------- outputs
-# What a pipeline's filters and transforms come to, once Spark has looked at them.
-#
-# The transforms are followed in order, and each is analysed over the columns that the ones
-# before it left in sight; what comes out is the columns of the result, each with where it
-# comes from.
+# --- filters and transforms as Spark analysed them ------------------------------------------------
 
 
 def conditions(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> Iterator[Condition]:
@@ -184,7 +186,7 @@ class Transformed:
                 self._frame(make, place)
 
     def scope(self) -> Scope:
-        """Return the columns in sight, as `scope` checks them."""
+        """Return the columns in sight, as `check_steps` checks them."""
         types = {each.column.name: each.column.type for each in self.outputs}
         key = frozenset(each.column.name for each in self._keys())
         return Scope(types, key, framed=any(isinstance(each, Framed) for each in self.steps))
@@ -317,7 +319,7 @@ def _renamed(output: Output, names: dict[str, str]) -> Output:
     return replace(output, column=replace(output.column, name=names.get(name, name)))
 
 
-# -------- plan
+# --- the plan of one pipeline ---------------------------------------------------------------------
 
 Stage: TypeAlias = Prepared | Framed
 
@@ -573,13 +575,7 @@ def _output_schema(schema: TableSchema, outputs: Sequence[Output]) -> TableSchem
     return TableSchema(schema.table, columns, tuple(named[name] for name in schema.key))
 
 
-# -------- plans
-# The plans of all pipelines, on the Spark that runs now.
-#
-# A plan lies in the JVM it was made in. Where that died, every batch fails with `SparkGone`
-# until somebody revives it: then another Spark is taken, and plans are made anew from their
-# pipelines when they are next asked for. A `Column` cannot be made anew: it was the user who
-# made it.
+# --- the plans of all pipelines, on the Spark that runs now ---------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

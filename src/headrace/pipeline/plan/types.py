@@ -1,9 +1,11 @@
 """
-The columns of a segment as Spark reads them.
+The columns of a segment as Spark reads them, and the Arrow types of Spark's types.
 
-The schema is always given and never inferred (S5): inference opens a file, and Parquet's
-types do not tell a zoned timestamp's meaning as our own do. Only what a plan needs is
-named in it, so the reader leaves out the rest of both images.
+The schema is always given and never inferred (S5): inference opens a file, and Parquet's types do
+not tell a zoned timestamp's meaning as our own do. Only what a plan needs is named in it, so the
+reader leaves out the rest of both images.
+
+The Arrow type that holds values of a Spark type is the same on every version of PySpark.
 """
 
 from __future__ import annotations
@@ -22,9 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-# -------- arrow types
-# The Arrow type that holds values of a Spark type, on every version of PySpark.
-
 # In 4.1 an instant is in UTC unless one says otherwise; from 4.2 on its zone has to be named.
 _IN_UTC: dict[str, Any] = (
     {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
@@ -35,8 +34,6 @@ def arrow_type(type: DataType) -> pa.DataType:
     """Return the type, with instants in UTC; raise PySpark's error where there is none."""
     return to_arrow_type(type, **_IN_UTC)
 
-
-# -------- shapes
 
 _SIMPLE: dict[pa.DataType, t.DataType] = {
     pa.int8(): t.ByteType(),

@@ -1,7 +1,26 @@
 """
-Whether a table is what was left there, and what is said where it is not.
+What a lake table is to one writer: its location, its commits, and whether it is as it was left.
 
-Judgements alone: what follows from them is the table's own business, see `table`.
+A table is located by its name in a catalog, by its folder, or both. `{table}` and `{schema}` in
+either stand for the source's table, so that one target takes several: `lake.{table}` makes
+`lake.orders` of `public.orders`.
+
+A `CommitNote` is what a commit of ours says about itself, in the table's own history. It is the
+only record of how far the table is: read back at every start, and after every commit whose outcome
+is not known.
+
+`Commits` is what a format must be able to do for a table to be a target with its position inside.
+Delta does it with application transactions, Iceberg with properties of a snapshot and a branch. A
+new format is a class of this shape, an entry in `_WRITERS` of `table`, and a `Format` in `formats`.
+
+A table's own history says, commit by commit, how far it is, and which other writers were there.
+Everything up to a version that was looked at before is known. After it there may be commits of
+ours, and of others only such that leave every row as it is. Anything else means that the rows are
+not those that were left there (R1), and a commit of ours on top of it does not make them so; a load
+does, which begins again from a baseline.
+
+The judgements at the end say whether a table is what was left there, and what error is raised where
+it is not. They decide nothing further: the consequences are up to `table`.
 """
 
 from __future__ import annotations
@@ -24,11 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
 
-# -------- naming
-# Where a table of a lake is: by its name in a catalog, by its folder, or both.
-#
-# `{table}` and `{schema}` in either stand for the source's table, so that one target takes
-# several: `lake.{table}` makes `lake.orders` of `public.orders`.
+# --- where a table is -----------------------------------------------------------------------------
 
 _PLAIN = re.compile(r"[^\W\d]\w*|\{(table|schema)\}|[\w{}-]+")
 _MOST_PARTS = 3
@@ -115,11 +130,7 @@ def _filled(pattern: str, table: TableName) -> str:
     return pattern.replace("{table}", name).replace("{schema}", schema or "main")
 
 
-# -------- note
-# What a commit of ours says about itself, in the table's own history.
-#
-# It is the one place that tells how far the table is: read back at every start, and after every
-# commit whose outcome is not known.
+# --- the note of a commit -------------------------------------------------------------------------
 
 APPLICATION = "headrace"
 """
@@ -192,11 +203,7 @@ def read(text: str | None) -> CommitNote | None:
     return note if note.headrace == FORMAT else None
 
 
-# -------- commits
-# What a format must be able to do for a table to be a target with its position inside.
-#
-# Delta does it with application transactions, Iceberg with properties of a snapshot and a branch. A
-# new format is a class of this shape, an entry in `sessions`, and a `Format` in `formats`.
+# --- what a format must be able to do -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,13 +312,7 @@ class Commits(Protocol):
         ...
 
 
-# -------- looking
-# What a table's own history says, commit by commit: how far it is, and who else was there.
-#
-# Everything up to a version that was looked at before is known. Behind it there may be commits of
-# ours, and of others such that leave every row as it is. Anything else means that the rows are not
-# those that were left there (R1), and a commit of ours on top of it does not make them so; a load
-# does, which begins anew.
+# --- reading a table's history --------------------------------------------------------------------
 
 CUT_OFF = "its history does not reach back to what was left there"
 
@@ -362,7 +363,7 @@ def looked_at(
     return TableHistory(note, others if reaches else others or CUT_OFF, newest, note.number)
 
 
-# -------- judging
+# --- judging what was found -----------------------------------------------------------------------
 
 MADE_ANEW = "the table was made anew"
 

@@ -1,5 +1,5 @@
 """
-A table of Iceberg: every commit a snapshot with our note among its properties.
+Tables of Iceberg: every commit a snapshot with our note among its properties.
 
 Iceberg has no number that only one writer can get. In its place (R24) a commit is made beside the
 table first, on a branch that this attempt alone has, and then becomes what readers see:
@@ -10,19 +10,19 @@ table first, on a branch that this attempt alone has, and then becomes what read
 ```
 
 `fast_forward` moves main to S only if main is still S's ancestor, in one commit of the table's
-metadata, which Iceberg makes only if nobody committed since it looked. S is H's child (looked at
-before: a branch that somebody removed meanwhile would be begun anew at main, wherever that is by
-then), and H's last note has the number before ours. So of all that ask for a number, one gets it,
-and a writer that was taken over from comes too late, however late it comes. That costs three small
-commits of metadata a batch. Anything else that moves main, such as somebody's compaction, makes an
-attempt fail as well: it comes again.
+metadata, which Iceberg makes only if no other commit was made since it looked. S is H's child (this
+is checked before: a branch that was removed meanwhile would be created again at main, wherever that
+is by then), and H's last note has the number before ours. So of all attempts at a number, one gets
+it, and a writer that was taken over from comes too late, however late it comes. That costs three
+small commits of metadata a batch. Anything else that moves main, such as a compaction by another
+program, makes an attempt fail as well: it is made again.
 
-The branch of the last commit stays until the next one: so a snapshot with a note is there even
-where a compaction came after it and older snapshots were expired. Where what lies between is
-expired as well, nobody can say what it did, and the table is loaded anew.
+The branch of the last commit stays until the next one: so a snapshot with a note exists even where
+a compaction came after it and older snapshots were expired. Where what lies between is expired as
+well, what it did cannot be known, and the table is loaded again.
 
 Versions are sequence numbers, which every snapshot gets, also on branches. So a commit whose number
-is the one after the last that is known has nothing of anybody else's below it, and where it is
+is the one after the last that is known has no commit of another writer below it, and where it is
 higher, the history is walked. A rollback makes no snapshot: it is found by the number of our note.
 
 A baseline with the columns that the table has is such a commit, too. One with others cannot be: a
@@ -31,6 +31,11 @@ either; the number is looked at right before its job begins, and not again. Wher
 nevertheless, its number and its version may be just those that are expected. So each replacement
 gives the table a mark of its own, which is compared with the remembered one at every commit and
 when it is read back: the table is found to be another.
+
+A `Look` reads a table's metadata once, without a Spark job. Iceberg's metadata tables have no
+sequence numbers, and each query of one is a job; Iceberg's own object of the table has all of it at
+hand, and a history is mostly settled by its last snapshot. The functions for branches, before it,
+make SQL texts and values alone: they run nothing.
 """
 
 from __future__ import annotations
@@ -66,10 +71,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
 
 
-# -------- branches
-# A commit to a table of Iceberg by way of a branch: its SQL, and how a history is read.
-#
-# Texts and values alone, nothing is run here.
+# --- branches: SQL, and how a history is read -----------------------------------------------------
 
 PROPERTY = "headrace"
 """Of a snapshot: the note of the commit that made it."""
@@ -232,11 +234,7 @@ def _text(value: str) -> str:
     return f"'{escaped}'"
 
 
-# -------- snapshots
-# What a table of Iceberg says of itself: one look at its metadata, without a job of Spark.
-#
-# Its tables of metadata tell no sequence numbers, and each look at one is a job; Iceberg's own
-# object of the table has all of it at hand, and a history is mostly settled by its last snapshot.
+# --- one look at a table's metadata ---------------------------------------------------------------
 
 _MISSING = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND")
 
@@ -302,7 +300,7 @@ def _read(snapshot: Any) -> IcebergSnapshot:
     )
 
 
-# -------- iceberg
+# --- the table ------------------------------------------------------------------------------------
 
 _NOTE = f"spark.sql.iceberg.snapshot-property.{PROPERTY}"
 _IDENTITY = "headrace.table"

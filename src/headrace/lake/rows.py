@@ -1,7 +1,20 @@
 """
 The rows of a commit, as Arrow makes them of a batch.
 
-Columns are named by place (see `statements`), so that nothing depends on the user's names.
+Rows come in the shape of a result, by place: `_op _commit _ordinal _time`, then the columns. The
+columns of a commit are named by place (see `sql`), so that nothing depends on the user's names.
+
+A MERGE may touch a row once, so of all changes of a key within a batch only the last counts: an
+upsert, or a delete. A history keeps more: of each key the row that each commit left behind. Two
+keys are the same where a MERGE takes them for the same, and it compares what lies in the table: the
+numbers 1.0 and 1.00 of a column that is stored as text are two, and the source distinguishes them,
+too.
+
+A table's columns depend on what it is to show: the rows, every change, or every row that ever was.
+
+A table that shows changes or a history is given all changes of a batch, and each truncate as a row
+in its place. In a history a truncate ends what is there then: rows that the batch itself began get
+a delete of their key, at the truncate's position; all others end where the table was emptied first.
 """
 
 from __future__ import annotations
@@ -27,14 +40,7 @@ from headrace.pipeline.result import POSITIONS, RowReference
 from headrace.spark_source.columns import places
 from headrace.targets.target import Batch, SchemaAnswer
 
-# -------- net
-# What a batch comes to, key by key.
-#
-# A MERGE may touch a row once, so of all changes of a key within a batch only the last counts: an
-# upsert, or a delete. A history keeps more: of each key the row that each commit left behind.
-# Keys are one where a MERGE takes them for one, which compares what lies in the table: the numbers
-# 1.0 and 1.00 of a column that is held as text are two, and so the source tells them, too.
-# Rows come in the shape of a result, by place: `_op _commit _ordinal _time`, then the columns.
+# --- the net changes of a batch, by key -----------------------------------------------------------
 
 _Numbers = npt.NDArray[np.int64]
 
@@ -162,8 +168,7 @@ def _ops(rows: pa.Table) -> npt.NDArray[np.int8]:
     return ops
 
 
-# -------- shape
-# The columns of a table, by what it is to show: the rows, every change, or all that ever was.
+# --- the columns of a table, by mode --------------------------------------------------------------
 
 Mode: TypeAlias = Literal["merge", "append", "history"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -275,7 +280,7 @@ def plain(type: pa.DataType) -> pa.DataType:
     return pa.binary() if pa.types.is_fixed_size_binary(type) else type
 
 
-# -------- rows
+# --- rows of a commit -----------------------------------------------------------------------------
 
 _WORDS = {
     Op.INSERT: "insert",
@@ -445,12 +450,7 @@ def _nulls(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pa.nulls(len(column), column.type)
 
 
-# -------- emptying
-# What a truncate does to a table that keeps what was.
-#
-# Such a table is given all changes of a batch, and each truncate as a row in its place. Of a
-# history a truncate ends what is there then: rows that the batch itself began get a delete of
-# their key, at the truncate's position; all others end where the table was emptied first.
+# --- truncates of a table that keeps changes or a history -----------------------------------------
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -1,11 +1,16 @@
 """
-The commit that a baseline ends in: one, for whatever the table shows.
+The load of a baseline: rows staged in files, and the one commit that makes them the table.
 
-A table of rows is replaced. A table of changes is told that all before is gone, where there is
-something, and then every row as an insert: who applies its changes in order has the right rows.
-Where changes that follow the baseline are told one by one, they take the place of those that the
-table had of the same time: some of them are in the baseline's rows. A history stays, and gets
-the difference: what is not the source's any more ends, and what it lacks begins.
+Rows of a baseline are staged as Parquet files that no other process reads. What was changed since
+is staged beside them, each batch with a number; the last change of a key takes the place of its row
+when all are read together. Columns are named by place.
+
+The load ends in one commit, whatever the table shows. A table of rows is replaced. A table of
+changes is given a row that says that all before is gone, where there is something, and then every
+row as an insert: a reader that applies its changes in order has the right rows. Where changes that
+follow the baseline are given one by one, they take the place of those that the table had of the
+same time: some of them are in the baseline's rows. A history stays, and gets the difference: what
+is no longer the source's ends, and what it lacks begins.
 """
 
 from __future__ import annotations
@@ -34,11 +39,7 @@ if TYPE_CHECKING:
     from headrace.lake.table import LakeTable
 
 
-# -------- staging
-# Rows of a baseline on their way into a table, as Parquet files that nobody else reads.
-#
-# What was changed since is staged beside them, each batch with a number; the last change of a key
-# takes the place of its row when all are read together. Columns are named by place.
+# --- staged files ---------------------------------------------------------------------------------
 
 _NUMBER = "number"
 
@@ -138,7 +139,7 @@ def joined(frames: list[DataFrame]) -> DataFrame:
     return reduce(lambda frame, other: frame.unionAll(other), frames)
 
 
-# -------- switching
+# --- the commit -----------------------------------------------------------------------------------
 
 FILE_ROWS = 250_000
 """Rows of a file: a MERGE writes every file anew that it touches, and finds them by key."""

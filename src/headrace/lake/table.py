@@ -1,15 +1,17 @@
 """
-One table of a lake at work: which rows it has taken, and one commit a batch.
+One table of a lake and its writer: which rows it has taken, and one commit a batch.
 
 ```
  batch ─▶ behind the table's position ─▶ net ─▶ commit number n+1, with the position in it
                                                  └─ unknown outcome ─▶ read back, before anything
 ```
 
-A commit whose number somebody else had first did nothing; then the table is read back as well,
-and the batch comes again. So nothing is applied twice, and nothing of a writer that was taken
-over from is applied at all. After each commit it is known whether somebody else's lies between it
-and our last one: then the rows are not ours any more, and are loaded anew at the next start.
+A commit whose number another writer had first did nothing; then the table is read back as well, and
+the batch comes again. So nothing is applied twice, and nothing of a writer that was taken over from
+is applied at all. After each commit it is known whether a commit of another writer lies between it
+and our last one: then the rows are not ours any more, and are loaded again at the next start.
+
+Each writer of tables has a Spark session to itself (`Sessions`).
 """
 
 from __future__ import annotations
@@ -82,8 +84,7 @@ if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
 
 
-# -------- sessions
-# The session of Spark that one writer of tables has to itself.
+# --- the session of one writer --------------------------------------------------------------------
 
 _WRITERS: dict[str, type[Commits]] = {"delta": DeltaTable, "iceberg": IcebergTable}
 """By format: who commits to its tables."""
@@ -132,7 +133,7 @@ class Sessions:
         return self.session().createDataFrame(rows, schema)
 
 
-# -------- table
+# --- the table ------------------------------------------------------------------------------------
 
 _log = logger(__name__)
 _ENDS = (VALID[1][0], VALID[3][0])
@@ -364,8 +365,6 @@ class LakeTable:
     def _widen(self, shape: LakeShape) -> None:
         """Add the columns that the table lacks."""
         from pyspark.sql.types import StructField
-
-        from headrace.pipeline.plan.types import spark_type
 
         table = self._table()
         have = set(table.schema().names)

@@ -3,11 +3,13 @@ A table of a lake as a target: `hr.table("lake.orders", format="delta", mode="me
 
 `merge`: the table equals the source's. `append`: every change is a row, with `_change_type`,
 `_commit_version`, `_commit_timestamp` and `_position`. `history`: every row that ever was, with
-`_valid_from`, `_valid_to` and their positions; what is so now has no `_valid_to`.
+`_valid_from`, `_valid_to` and their positions; a row that is current has no `_valid_to`.
 
 Delta and Iceberg keep our position in their own commits, one a batch: nothing is applied twice, and
-no version of the table shows half a transaction. With several tables, each has commits of its
-own. Plain Parquet has `append` alone, and a file a batch.
+no version of the table shows half a transaction. With several tables, each has commits of its own.
+Plain Parquet has `append` alone, and a file a batch.
+
+A baseline on its way into a table is a `TableLoading`; see `staged_load`.
 """
 
 from __future__ import annotations
@@ -53,8 +55,7 @@ if TYPE_CHECKING:
     from headrace.lake.table import LakeTable, Sessions
 
 
-# -------- loading
-# A baseline on its way into a table of a lake; see `staging` and `switching`.
+# --- a baseline on its way into a table -----------------------------------------------------------
 
 
 class TableLoading:
@@ -106,7 +107,7 @@ class TableLoading:
         self._staging.forget()
 
 
-# -------- target
+# --- the target -----------------------------------------------------------------------------------
 
 COMPACT_EVERY = 50
 """Commits between two compactions: each leaves a few small files behind."""

@@ -46,7 +46,7 @@ _STAGE_FAILED = re.compile(
 _OF_FUNCTION = re.compile(
     r"^\S*BadResult: \[headrace:pipeline\.bad_function\] ([^\n]*)", re.MULTILINE
 )
-"""What `calling` raises on an executor: names and counts, and no value of a row."""
+"""What `executor_calls` raises on an executor: names and counts, and no value of a row."""
 
 _DATA_EXCEPTION = "22"
 _ALSO_OF_A_ROW = frozenset(

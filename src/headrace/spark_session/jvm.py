@@ -1,9 +1,22 @@
 """
-The one Spark that a process can have.
+The one Spark that a process can have: its JVM, its session, and their end.
 
-PySpark keeps its JVM, its context and its default session in class attributes, so there is
-room for one. Here it is started, shared among those who use it, ended with its last user,
-and forgotten where it died, so that the next start finds PySpark as it was in the beginning.
+PySpark keeps its JVM, its context and its default session in class attributes, so there is room for
+one. Here it is started, shared among its users, ended with its last user, and forgotten where it
+died, so that the next start finds PySpark as it was in the beginning.
+
+The JVM is a child process of ours. PySpark starts one through a shell script that shares our
+terminal. Here Spark's own launcher only says what it would run; we leave out the one option that a
+slim Java does not know, send every line it prints into a file, and keep it in a session of its own,
+so that Ctrl-C reaches us and does not end the JVM while we use it. It reads its standard input to
+the end, and so it ends when we do, however we end.
+
+Foreign loggers are kept off the user's terminal. PySpark prints every error it raises, with the
+row's values in it, through loggers of its own; py4j warns through Python's last resort. Both would
+spoil a terminal, and the first would put values into logs. Errors of a user's own session are
+printed as usual.
+
+Long because whatever reaches into PySpark's process-wide state is kept in one place.
 """
 
 from __future__ import annotations
@@ -48,14 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# -------- launch
-# The JVM, as a child process of ours.
-#
-# PySpark starts one through a shell script that shares our terminal. Here Spark's own
-# launcher only says what it would run; we leave out the one option a slim Java does not
-# know, send every line it prints into a file, and keep it in a session of its own, so
-# that Ctrl-C reaches us and not the JVM under our feet. It reads its standard input to
-# the end, and so it ends when we do, however we end.
+# --- the JVM as a child process -------------------------------------------------------------------
 
 START_SECONDS = 90.0
 FETCH_SECONDS = 600.0
@@ -333,12 +339,7 @@ def _scala_version(spark_home: Path) -> str:
     raise SparkFailed("PySpark has no jars", folder=spark_home / "jars")
 
 
-# -------- quiet
-# Foreign loggers, kept off the user's terminal.
-#
-# PySpark prints every error it raises, with the row's values in it, through loggers of its
-# own; py4j warns through Python's last resort. Both would spoil a terminal, and the first
-# would put values into logs. Errors of a user's own session are left to print as ever.
+# --- foreign loggers ------------------------------------------------------------------------------
 
 _NOISY = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
@@ -385,7 +386,7 @@ def hush() -> None:
     java_gateway.logging = logger
 
 
-# -------- jvm
+# --- the one Spark, and its users -----------------------------------------------------------------
 
 _ATTEMPTS = 2
 """Starts of a JVM: a busy machine was once seen to lose the first connection."""

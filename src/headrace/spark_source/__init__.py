@@ -5,7 +5,8 @@ A DataFrame of the changes of one table, for people who write their own queries.
 runs an engine: the log's files are read as they lie, by the executors, and what is decided on
 the driver is decided from the log's index alone.
 
-`options` says what was asked for, `offsets` how far a query is, `starting` and `advancing` where
-it begins and goes on to, `planning` what lies between two places; `slices` reads it and `rows`
-gives it its form, `predicates` say which rows. `source` and `readers` are what Spark calls.
+`options` says what was asked for, `offsets` how far a query is, where it begins and where it goes
+on to, `plan` what lies between two places; `slices` reads it and `columns` gives it its form,
+`where` says which rows, `leases` keeps what a named query has not read yet. `source` is what Spark
+calls.
 """

@@ -1,10 +1,23 @@
 """
-The columns of a frame: the table's own, then ours.
+The columns and rows of a frame: the table's own columns, then ours, and a row or two for a change.
 
 A frame has the columns that the table had when it was made. Segments that were written under
-another schema are brought into its form where that changes no value: a column that is younger
-than a change has what such rows have in it, a column is known again under another name by its
-id. Whatever cannot be brought so is a change of schema, which is told (R23b).
+another schema are brought into its form where that changes no value: a column that is newer than a
+change has what such rows have in it, a renamed column is recognised by its id. Whatever cannot be
+brought into it this way is a change of schema, which is reported (R23b).
+
+Changes become rows of a frame:
+
+| change | `images=after` | `images=both` |
+|---|---|---|
+| insert | `insert` | `insert` |
+| update | `update_postimage` | `update_preimage`, `update_postimage` |
+| update of the key | `delete` of the old key, `insert` of the new | as above |
+| delete | `delete`, with what is known of the row | `delete` |
+| truncate | as `onTruncate` says | as `onTruncate` says |
+
+A change of the key is two rows, because a reader that keeps one row a key would otherwise keep the
+old one (R23).
 """
 
 from __future__ import annotations
@@ -27,7 +40,7 @@ from headrace.errors import BadSchema, ColumnsChanged, UnknownColumn
 from headrace.spark_source.options import ReadOptions
 from headrace.spark_source.where import Predicate, columns_of, parse_where
 
-# -------- columns
+# --- columns, and how a segment's fit them --------------------------------------------------------
 
 CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
@@ -241,19 +254,7 @@ def _column(schema: TableSchema, name: str) -> Column:
         ) from None
 
 
-# -------- rows
-# Changes as the rows of a frame.
-#
-# | change | `images=after` | `images=both` |
-# |---|---|---|
-# | insert | `insert` | `insert` |
-# | update | `update_postimage` | `update_preimage`, `update_postimage` |
-# | update of the key | `delete` of the old key, `insert` of the new | as above |
-# | delete | `delete`, with what is known of the row | `delete` |
-# | truncate | as `onTruncate` says | as `onTruncate` says |
-#
-# A change of the key is two rows, because who keeps one row a key would otherwise keep the old
-# one (R23).
+# --- changes as rows ------------------------------------------------------------------------------
 
 TYPES: Final = ("insert", "update_postimage", "delete", "update_preimage", "truncate")
 """Spark's own words, and one for a table that was emptied."""

@@ -1,4 +1,16 @@
-"""A query under a name: the log keeps what it has not read yet, as long as it is heard of (R27)."""
+"""
+Named queries: the log keeps what one has not read yet, as long as it renews its lease (R27).
+
+A reader's name belongs to one frame of one query at a time. Two under one name would move each
+other's place in the log, and it would release what the slower one needs. Spark tells a source
+neither the query's id nor its checkpoint, so nothing can be written down that distinguishes two
+queries. But it gives every use of a frame in a query a process of its own that lives as long as the
+query does, and a lock of the kernel's goes with its process however that ends. So a query that is
+started again has its name at once, and another one is refused; and so is the second use of a frame
+in the same query, which would move its place too.
+
+On a file system that has no locks, or does not share them among machines, no query is refused.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +37,7 @@ from headrace.storage.locations import elsewhere
 from headrace.storage.permissions import not_written
 from headrace.storage.s3 import opened
 
-# -------- claiming
-# A reader's name belongs to one frame of one query at a time.
-#
-# Two under one name would move each other's place in the log, and it would let go of what the
-# slower one needs. Spark tells a source neither the query's id nor its checkpoint, so nothing can
-# be written down that tells two queries apart. But it gives every use of a frame in a query a
-# process of its own that lives as long as the query does, and a lock of the kernel's goes with its
-# process however that ends. So a query that is started again has its name at once, and another one
-# is refused; and so is the second use of a frame in the same one, which would move its place too.
-#
-# On a file system that has no locks, or does not share them among machines, nobody is refused.
+# --- the claim of a name --------------------------------------------------------------------------
 
 FORMAT = 1
 
@@ -104,7 +106,7 @@ def _holder(handle: int) -> str | None:
     return f"process {found.pid} on {found.host} since {found.since}"
 
 
-# -------- keeping
+# --- the lease ------------------------------------------------------------------------------------
 
 _RENEWALS = 3
 """In the length of a lease, so that one that comes late is early enough."""

@@ -1,11 +1,21 @@
 """
-How far a query is: what Spark keeps in its checkpoint.
+How far a query is: what Spark keeps in its checkpoint, where reading begins, and where it may end.
 
-An offset is a position: everything at or before it was given. While a baseline is given it
-also says which one, and how many of its rows; and as long as changes may lie in a baseline's
-window (R11), which one that was. It carries the lineage, so that a checkpoint of a log that
-is gone is told from one of the log that took its place (R1). Spark keeps where each batch ends,
-but not where the first one begins; the first end says that too.
+An offset is a position: everything at or before it was given. While a baseline is given it also
+says which one, and how many of its rows; and as long as changes may lie in a baseline's window
+(R11), which one that was. It carries the lineage, so that a checkpoint of a log that is gone is
+distinguished from one of the log that took its place (R1). Spark keeps where each batch ends, but
+not where the first one begins; the first end says that too.
+
+Where reading begins and ends, and whether the log still has what follows a place, are functions of
+a `LogReader`, without Spark.
+
+Some places need a decision of the user's before a stream or a part goes on: a truncate, columns
+that changed, rows from before an update that the source does not send, a gap, and rows that changed
+without a change. Each is refused with an error that names the option that decides.
+
+Where a batch of a stream ends is decided from the log's index alone, because it is asked all the
+time.
 """
 
 from __future__ import annotations
@@ -37,7 +47,7 @@ from headrace.errors import (
 from headrace.spark_source.columns import Fit, FrameColumns, fits
 from headrace.spark_source.options import ReadOptions
 
-# -------- offsets
+# --- offsets --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +111,7 @@ NEWEST_BASELINE = Offset(ORIGIN, baseline=0)
 """Before the newest baseline, whichever that will be."""
 
 
-# -------- starting
-# Where reading begins and ends, and whether the log still has what lies behind a place.
-#
-# Functions of a `LogReader`, without Spark.
+# --- where reading begins and ends ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -273,11 +280,7 @@ def _same_history(log: LogReader, at: Offset) -> bool:
     return gap is not None
 
 
-# -------- refusing
-# What somebody must decide on before a stream or a part goes on: each names the option that does.
-#
-# A truncate, columns that changed, rows from before an update that the source does not send, a
-# gap, and rows that changed without a change.
+# --- what needs a decision of the user's ----------------------------------------------------------
 
 _PLACE: Final = ("_commit", "_ordinal")
 
@@ -381,8 +384,7 @@ def refuse_unseen(asked: ReadRequest, part: Span) -> None:
         )
 
 
-# -------- advancing
-# Where a batch of a stream ends, decided from the log's index alone: it is asked all the time.
+# --- where a batch of a stream ends ---------------------------------------------------------------
 
 _NO_LIMIT = 1 << 40
 

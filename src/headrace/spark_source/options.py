@@ -1,9 +1,11 @@
 """
-What may be said with `.option(name, value)`, checked once.
+The options of `.option(name, value)`, checked once, and the log that they lead to.
 
-Spark gives every name in lower case and adds some of its own; ours are compared without
-regard to case. An option that nobody knows is an error with the nearest one: a misspelled
-`endingVersion` would otherwise give more rows than were asked for.
+Spark gives every name in lower case and adds some of its own; ours are compared without regard to
+case. An unknown option is an error that names the nearest one: a misspelled `endingVersion` would
+otherwise give more rows than were asked for.
+
+A log is found by a data directory or a bucket, and a source in it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from headrace.storage.locations import elsewhere
 from headrace.storage.s3 import opened as storage_at
 from headrace.storage.s3 import storage_of
 
-# -------- options
+# --- options --------------------------------------------------------------------------------------
 
 Start: TypeAlias = Literal["earliest", "latest", "baseline"] | Position | datetime | int
 """Where reading begins; a number is a commit's, a position and a time are included."""
@@ -362,8 +364,7 @@ def _list(text: str | None) -> tuple[str, ...] | None:
     return found
 
 
-# -------- places
-# Where a log lies: a data directory or a bucket, and a source in it.
+# --- where a log is -------------------------------------------------------------------------------
 
 _POLL_SECONDS = 0.05
 _BUCKETS = ("s3", "s3a")

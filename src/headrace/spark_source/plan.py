@@ -1,8 +1,12 @@
 """
 What lies between two places of the log, as slices of its segments.
 
-Whoever asks for a part gets all of it or an error (R27): below what is kept, at a gap, at a
+A query for a part of the log gets all of it or an error (R27): below what is kept, at a gap, at a
 truncate and at a change of columns, each with the option that goes on.
+
+Some segments need not be opened at all. The index says of a segment which kinds of changes it
+holds, between which positions and which times. Where `where` cannot be true of any such change, the
+segment is not read.
 """
 
 from __future__ import annotations
@@ -31,11 +35,7 @@ from headrace.spark_source.offsets import (
 from headrace.spark_source.slices import Slice
 from headrace.spark_source.where import And, Compare, In, Not, Or, Predicate
 
-# -------- skipping
-# Which segments need not be opened at all.
-#
-# The index says of a segment which kinds of changes it holds, between which positions and which
-# times. Where `where` cannot be true of any such change, the segment is not read.
+# --- segments that need not be opened -------------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -117,7 +117,7 @@ def _may_not(predicate: Predicate, known: SegmentStatistics) -> bool:
     return True
 
 
-# -------- planning
+# --- slices, and tasks of them --------------------------------------------------------------------
 
 PARTITION_BYTES = 32 << 20
 """About what one task reads: enough to be worth a task, small in memory."""

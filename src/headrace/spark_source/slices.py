@@ -1,9 +1,15 @@
 """
 Reading a slice: the rows of a frame that one segment holds.
 
-This runs on the executors, which open the log's files themselves. A segment that is read as a
-whole is read at once. Of one that is read in part, by `columns` or `where`, only what is wanted
-is; and of one in which no row passes, nothing but the columns that decide that.
+This runs on the executors, which open the log's files themselves. A segment that is read as a whole
+is read at once, and checked against the checksum in the index. Of one that is read in part, by
+`columns` or `where`, only the bytes that are wanted are read, and each page is checked against its
+own checksum; and of one in which no row passes, nothing but the columns that decide that.
+
+Some values are null in their column and named in a mark: the source did not send one because it did
+not change (R21), or its column cannot hold it and its exact text stands beside it (R23f). Passing
+such a null on would be a silent change, so it is an error where the column is wanted; unless the
+query asked for the marks, and gets both.
 """
 
 from __future__ import annotations
@@ -49,12 +55,7 @@ from headrace.spark_source.where import Predicate, columns_of, passing
 from headrace.storage.locations import elsewhere
 from headrace.storage.s3 import opened as storage_at
 
-# -------- marked
-# Values that are not what they seem: null in their column, and named in a mark.
-#
-# The source did not send one because it did not change (R21), or its column cannot hold it and
-# its exact text stands beside it (R23f). Passing such a null on would be a silent change, so it
-# is an error where the column is wanted; unless somebody asked for the marks, and gets both.
+# --- values that are null and named in a mark -----------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -145,11 +146,7 @@ def _listed(column: pa.Array | None) -> dict[int, Any]:
     return {at: marks for at, marks in enumerate(column.to_pylist()) if marks}
 
 
-# -------- opened
-# An open segment, of which columns are read as they are asked for.
-#
-# One that is read as a whole is held to the checksum in the index. Of one that is read in part
-# only those bytes are read that are wanted, and each page is held to its own checksum.
+# --- an open segment ------------------------------------------------------------------------------
 
 _META: Final = {field.name: field for field in META}
 
@@ -220,7 +217,7 @@ def _same_size(raw: Any, file: File) -> None:
         raise CorruptSegment("Segment has another size", size=raw.size(), was=file.bytes)
 
 
-# -------- slices
+# --- slices ---------------------------------------------------------------------------------------
 
 BATCH_ROWS: Final = 65_536
 """Of a record batch that Spark is given."""

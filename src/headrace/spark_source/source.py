@@ -1,7 +1,14 @@
 """
-What Spark finds by the name: `format("headrace")` (S11).
+What Spark finds by the name `format("headrace")` (S11): the source, and its readers.
 
-It says which columns there are, and gives Spark a reader.
+The source says which columns there are, and gives Spark a reader, of a part of the log or of all
+that comes. A reader holds what was asked for and opens the log when it is first needed; Spark makes
+one in each process that plans, and sends it to the executors, where `read` finds everything it
+needs in its partition. Names in camel case are confined to this module.
+
+Of an error that passes through Spark nothing but the text arrives. So the text has everything: the
+code, what happened, and what to do. Spark would print a page of its own frames before it, and is
+set not to; the setting is made in the worker that fails, which is not used again.
 """
 
 from __future__ import annotations
@@ -55,11 +62,7 @@ from headrace.spark_source.plan import between, grouped
 from headrace.spark_source.slices import Slice, Task, read_slices
 from headrace.storage.locations import elsewhere
 
-# -------- told
-# Errors on their way through Spark, of which nothing but the text arrives.
-#
-# The text has everything then: the code, what happened, and what to do. Spark would print a
-# page of its own frames before it; a worker that fails is not used again, so it is told not to.
+# --- errors on their way through Spark ------------------------------------------------------------
 
 _WORKER = "PYTHON_WORKER_FACTORY"
 """How the names of variables begin that only Spark's workers have."""
@@ -78,12 +81,7 @@ def told() -> Iterator[None]:
         raise error from None
 
 
-# -------- readers
-# The readers that Spark calls, of a part of the log and of all that comes.
-#
-# A reader holds what was asked for and opens the log when it is first needed; Spark makes one in
-# each process that plans, and sends it to the executors, where `read` finds everything it needs
-# in its partition. Names in camel case end here and in `source`.
+# --- readers --------------------------------------------------------------------------------------
 
 try:  # since Spark 4.2
     from pyspark.sql.streaming.datasource import (
@@ -398,7 +396,7 @@ def framed(log: LogReader, place: TableReference, options: ReadOptions) -> Frame
     return frame_of(log.schema(options.table, place.schema_id), place.schema_id, options)
 
 
-# -------- source
+# --- the source -----------------------------------------------------------------------------------
 
 
 class HeadraceSource(DataSource):

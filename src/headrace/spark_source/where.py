@@ -3,9 +3,17 @@
 
     status = 'paid' and (total > 10 or customer_id in (1, 2)) and card is not null
 
-Comparisons of a column with a literal, `in`, `between`, `like`, `is null`, `and`, `or`, `not`
-and parentheses. A row passes exactly where Spark's own filter of the same text lets it pass:
-what cannot be promised to mean the same is refused, and can be filtered after `load()`.
+Comparisons of a column with a literal, `in`, `between`, `like`, `is null`, `and`, `or`, `not` and
+parentheses. A row passes exactly where Spark's own filter of the same text lets it pass: what
+cannot be promised to mean the same is refused, and can be filtered after `load()`.
+
+A literal takes the type of the column that it is compared with. One that does not fit its column is
+refused rather than rounded: `id > 1.5` says something else than it seems to where the column holds
+whole numbers.
+
+A predicate is decided over columns of Arrow as Spark decides it over rows: three-valued, by Kleene.
+A comparison with null is unknown, and a row passes where the whole is true. Unlike Arrow, Spark
+takes NaN for a number above all others.
 """
 
 from __future__ import annotations
@@ -26,11 +34,7 @@ from headrace.changelog.values import ValueType
 from headrace.config.schema import nearest
 from headrace.errors import BadExpression, UnknownColumn
 
-# -------- literal
-# Literals of a predicate, in the type of the column that they are compared with.
-#
-# A literal that does not fit its column is refused rather than rounded: `id > 1.5` says
-# something else than it seems to where the column holds whole numbers.
+# --- literals -------------------------------------------------------------------------------------
 
 TYPED: Final = ("date", "timestamp", "timestamp_ntz")
 
@@ -144,7 +148,7 @@ _MAKERS: Final[Mapping[str, tuple[frozenset[str], Callable[[str, ValueType], obj
 }
 
 
-# -------- predicates
+# --- predicates, and their text -------------------------------------------------------------------
 
 OUR_TYPES: Final = {
     "_change_type": ValueType("text"),
@@ -458,11 +462,7 @@ def _bad(what: str, place: int) -> BadExpression:
     )
 
 
-# -------- matching
-# Deciding a predicate over columns of Arrow, as Spark decides it over rows.
-#
-# Three-valued, by Kleene: a comparison with null is unknown, and a row passes where the whole is
-# true. Unlike Arrow, Spark takes NaN for a number above all others.
+# --- deciding a predicate -------------------------------------------------------------------------
 
 _COMPUTED: Final[Mapping[str, Callable[..., Any]]] = {
     "=": pc.equal,

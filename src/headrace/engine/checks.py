@@ -1,4 +1,13 @@
-"""What can be found wrong before anything is started: all of it, told together."""
+"""
+Checks of everything that can be found wrong before a start, reported together.
+
+`ErrorCollector` and `gathered` collect the errors of a configuration, which are found one by one,
+and report them together.
+
+The ids of sources and pipelines are given, or made from what they stand for. An id is a folder's
+name, a metric's label and a word on the command line, so it is short and plain:
+`[a-z0-9][a-z0-9._-]{0,63}`.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +25,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.definition import Pipeline
 
 
-# -------- gathering
-# Errors of a configuration, found one by one and told together.
+# --- collecting errors ----------------------------------------------------------------------------
 
 
 class ErrorCollector:
@@ -49,7 +57,7 @@ def gathered() -> Iterator[ErrorCollector]:
         raise InvalidConfiguration.of(gathering.found)
 
 
-# -------- checks
+# --- sources, tables and plans --------------------------------------------------------------------
 
 
 def checked_schemas(
@@ -115,11 +123,7 @@ def _matching(
         return (), [error]
 
 
-# -------- names
-# The ids of sources and pipelines: given, or made from what they stand for.
-#
-# An id is a folder's name, a metric's label and a word on the command line, so it is short
-# and plain: `[a-z0-9][a-z0-9._-]{0,63}`.
+# --- ids of sources and pipelines -----------------------------------------------------------------
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _OTHER = re.compile(r"[^a-z0-9._-]")

@@ -1,4 +1,9 @@
-"""Every key of a configuration, but those of parts, which stand with the parts."""
+"""
+The keys of a configuration, and the catalogues of the parts that it may name.
+
+Parts are ours, and those of installed packages. The keys of a part are declared with the part;
+every other key is here.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +34,7 @@ from headrace.pipeline.settings import TARGETS as FUNCTION_TARGETS
 from headrace.pipeline.settings import TRANSFORMS as TRANSFORM_TYPES
 from headrace.targets.definition import MEMORY
 
-# -------- configured parts
-# The parts that a configuration may name: ours, and those of installed packages.
+# --- parts ----------------------------------------------------------------------------------------
 
 
 def adopted_source(type: str, maker: Any) -> Part:
@@ -73,7 +77,7 @@ FILTERS = Catalogue("filter", "headrace.filters", FILTER_TYPES)
 TRANSFORMS = Catalogue("transform", "headrace.transforms", TRANSFORM_TYPES)
 
 
-# -------- configured keys
+# --- keys -----------------------------------------------------------------------------------------
 
 _SOURCE = (
     Key(

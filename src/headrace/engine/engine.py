@@ -8,6 +8,10 @@ The engine: pipelines from Python objects, started, supervised and stopped.
 ```
 
 Recorders start before Spark, because a JVM takes seconds and changes do not wait for it.
+Everything that was begun is ended in reverse order, the last thing first (`unwind`).
+
+A reload of a table is a baseline newer than the last one, for every pipeline that has the table
+(`ask_reload`). `record` records without a pipeline: the change log alone.
 """
 
 from __future__ import annotations
@@ -53,8 +57,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.runner import Explanation, SparkRunner
 
 
-# -------- reloading
-# Taking a table anew: a baseline newer than the last one, for every pipeline that has it.
+# --- reloading a table ----------------------------------------------------------------------------
 
 
 def ask_reload(
@@ -86,8 +89,7 @@ def ask_reload(
     return done, hopeless
 
 
-# -------- unwinding
-# Letting go of everything that was begun, the last thing first.
+# --- ending what was begun ------------------------------------------------------------------------
 
 
 def unwind(undo: list[Callable[[], None]]) -> None:
@@ -105,7 +107,7 @@ def unwind(undo: list[Callable[[], None]]) -> None:
         raise first
 
 
-# -------- engine
+# --- the engine -----------------------------------------------------------------------------------
 
 _STOP_SECONDS = 30.0
 """How long a recorder may take to flush its last changes before it is killed."""
@@ -494,8 +496,7 @@ class Engine(Knows, Reconfiguration, Replays):
         self._on_step(text)
 
 
-# -------- record
-# Recording without a pipeline: the change log alone.
+# --- recording without a pipeline -----------------------------------------------------------------
 
 
 def record(

@@ -7,7 +7,11 @@ An engine from a configuration.
 
 `configured` checks all that can be known from the text alone; `Configured.build` makes the
 parts, `Configured.check` looks at the databases as a start would, without starting anything.
-Each of them tells everything it finds at once, with file, line and column.
+Each of them reports everything it finds at once, with file, line and column.
+
+`check_databases` finds what is wrong with a configuration's databases and steps, and where that
+is written; `wrong_columns` what is wrong with the columns that a target in memory is configured
+with.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.definition import OnError, Pipeline
 
 
-# -------- configured
+# --- the configuration, and its parts -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +302,7 @@ def _on_error(values: Values) -> OnError:
     return DeadLetters(max_per_batch=letters["max_per_batch"], max_keys=letters["max_keys"])
 
 
-# -------- configured targets
-# What is wrong with the columns that a target in memory is configured with.
+# --- columns of targets in memory -----------------------------------------------------------------
 
 
 def wrong_columns(
@@ -350,8 +353,7 @@ def _of_table(error: HeadraceError, table: str) -> HeadraceError:
     return error
 
 
-# -------- configured checks
-# What is wrong with a configuration's databases and steps, and where it is said.
+# --- databases and steps --------------------------------------------------------------------------
 
 _STEP = re.compile(r"(Filter|Transform) (\d+)")
 """How a step's errors name it; counted from 1."""

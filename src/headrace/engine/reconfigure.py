@@ -3,18 +3,18 @@ Pipelines taken into an engine at work, and out of it, while the others go on.
 
 ```
  check names, sources, tables ─▶ plans of the new pipelines
-   └─ up to here nothing has changed, and whatever is wrong is told together
+   └─ up to here nothing has changed, and whatever is wrong is reported together
  ─▶ end those that go ─▶ recorders of other tables ─▶ open the new ones ─▶ a thread each
 ```
 
-A recorder whose tables are others is ended and started anew: it goes on where it was, and
+A recorder whose tables are others is ended and started again: it goes on where it was, and
 pipelines see no more of it than of one that died. What is stored of a pipeline that goes is
 forgotten with it: one that comes again under its name begins with a baseline. One that takes
 changes alone, and becomes another, goes on where it stood: it has no other way to them.
 
 Meanwhile nothing is acknowledged: what a pipeline that is not open yet needs is not known
-(invariant 1). Once something has ended, whatever fails is told at the end, and the rest is
-done: what could not be opened is not there, and can be taken in again.
+(invariant 1). Once something has ended, whatever fails is reported at the end, and the rest
+is done: what could not be opened is not there, and can be taken in again.
 """
 
 from __future__ import annotations

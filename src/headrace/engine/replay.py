@@ -1,13 +1,24 @@
 """
-How a part of the log goes to another target; see `replaying` for what that is for.
+Replay: a part of the log brought to another target, beside the pipeline that follows it.
 
 ```
  plan (index alone) ─▶ baselines, where it begins with them ─▶ batches ─▶ the target shows them
 ```
 
-A batch of the log is cut where the part begins and ends, and for a target that writes down
-every change also where a table is emptied: a pipeline's target need not hear of rows that are
-gone in the same batch, but such a target is asked for all of them.
+A replay goes through the pipeline's own filters and transforms, as jobs of its own. Nothing of
+the live pipeline is touched: neither its progress, nor its letters, nor its target. It ends
+where the log ended when it began, or at the end that was given.
+
+Without a start it begins with the table's baseline, and its result is what the pipeline's own
+target held at the end; with one it is changes alone. A row that cannot be computed is left out
+with all that follows it by key, as the pipeline itself does (R30), and counted.
+
+The plan is made from the index alone, before anything is given to a target. A batch of the log is
+cut where the part begins and ends, and for a target that records every change also where a table
+is emptied: a pipeline's target need not receive rows that are gone in the same batch, but such a
+target is asked for all of them.
+
+Long because the plan, the run and both ways to start one depend on the same bounds of the part.
 """
 
 from __future__ import annotations
@@ -71,8 +82,7 @@ __all__ = [
 ]
 
 
-# -------- replay plan
-# What a replay is to do, found from the index alone: before anything is given to a target.
+# --- the plan -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +248,7 @@ def _lost(name: str, **facts: object) -> ChangesMissing:
     )
 
 
-# -------- replay run
+# --- the run --------------------------------------------------------------------------------------
 
 MOST_ROWS = 400_000
 """A batch's limit, as of a pipeline at work."""
@@ -537,16 +547,7 @@ def _place(position: Position) -> RowReference:
     return position.commit, position.ordinal
 
 
-# -------- replaying
-# A part of the log brought to another target, beside the pipeline that follows it.
-#
-# A replay goes through the pipeline's own filters and transforms, as jobs of its own. Nothing of
-# the live pipeline is touched: neither its progress, nor its letters, nor its target. It ends
-# where the log ended when it began, or where it was told to.
-#
-# Without a start it begins with the table's baseline, and its result is what the pipeline's own
-# target held at the end; with one it is changes alone. A row that cannot be computed is left out
-# with all that follows it by key, as the pipeline itself does (R30), and counted.
+# --- starting a replay ----------------------------------------------------------------------------
 
 OnProgress = Callable[[ReplayProgress], None]
 

@@ -1,7 +1,13 @@
 """
-What an engine knows of itself: readiness, states, counts and lag, as observed now.
+The status of an engine: readiness, states, counts and lag, as observed now.
 
-`Engine` has these methods; they stand apart because they change nothing.
+`Engine` has the methods of `Knows`; they are in a class of their own because they change nothing.
+`pipeline_info` puts together what is known of a pipeline at work, for people and programs.
+
+`Readiness` tells whether pipelines are ready, as observed now, and wakes the callers that wait for
+that. Readiness is never stored: it is read from the pipelines and recorders each time, so it goes
+back to False with the first thing that is wrong (invariant 9). A waiting caller is woken by
+`heard`, which everything that moves calls.
 """
 
 from __future__ import annotations
@@ -29,8 +35,7 @@ if TYPE_CHECKING:
     from headrace.spark_session.session import SparkInfo
 
 
-# -------- overview
-# What is known of pipelines at work, put together for people and programs.
+# --- pipelines at work ----------------------------------------------------------------------------
 
 
 def pipeline_info(
@@ -81,12 +86,7 @@ def _lag(run: PipelineRun, log: LogReader) -> float:
     return max(0.0, time.time() - min(waiting) / 1_000_000) if waiting else 0.0
 
 
-# -------- readiness
-# Whether pipelines are ready, as observed now, and who waits for that.
-#
-# Readiness is never stored: it is read from the pipelines and recorders each time, so it goes
-# back to False with the first thing that is wrong (invariant 9). Whoever waits is woken by
-# `heard`, which everything that moves calls.
+# --- readiness ------------------------------------------------------------------------------------
 
 
 class Readiness:
@@ -195,7 +195,7 @@ class Readiness:
         )
 
 
-# -------- knowing
+# --- what can be asked of an engine ---------------------------------------------------------------
 
 
 class Knows:

@@ -2,7 +2,7 @@
 Baselines copied on Spark, beside everything else that goes on.
 
 The recorder plans a baseline and keeps its snapshot; here its parts are copied, a wave of
-tasks at a time so that there is progress to show, and the recorder told what was written.
+tasks at a time so that there is progress to show, and what was written is reported to it.
 Where Spark cannot do it the recorder reads the table itself: slower, but surely.
 """
 

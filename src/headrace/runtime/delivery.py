@@ -1,5 +1,5 @@
 """
-From a batch of the log to the target: computed, set aside, intended, written.
+Delivery of the log's batches to a pipeline's target: computed, parked, intended, written.
 
 ```
  next_batch ─▶ (intent) ─▶ Spark job a table ─▶ dead letters ─▶ target.write ─▶ reached
@@ -8,8 +8,21 @@ From a batch of the log to the target: computed, set aside, intended, written.
 
 The order is the safety. An intent is stored before the first effect on a target that has
 no transactions (R25), a dead letter before the target has anything of its batch, or before
-the intent is done where the target is a function (R30), and progress speaks of a write that
-has returned, never ahead of it (invariant 2).
+the intent is done where the target is a function (R30), and progress covers writes that
+have returned, never more than these (invariant 2).
+
+A target that is a user's function of DataFrames receives batches and baselines as frames
+(`Giving`). Nothing is collected: what the function does with a frame is its effect. Each frame
+has an id, which comes again with the same rows after a crash (R25).
+
+The rows of large batches and baselines do not come to the driver: executors prepare them
+(`StagedBatches`; R24, S4). The target is given the frame and makes parts of it by tasks; it then
+commits the parts that receipts name. A row that cannot be computed is found and left out as for
+any other target.
+
+A change that lacks a value which its target needs stops the pipeline (R21).
+
+Long because rows, frames and staged parts must all be delivered in the same safe order.
 """
 
 from __future__ import annotations
@@ -67,11 +80,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# -------- giving
-# Batches and baselines for a target that is a user's function of DataFrames.
-#
-# Nothing is collected: the function has the frame, and what it does with it is its effect.
-# Each frame has an id, which comes again with the same rows after a crash (R25).
+# --- frames for a user's function -----------------------------------------------------------------
 
 
 class Giving:
@@ -157,11 +166,7 @@ def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
     ]
 
 
-# -------- staging
-# Large batches and baselines whose rows do not come here: executors prepare them (R24, S4).
-#
-# The target is given the frame and makes parts of it by tasks; what it commits then are those
-# that receipts name. A row that cannot be computed is found and left out as for any other target.
+# --- frames that executors prepare ----------------------------------------------------------------
 
 
 class StagedBatches:
@@ -225,8 +230,7 @@ def stages(loading: Loading) -> StagesRows | None:
     return loading if isinstance(loading, StagesRows) else None
 
 
-# -------- unknown
-# Changes that lack a value which their target needs: they stop a pipeline (R21).
+# --- values that the source did not send ----------------------------------------------------------
 
 
 def refuse_unknown(
@@ -250,7 +254,7 @@ def refuse_unknown(
         )
 
 
-# -------- delivery
+# --- delivery -------------------------------------------------------------------------------------
 
 _ALL = 1 << 40
 """No limit: a batch that was cut once is cut the same way again."""

@@ -1,4 +1,12 @@
-"""What the engine tells about itself: frozen values, taken at one moment."""
+"""
+What an engine reports about itself, as frozen values of one moment, and the options of its logs.
+
+`Hops` measures how long a change takes, hop by hop, from its commit at the source to its
+readers. It is a ring of the last batches; each sample belongs to the oldest commit of its batch.
+Times are of the wall clock, because commit times come from another process.
+
+`LogOptions` is what `Engine(log=…)` takes: how long a log is kept, and how much of it.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +25,7 @@ if TYPE_CHECKING:
     from headrace.runtime.retention import Pin
 
 
-# -------- hops
-# How long a change takes, hop by hop, from its commit at the source to its readers.
-#
-# A ring of the last batches; each sample belongs to the oldest commit of its batch. Wall
-# clock times, because commit times come from another process.
+# --- latency by hop -------------------------------------------------------------------------------
 
 HOPS = ("captured", "flushed", "job", "applied", "total")
 KEPT = 1_000
@@ -82,7 +86,7 @@ def _quantiles(ordered: list[float]) -> Hop:
     return Hop(at(0.50), at(0.95), at(0.99))
 
 
-# -------- info
+# --- copies, tables, pipelines, logs and sources --------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +269,7 @@ class SourceInfo:
     """Tables that a pattern stands for and that are not recorded, each with the reason."""
 
 
-# -------- keeping
-# How long a log is kept, and how much of it: what `Engine(log=…)` takes.
+# --- how long a log is kept -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

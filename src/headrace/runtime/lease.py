@@ -1,9 +1,16 @@
 """
-One engine a data directory.
+The lock on a data directory, and the fence of an engine whose log was taken over.
 
-The lock file gives the friendly answer (who holds it, since when); the term in the
-control store and the numbered entries of the log give the safety (R31). The lock is the
-kernel's, so it goes with its process however that ends, and a stale file never blocks.
+One engine has a data directory. The lock file gives the friendly answer (which process holds it,
+since when); the term in the control store and the numbered entries of the log give the safety
+(R31). The lock is the kernel's, so it is released with its process however that ends, and a
+stale file never blocks.
+
+`Fence` tells whether an engine may still bring a source's changes to targets. The term in the
+control store keeps two lives of one data directory apart. With the log in a bucket another engine
+has another data directory and another term, and only the log itself, which both write to, shows
+that it was taken over (R31). Rows of the engine that lost the log must not reach any target: its
+baselines would put tables back that the other engine has brought further.
 """
 
 from __future__ import annotations
@@ -21,15 +28,7 @@ from headrace.changelog.reader import overtaken
 from headrace.errors import BadDataDirectory, HeadraceError, Locked, LostLog
 from headrace.storage.files import Files
 
-# -------- fencing
-# Whether an engine may still bring a source's changes to targets.
-#
-# The term in the control store keeps two lives of one data directory apart. With the log in a
-#   bucket
-# another engine has another data directory and another term, and only the log itself, which both
-# write to, tells that it was taken over (R31). Rows of who was taken over from must not go
-#   anywhere:
-# its baselines would put tables back that the other has brought further.
+# --- the fence ------------------------------------------------------------------------------------
 
 
 class Fence:
@@ -62,7 +61,7 @@ class Fence:
             self.look()
 
 
-# -------- lease
+# --- the lock -------------------------------------------------------------------------------------
 
 FORMAT = 1
 

@@ -1,4 +1,30 @@
-"""One table of a pipeline: where it stands, and what is being loaded beside it."""
+"""
+The model of a pipeline's tables: progress, states, acknowledgement, and what an error leads to.
+
+How far the source may forget (R8, invariant 1): acknowledged = min(log synced, watermark of every
+pipeline). This is computed in `acknowledged` and nowhere else, from values alone, so that the
+formula can be tested and simulated.
+
+The states of a table in a pipeline, and the moves between them (R12):
+
+```
+ waiting ──▶ loading ──▶ catching_up ──▶ live ◀──▶ reloading
+    ▲           │             │           │ │          │
+    └───────────┴─────────────┴───────────┼─┼──────────┘   a gap or a new epoch
+                                          │ └──▶ complete  (mode "baseline")
+```
+
+A state is stored before it takes effect, so that a crash at any instant finds either the
+old one or the new one, never a table that claims more than it has. `paused`, `failed` and
+`stopped` are states of a whole pipeline and lie over those of its tables, which stay as
+they are beneath.
+
+`Member` is one table of a pipeline: where it stands, and what is being loaded beside it.
+
+`decide` says what to do about an error of a pipeline, from one list; its default is to stop. Only
+errors that pass with time are tried again. A row that cannot be computed, a corrupt file or a
+refused expression would fail the same way forever, and a person must look.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +42,7 @@ from headrace.errors import HeadraceError, JobFailed, StorageError, TargetError,
 from headrace.pipeline.result import result_schema
 from headrace.targets.target import Loading
 
-# -------- acknowledge
-# How far the source may forget (R8, invariant 1).
-#
-# Acknowledged = min(log synced, watermark of every pipeline). It is computed here and
-# nowhere else, from values alone, so that the formula can be tested and simulated.
+# --- how far the source may forget ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +83,7 @@ def acknowledged(
     return upto if before is None else max(upto, before)
 
 
-# -------- states
-# The states of a table in a pipeline, and the moves between them (R12).
-#
-# ```
-#  waiting ──▶ loading ──▶ catching_up ──▶ live ◀──▶ reloading
-#     ▲           │             │           │ │          │
-#     └───────────┴─────────────┴───────────┼─┼──────────┘   a gap or a new epoch
-#                                           │ └──▶ complete  (mode "baseline")
-# ```
-#
-# A state is stored before it takes effect, so that a crash at any instant finds either the
-# old one or the new one, never a table that claims more than it has. `paused`, `failed` and
-# `stopped` are of a whole pipeline and lie over the states of its tables, which stay as
-# they are beneath.
+# --- the states of a table ------------------------------------------------------------------------
 
 
 class TableState(StrEnum):
@@ -150,7 +159,7 @@ def resumed(state: TableState, mode: str, baseline: int) -> TableState:
     return TableState.LIVE if state == TableState.COMPLETE else state
 
 
-# -------- member
+# --- a table of a pipeline ------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -282,11 +291,7 @@ def watermark(
     return Watermark(durable, settled, min(firsts, default=None))
 
 
-# -------- retry
-# What to do about an error of a pipeline: one table, and its default is to stop.
-#
-# Only errors that time can mend are tried again. A row that cannot be computed, a corrupt
-# file or a refused expression would fail the same way for ever, and a person must look.
+# --- what an error leads to -----------------------------------------------------------------------
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 30.0

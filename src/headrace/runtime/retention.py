@@ -1,8 +1,12 @@
 """
-An engine's care for a log: what may be let go of is decided here, and done by the recorder.
+Retention of a log: the engine decides here what may be removed, and the recorder removes it.
 
-Looked at every few seconds, whenever the recorder says something. Nothing is decided before
-all pipelines are open: what one that is not open yet needs is not known.
+What keeps a log from being pruned is a pin, which has an owner (R27). A pin is a position:
+everything after it is needed by its owner. Pins are computed from values, so that this can be
+tested and simulated.
+
+Retention is decided every few seconds, when the recorder reports something. Nothing is decided
+before all pipelines are open: what one that is not open yet needs is not known.
 """
 
 from __future__ import annotations
@@ -28,11 +32,7 @@ from headrace.runtime.store import Needs, ProgressStore
 from headrace.runtime.target_load import is_newer
 from headrace.storage.files import Files
 
-# -------- pins
-# What keeps a log from being pruned: pins, and whose they are (R27).
-#
-# A pin is a position: everything after it is needed by somebody. Computed from values, so that
-# it can be tested and simulated.
+# --- pins -----------------------------------------------------------------------------------------
 
 PinKind: TypeAlias = Literal[
     "progress", "loading", "intent", "origin", "baseline", "reader", "keep"
@@ -181,7 +181,7 @@ def lowest(pins: Iterable[Pin], end: Position, *, but: Sequence[PinKind] = ()) -
     return min([end, *(pin.position for pin in pins if pin.kind not in but)])
 
 
-# -------- care
+# --- retention ------------------------------------------------------------------------------------
 
 LOOK_SECONDS = 2.0
 """Between two looks: pruning is worth an entry of the index each time."""

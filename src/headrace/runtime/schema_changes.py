@@ -1,7 +1,7 @@
 """
 What a pipeline does when a table of it gets other columns.
 
-The log says so: a schema that the table did not have before. The plan is made anew for it and
+The log says so: a schema that the table did not have before. The plan is made again for it and
 older segments are lifted to it; what becomes of the target is the target's to say, and whether
 all this is to happen by itself the pipeline's own `on_schema_change` (R23b).
 

@@ -1,10 +1,20 @@
 """
-One source at work: its recorder, its log as the engine reads it, and what was heard last.
+One source at work: its recorder, its log as the engine reads it, and what was reported last.
 
 The recorder alone writes; the engine reads what it wrote. What crosses between them is
-small: "I am idle", "a baseline is owed", "this far is acknowledged" one way, "entry n is
+small: "I am idle", "a baseline is required", "this far is acknowledged" one way, "entry n is
 there" the other. A report is only a hint to look at the log, so one that is lost with its
 recorder costs nothing: the next recorder's first report makes the engine look again.
+
+`Progress` holds how far the copies of the source's tables have come, how fast they go, and how
+long they take. The rows so far are reported now and then, by the recorder or after each of Spark's
+jobs. The rate is that of the last half minute up to now, so that a copy that stands still shows
+as such.
+
+`OwedReset` holds a reset of the source from the request until reading has begun again. The caller
+is answered at once, and the recorder may be away, or die on the way: so the request is kept here,
+given to every recorder that starts, and forgotten when one has done it. A recorder that dies
+between the two does it again, which costs another copy and no more.
 """
 
 from __future__ import annotations
@@ -46,11 +56,7 @@ from headrace.runtime.lease import Fence
 from headrace.runtime.model import Watermark, acknowledged
 from headrace.runtime.wal_pressure import pinned_by
 
-# -------- progress
-# How far the copies of a source's tables have come, how fast they go, and how long they take.
-#
-# What is told are rows so far, now and then, by the recorder or after each of Spark's jobs.
-# The rate is that of the last half minute up to now, so a copy that stands still is seen to.
+# --- the progress of copies -----------------------------------------------------------------------
 
 WINDOW_SECONDS = 30.0
 
@@ -121,12 +127,7 @@ def _info(table: str, copy: _Copy, now: float) -> CopyInfo:
     )
 
 
-# -------- resetting
-# A source's reset, from being asked for until reading has begun anew.
-#
-# Whoever asks is answered at once, and the recorder may be away, or die on the way: so what
-# was asked is kept here, given to every recorder that starts, and forgotten when one has done
-# it. A recorder that dies between the two does it again, which costs another copy and no more.
+# --- a reset that was asked for -------------------------------------------------------------------
 
 
 class OwedReset:
@@ -166,7 +167,7 @@ class OwedReset:
         return unheard
 
 
-# -------- recording
+# --- the source at work ---------------------------------------------------------------------------
 
 _TIMES_KEPT = 4_096
 """Flush times remembered for the hops: more entries than a slow job can gather."""

@@ -1,9 +1,12 @@
 """
-What the engine must still know after a crash: its term, progress, states and intents.
+The control store: the engine's term, progress, states and intents, which must survive a crash.
 
 One SQLite file (`control.sqlite`), written with full synchronisation. Every write checks
 the term in its own transaction (R31): an engine that was declared dead and comes back to
-life finds a newer term and is fenced off, instead of writing old news over new.
+life finds a newer term and is fenced off, instead of overwriting newer state with older.
+
+`stored_progress` returns what the file says of pipelines, without an engine. It writes nothing
+and takes no term, and an engine that runs is not disturbed.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import msgspec
 from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import Fenced, StorageError, StorageFull, UnknownFormat
 
-# -------- store
+# --- the store ------------------------------------------------------------------------------------
 
 FORMAT = 1
 
@@ -428,10 +431,7 @@ class ProgressStore:
                 raise kind("Control state cannot be written", why=str(error)) from error
 
 
-# -------- store reading
-# What `control.sqlite` says of pipelines, for whoever only looks.
-#
-# Nothing is written, no term is taken, and an engine that runs is not disturbed.
+# --- reading without an engine --------------------------------------------------------------------
 
 _PROGRESS = (
     'select p.pipeline, p."table", p.lineage, p.epoch, p."commit", p.ordinal, s.state,'

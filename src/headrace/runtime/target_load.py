@@ -2,7 +2,7 @@
 Baselines on their way into a target, beside the tables that readers see.
 
 A table is loaded, catches up from F to where the pipeline's other tables stand, and is
-shown there in one switch (R12, H3). Several that nobody sees yet are shown together.
+shown there in one switch (R12, H3). Several that no reader sees yet are shown together.
 """
 
 from __future__ import annotations

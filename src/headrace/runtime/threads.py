@@ -1,8 +1,12 @@
 """
-The threads that drive pipelines: one each, so that a slow or failing one holds nobody back.
+The threads that drive pipelines: one each, so that a slow or failing one delays no other.
 
-A thread waits on its source's log; a sign there, or somebody's wish, wakes it. Between
-two steps a pipeline is at rest, and that is when it can be paused.
+A thread waits on its source's log; a new entry there, or a request to the pipeline, wakes it.
+Between two steps a pipeline is at rest, and that is when it can be paused.
+
+`Guard` makes sure that a source keeps our place: it looks at the source's room whenever that was
+measured (R28). One pipeline at a time gives way, and the source has time to show the effect of
+that before the next one does.
 """
 
 from __future__ import annotations
@@ -22,11 +26,7 @@ from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.runtime.source_run import Recording
 from headrace.runtime.wal_pressure import is_full, pinned_by, to_set_aside
 
-# -------- guarding
-# Sees to it that a source keeps our place: looks at its room whenever it was measured (R28).
-#
-# One pipeline at a time gives way, and the source has time to show what that brought before
-# the next one does.
+# --- the guard of a source's room -----------------------------------------------------------------
 
 PATIENCE = 1
 """Measurements not acted upon after one gave way: they may have been made before it had effect."""
@@ -91,7 +91,7 @@ class Guard:
         self._warned = is_full(room)
 
 
-# -------- driving
+# --- the threads ----------------------------------------------------------------------------------
 
 _GRACE_SECONDS = 1.0
 """How long a stop waits for a batch to end by itself before its job is cancelled."""

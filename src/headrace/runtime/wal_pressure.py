@@ -1,9 +1,14 @@
 """
-Who gives way when a source runs out of room for what it holds for us (R28).
+The choice of the pipeline that gives way when a source runs out of room for what it holds (R28).
 
-A source that holds too much gives up our place, and then every pipeline is owed a baseline.
-Before it comes to that, the one that holds it back most is set aside: it alone is owed one.
-All of this is computed from values, so that it can be tested and simulated.
+A source that holds too much for us drops our place, and then every pipeline requires a baseline.
+Before it comes to that, the pipeline that holds it back most is released (`SetAside`): it alone
+requires one. All of this is computed from values, so that it can be tested and simulated.
+
+A released pipeline (`Yielding`) holds nothing at its source any more, until it is exact again.
+The release is stored first, and from then on nothing is kept for the pipeline, whatever it is
+doing: one that hangs, failed or is paused is exactly the one that this is for. Its own next step
+then puts its tables back. An engine that ends in between leaves that to its next life.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from headrace.errors import SetAside
 from headrace.runtime.model import Watermark
 from headrace.runtime.store import ProgressStore
 
-# -------- room
+# --- the choice -----------------------------------------------------------------------------------
 
 FULL = 0.8
 """From this share of the limit on, somebody gives way."""
@@ -73,12 +78,7 @@ def _lowest(end: Position, marks: Mapping[str, Watermark]) -> str | None:
     return min(pins, key=lambda name: (pins[name], name), default=None)
 
 
-# -------- yielding
-# A pipeline that was set aside: it holds nothing at its source any more, until it is exact again.
-#
-# It is stored first, and from then on nothing is kept for it, whatever it is doing: one that
-# hangs, failed or is paused is just the one that this is about. Its own next step then puts
-# its tables back. A life that ends in between leaves that to the next one.
+# --- a released pipeline --------------------------------------------------------------------------
 
 
 class Yielding:

@@ -1,12 +1,15 @@
 """
-Which changes of a batch are set aside (R30).
+The selection of the changes of a batch that are parked, and kept as dead letters (R30).
 
 A change that cannot be computed is a letter, and so is everything that follows it by key: a
 later change of the same row, applied without the first, would leave a row that the source
-never had. A change of the key carries the hold along: from there on both keys are held. A
-truncate ends every hold before it (R23d).
+never had. The keys of both images count, so that a row that changes its key takes its letters
+along: from there on both keys are held. A truncate ends every hold before it (R23d).
 
-Nothing here reads or writes; a batch of rows goes in, and a list of rows comes out.
+`set_aside` neither reads nor writes; a batch of rows goes in, and a list of rows comes out.
+`set_aside_in` is that over a batch's segments. Only the driver looks, and only when something
+failed or is held: then it reads the segments itself, which is also how both images get into the
+letter as the log has them.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from headrace.errors import TooManyFailed
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.result import Failure, RowReference
 
-# -------- parking
+# --- changes to park among rows -------------------------------------------------------------------
 
 _ROUNDS = 4
 """Key changes followed by whole columns before each row is looked at instead."""
@@ -214,13 +217,7 @@ def _concerned(
     return list(range(len(ops)))
 
 
-# -------- aside
-# What of a batch is set aside, and kept as dead letters (R30).
-#
-# A change that cannot be computed is set aside with every later one of its row: by the keys
-# of both images, so that a row that changes its key takes its letters along. Only the
-# driver looks, and only when something failed or is held: then it reads the segments
-# itself, which is also how both images get into the letter as the log has them.
+# --- changes to park in segments, and their letters -----------------------------------------------
 
 Held = Mapping[bytes, Position]
 

@@ -1,9 +1,18 @@
 """
-A dead letter: a change that the target was not given, whole (R30).
+A dead letter: a change that the target was not given, whole (R30); its file, and reading it.
 
 It holds both images as the log had them, with every value exact, so that it can be read when
 the log is long gone; and a reason. `failed` are the changes that could not be computed,
 `behind` those that follow one by key.
+
+A file is a line of JSON with the format's number and a checksum of all that follows, then the
+record itself: letters, or the statement that earlier letters are superseded. Letters bring their
+tables' schemas along, and their rows as Arrow's own stream, so that a file can be read when
+the log is gone, every value as exact as the log had it. A file also states its number and its
+pipeline: one that was put in another's place is detected.
+
+Reading letters from their folder creates, syncs and removes nothing: a reader does not disturb
+the engine that writes them.
 """
 
 from __future__ import annotations
@@ -30,7 +39,7 @@ from headrace.deadletters.keys import key_columns
 from headrace.errors import BadSchema, CorruptLetters, UnknownFormat
 from headrace.storage.files import Files
 
-# -------- letter
+# --- the letter -----------------------------------------------------------------------------------
 
 Kind: TypeAlias = Literal["failed", "behind"]
 Image: TypeAlias = Mapping[str, object]
@@ -180,15 +189,7 @@ def _images(rows: pa.Table, schema: TableSchema, side: str) -> list[dict[str, ob
     return images
 
 
-# -------- letter file
-# Files of dead letters: their bytes.
-#
-# A file is a line of JSON with the format's number and a checksum of all that follows, then the
-# record itself: letters, or the news that earlier letters are superseded. Letters bring their
-# tables' schemas along, and their rows as Arrow's own stream, so that a file can be read when
-# the log is gone, every value as exact as the log had it.
-#
-# A file also says its number and its pipeline: one that was put in another's place is found out.
+# --- the bytes of a file --------------------------------------------------------------------------
 
 FORMAT = 1
 """The number in every file; an unknown one is refused by name."""
@@ -357,11 +358,7 @@ def _check(body: bytes) -> bytes:
     return xxhash.xxh3_64_hexdigest(body).encode()
 
 
-# -------- letter reading
-# Reading dead letters back from their folder.
-#
-# Nothing here creates, syncs or removes: whoever looks at letters does not disturb the engine
-# that writes them.
+# --- reading files from their folder --------------------------------------------------------------
 
 _NAME = re.compile(r"([0-9a-f]{12})\.letters")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,5 +1,5 @@
 """
-The dead letters of a pipeline, kept until a truncate or a reload makes them history (R30).
+The store of a pipeline's dead letters, kept until a truncate or a reload supersedes them (R30).
 
 `dead-letters/<pipeline>/<number:012x>.letters` are only ever added, each created exclusively
 and synced: a crash leaves a file absent or whole, and of two engines one loses the number.
@@ -8,6 +8,16 @@ Numbers have no gaps; a missing one in the middle is a lost file, and is named.
 A letter is one, however often it is added: a batch whose outcome was lost is computed again,
 and its letters come again. One that comes again after it was superseded counts again, so in a
 batch with a truncate `add` comes first, then `clear`.
+
+`Ledger` is what the files amount to: which letters there are, and what they hold. A letter that
+failed holds its keys. One that is behind holds its own as long as it is behind something: a
+reload covers what failed up to its beginning (F), and then the letters behind that are no longer
+behind anything, although their positions may be later. They were written while the table was
+loaded, on account of the old table; the new one has their changes.
+
+The ledger is asked once a batch, so the usual answer is kept by keys, of which there are few, and
+not by letters: a row that changes a thousand times a second has a thousand letters a second
+behind its first.
 """
 
 from __future__ import annotations
@@ -46,17 +56,7 @@ __all__ = [
 ]
 
 
-# -------- ledger
-# What the files of a pipeline's letters amount to: which letters there are, and what they hold.
-#
-# A letter that failed holds its keys. One that is behind holds its own as long as it is behind
-# something: a reload covers what failed up to its beginning (F), and then the letters behind
-# that are not behind anything any more, although their positions may be later. They came to be
-# while the table was loaded, on account of the old one; the new one has their changes.
-#
-# Asked once a batch, so the usual answer is kept by keys, of which there are few, and not by
-# letters: a row that changes a thousand times a second has a thousand letters a second behind
-# its first.
+# --- the ledger -----------------------------------------------------------------------------------
 
 Identity: TypeAlias = tuple[str, str, str, int, bytes]
 """
@@ -222,7 +222,7 @@ def _hold(held: Held, known: LetterSummary) -> None:
         held[key] = min(known.position, held.get(key, known.position))
 
 
-# -------- letters
+# --- the store ------------------------------------------------------------------------------------
 
 FOLDER = "dead-letters"
 """Where they lie in a data directory: a folder for each pipeline."""

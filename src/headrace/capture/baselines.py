@@ -3,6 +3,20 @@ The baselines that a recorder was asked for: which wait, which are copied, which
 
 One is copied here at a time, a chunk between two reads of changes (R43); those that the engine
 copies on Spark go on beside it. Either way a baseline counts once the log has passed its end.
+
+`Pacing` limits how fast a source's tables may be copied, where a limit was set. It says when the
+next rows may be read, and its caller decides what to do until then: a task of Spark's sleeps, the
+recorder goes on with changes.
+
+Baselines that Spark's tasks copy are planned by the recorder (`Shared`). It holds the snapshot
+they are read under, and has the last word: the rows exist once it has written the entry that
+names their segments. Whatever happens to it or to Spark before leaves nothing but files that the
+next writer sweeps (H4, R20).
+
+The parts of a planned baseline go from the source into segments in any process, one by one. A
+part's segments are written under names that no other attempt has, and synced. They count once
+the recorder names them in the index; those of an attempt that failed, or was made twice, are
+swept (R20, S4).
 """
 
 from __future__ import annotations
@@ -40,8 +54,7 @@ from headrace.errors import PositionExpired, SourceRefused, StorageError
 from headrace.storage import killpoints
 from headrace.storage.s3 import opened
 
-# -------- copying
-# A baseline on its way from its source into the log.
+# --- a baseline on its way into the log -----------------------------------------------------------
 
 
 class Copying:
@@ -74,11 +87,7 @@ class Copying:
             self._writer.discard()
 
 
-# -------- pacing
-# How fast a source's tables may be copied, where somebody set a limit.
-#
-# Whoever copies is told when the next rows may be read, and decides itself what to do until
-# then: a task of Spark's sleeps, the recorder goes on with changes.
+# --- the rate of copies ---------------------------------------------------------------------------
 
 SLOWEST = 1
 """Rows a second: below that a copy would never end."""
@@ -124,12 +133,7 @@ def piece_rows(rows_per_s: float | None, most: int) -> int:
     return most if rows_per_s is None else max(1, min(most, int(rows_per_s * PIECE_SECONDS)))
 
 
-# -------- sharing
-# Baselines that somebody else reads: the recorder plans them, and Spark's tasks copy the rows.
-#
-# The recorder holds the snapshot they are read under, and has the last word: the rows exist
-# once it has written the entry that names their segments. Whatever happens to it or to Spark
-# before leaves nothing but files that the next writer sweeps (H4, R20).
+# --- baselines that Spark copies ------------------------------------------------------------------
 
 
 class Shared:
@@ -238,7 +242,7 @@ class Sharing:
         return tables
 
 
-# -------- copies
+# --- baselines that were asked for ----------------------------------------------------------------
 
 TRY_AGAIN_SECONDS = 0.1
 """After a baseline could not begin: what it waits for may take an instant, or hours."""
@@ -452,12 +456,7 @@ class BaselineRequests:
         self._tell(BaselineProgress(table, copied.rows, done=True))
 
 
-# -------- parts
-# Parts of a planned baseline, from the source into segments: in any process, one by one.
-#
-# A part's segments are written under names that no other attempt has, and synced. They
-# count once the recorder names them in the index; those of an attempt that failed, or was
-# made twice, are swept (R20, S4).
+# --- the parts of a planned baseline --------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """
-A recorder's care for its log: pruning, compaction, folding, and what is done when it is full.
+The recorder's maintenance of its log: pruning, compaction, folding, and the steps when it is full.
 
-The engine says what nobody needs; the recorder alone writes (R31). It does a piece at a time
-between two reads, and rests for longer than the piece took: whoever waits for a change waits
-for one piece at most, and seldom.
+The engine says what is not needed; the recorder alone writes (R31). It does a piece at a time
+between two reads, and rests for longer than the piece took: a reader that waits for a change
+waits for one piece at most, and seldom.
 """
 
 from __future__ import annotations

@@ -1,11 +1,16 @@
 """
-Keeping a recorder alive.
+The supervision of a recorder, which runs in a process of its own or on a thread.
 
 A recorder runs in a process of its own, so that nothing the engine does can hold up
 reading, and a crash on either side is not the other's. The same loop runs on a thread
 for tests and for sources that exist in this process only. Both have one shape.
 
-A recorder that ends without having been told to, and without having said that it stops
+The process has one parent and one connection to it. When the connection ends, so does the
+process, whatever it is doing: an engine that was killed must not leave a second writer behind
+(R31). Should another process have inherited the engine's end of the connection, the parent's
+process id shows that the engine is gone.
+
+A recorder that ends without having been asked to, and without having reported that it stops
 for good, is started again, each time a little later, until one shows that it works.
 """
 
@@ -52,8 +57,7 @@ from headrace.errors import HeadraceError, RecorderFailed
 from headrace.storage.permissions import make_private_folder, open_private
 from headrace.storage.s3 import opened
 
-# -------- loop
-# The loop around a recorder: the same in a process of its own and on a thread.
+# --- the loop around a recorder -------------------------------------------------------------------
 
 WAIT_SECONDS = 1.0
 """How long one step may wait for changes; commands end the wait early."""
@@ -119,12 +123,7 @@ def run(recorder: Recorder, inbox: Inbox, report: Callable[[Report], object]) ->
             report(said)
 
 
-# -------- child
-# The recorder as a process of its own.
-#
-# It has one parent and one line to it. When the line ends, so does the process, whatever it
-# is doing: an engine that was killed must not leave a second writer behind (R31). Should
-# somebody else have inherited the engine's end of the line, the parent's number tells.
+# --- the recorder as a process --------------------------------------------------------------------
 
 GRACE_SECONDS = 1.0
 """For the main thread to end by itself once the line has ended."""
@@ -207,7 +206,7 @@ def _leave(inbox: Inbox, source: Recordable, done: threading.Event) -> None:
         os._exit(3)
 
 
-# -------- supervisor
+# --- the supervisor -------------------------------------------------------------------------------
 
 OnReport: TypeAlias = Callable[[Report], object]
 """Called on the recorder's own thread, one report at a time; must not wait."""

@@ -1,5 +1,5 @@
 """
-The recorder: from a source into its log, and the only one who writes there.
+The recorder: from a source into its log, of which it is the only writer.
 
 It is a step machine. Time, source and log come in by argument; a step obeys what the
 engine asked, reads what there is, and writes what is due. Nothing in it waits except
@@ -8,11 +8,17 @@ the source's own `read`, so a simulation can drive it through every interleaving
 When a flush is due (R10): 5 ms after the first change while the engine is idle, which it
 says once for each batch it could take; otherwise 1 s after it; at a size limit; always
 at the end of a commit. So a busy engine finds one file where there would be a hundred. In a
-storage that is paid by the write, it is never as soon as 5 ms.
+storage that is paid by the write, it is never as soon as 5 ms. A position that moved without a
+change enters the index by `due` (R34).
 
 Whatever goes wrong on the way, what the index names is the truth: on any error the
-recorder forgets what it held, opens log and source anew and reads on after the last
-synced entry. Nothing was acknowledged beyond that (invariant 1), so nothing is lost.
+recorder forgets what it held, opens log and source again and reads on after the last
+synced entry. Nothing was acknowledged beyond that (invariant 1), so nothing is lost. Whether what
+the source has now continues where the log ends is decided at each opening by pure functions
+(`break_at`, `owed`). `Synced` remembers the places that are durable, as positions of the log and
+as the source writes them.
+
+Long because every step shares one state, and each error must leave all of it in the same way.
 """
 
 from __future__ import annotations
@@ -61,8 +67,7 @@ from headrace.errors import (
 )
 from headrace.storage import killpoints
 
-# -------- beats
-# When a position that moved without a change enters the index (R34).
+# --- positions that moved without a change --------------------------------------------------------
 
 HEARTBEAT_SECONDS = 10.0
 """So often at most: idle days shall leave few entries."""
@@ -82,8 +87,7 @@ def due(end: int, moved: int, *, wanted: int, waited: float, counts_bytes: bool)
     return counts_bytes and moved - end > HEARTBEAT_BYTES
 
 
-# -------- continuity
-# Whether what a source has now goes on where a log ends: pure questions, asked at each opening.
+# --- whether a source continues a log -------------------------------------------------------------
 
 _CAPTURED = "captured/"
 """What the note stands under, where no table's own can."""
@@ -137,8 +141,7 @@ def break_at(log: LogWriter, at: SourcePosition, resumes: bool) -> str | None:
     return None if resumes and str(at) == log.source_position else "gap"
 
 
-# -------- synced
-# What a recorder remembers of places that are durable, in both languages: log's and source's.
+# --- durable places -------------------------------------------------------------------------------
 
 MOST_REMEMBERED = 20_000
 
@@ -172,7 +175,7 @@ class Synced:
         self._places.clear()
 
 
-# -------- recorder
+# --- the recorder ---------------------------------------------------------------------------------
 
 READ_ROWS = 20_000
 """Asked for in one read: limits stay responsive, and the source's transactions short (R44)."""

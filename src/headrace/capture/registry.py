@@ -3,6 +3,14 @@ The kinds of sources there are, and how each is built again in a process of its 
 
 Other packages provide kinds by entry points of the group `headrace.sources`: the entry's name
 is the kind, and what it names is called as our classes are, with a spec and a reader.
+
+`findings` returns what there is to know of a source before, or long after, it is captured. A
+problem keeps capture from starting, and every start reports it. A finding is the rest: settings
+with a consequence, and what was left at the source by an engine that is gone.
+
+`sample` returns a few rows of a table, read without capturing it. Nothing is set up at the source,
+and nothing stays there. The rows are in the very types that a baseline gives, so that what is
+computed from them is what will be computed from a baseline.
 """
 
 from __future__ import annotations
@@ -19,11 +27,7 @@ from headrace.capture.source import Recordable, SourceSpec
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import SourceRefused
 
-# -------- findings
-# What there is to know of a source before, or long after, it is captured.
-#
-# A problem keeps capture from starting, and every start tells of it. A finding is the rest:
-# settings with a consequence, and what was left at the source by an engine that is gone.
+# --- findings -------------------------------------------------------------------------------------
 
 _HOMES = {
     "postgres": "headrace.capture.postgres.server.doctor",
@@ -56,7 +60,7 @@ def findings(source: Recordable, tables: Sequence[str], reader: str) -> list[Fin
     return found
 
 
-# -------- registry
+# --- kinds ----------------------------------------------------------------------------------------
 
 KINDS = {
     "postgres": "headrace.capture.postgres.source:PostgresSource",
@@ -88,11 +92,7 @@ def _class_of(kind: str) -> Any:
     return None
 
 
-# -------- sampling
-# A few rows of a table, read without capturing it.
-#
-# Nothing is set up at the source, and nothing stays there. The rows are in the very types that a
-# baseline gives, so that what is computed from them is what will be computed from a baseline.
+# --- samples --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

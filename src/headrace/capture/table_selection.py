@@ -1,9 +1,15 @@
 """
-Which tables are captured: those that were named, and those that patterns stand for.
+The selection of tables that are captured: those that were named, and those that patterns match.
 
 A table that was named and cannot be captured is an error. One that merely matches a pattern
-is left out, and said to be: it never keeps the others from being captured, and nothing is
+is left out, and reported: it never keeps the others from being captured, and nothing is
 done to it (R23a). Tables that come later are found by looking again and again.
+
+A pattern is a name that is not written out: `public.*`, and without some, `!public.audit_*`. An
+entry with `*` (any letters) or `?` (one letter) stands for every table that it matches, today's
+and those to come. One that begins with `!` takes names away again, wherever in the list it stands.
+Both speak of a schema and a table; without a schema, `public` is meant. As in SQL, letters are
+lower case except within quotes.
 """
 
 from __future__ import annotations
@@ -17,13 +23,7 @@ from headrace.capture.source import Lists, Recordable
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import HeadraceError, SourceRefused, SourceUnreachable, TableRefused
 
-# -------- patterns
-# Names of tables that are not written out: `public.*`, and without some, `!public.audit_*`.
-#
-# An entry with `*` (any letters) or `?` (one letter) stands for every table that it matches,
-# today's and those to come. One that begins with `!` takes names away again, wherever in the
-# list it stands. Both speak of a schema and a table; without a schema, `public` is meant. As
-# in SQL, letters are lower case except within quotes.
+# --- patterns -------------------------------------------------------------------------------------
 
 _PART = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
@@ -68,7 +68,7 @@ def _expression(wanted: str) -> re.Pattern[str]:
     return re.compile("".join(signs.get(letter) or re.escape(letter) for letter in wanted), re.S)
 
 
-# -------- choosing
+# --- the selection --------------------------------------------------------------------------------
 
 LOOK_SECONDS = 10.0
 """The longest that a new table goes unnoticed."""

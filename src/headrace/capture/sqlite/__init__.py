@@ -2,7 +2,7 @@
 Capture from SQLite by triggers that write into one log table beside the data.
 
 `Capture` is the library: a handler, batches of records, no Spark and no JVM. The engine reads the
-same log through `source.py`.
+same log through `source`.
 """
 
 from headrace.capture.sqlite.library.capture import Capture, TornDown

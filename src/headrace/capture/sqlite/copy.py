@@ -2,8 +2,8 @@
 A table's rows, copied in chunks while the application goes on writing (R43).
 
 Chunks follow the key. Each is one short read transaction, so no chunk sees what another
-saw, and a row whose key changes may be met twice or not at all. That is mended by the
-log: every change after F, the log's end before the first chunk, is applied on top, and
+saw, and a row whose key changes may be met twice or not at all. The log corrects
+that: every change after F, the log's end before the first chunk, is applied on top, and
 from H on, the log's end in the last chunk's own transaction, the result is exact.
 """
 

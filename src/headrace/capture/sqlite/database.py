@@ -1,12 +1,28 @@
 """
-A connection to the user's database, and what its errors mean to us.
+A connection to the user's database: its errors, its rows, our names in it, and places in its log.
 
 The database belongs to the application. So a missing file is never created, the journal
 mode is never changed, and no transaction of ours is longer than it must be (R42, R44).
 
 Only the standard library's SQLite is used: two SQLite libraries in one process cancel
 each other's file locks, because POSIX drops all locks of a file with the first close.
-For the same reason nobody here opens the database file by other means.
+For the same reason nothing here opens the database file by other means.
+
+Rows are fetched within limits, as SQLite hands them out. Text is decoded by SQLite's own binding
+as long as it is UTF-8; the first row that is not makes the same query run once more with a
+decoder that takes anything.
+
+A database may have several capture logs side by side, each with triggers, numbers and readers
+of its own: one has the names that the engine uses, others are named after their log table
+(`CaptureNames`). All names that capture makes, but that of such a log table, begin with the same
+prefix, so that they can be distinguished from the application's, and a log by the companion that
+has its name in it.
+
+A place in the capture log is a `CapturePosition`. The log table has no AUTOINCREMENT, so a log
+that was emptied begins again at 1, and a number alone would then point into another history
+unnoticed. So a place also carries a witness, facts about the row it names, and reading on begins
+with a check whether that row is still there and the same (R40). This finds a wiped log as well as
+a database that was restored from a copy.
 """
 
 from __future__ import annotations
@@ -30,7 +46,7 @@ from headrace.errors import (
     SourceUnreachable,
 )
 
-# -------- database
+# --- the connection -------------------------------------------------------------------------------
 
 LOCK_SECONDS = 5.0
 """How long set-up waits for the application to let go of the database."""
@@ -191,11 +207,7 @@ def _translated(error: sqlite3.DatabaseError, path: str) -> HeadraceError:
     return CaptureError("Database answered with an error", path=path, error=name)
 
 
-# -------- fetching
-# Fetching rows within limits, as SQLite hands them out.
-#
-# Text is decoded by SQLite's own binding as long as it is UTF-8; the first row that is not makes
-# the same query run once more with a decoder that takes anything.
+# --- fetching rows --------------------------------------------------------------------------------
 
 PART_ROWS = 64
 """How many rows are fetched between two looks at the limits, at most."""
@@ -275,13 +287,7 @@ def _size(rows: Sequence[Row], turn: int) -> int:
     return size * every
 
 
-# -------- names
-# What the things are called that capture makes in the user's database.
-#
-# A database may have several capture logs side by side, each with triggers, numbers and readers
-# of its own: one has the names that the engine uses, others are named after their log table.
-# All of them but such a log table begin with the same prefix, so that they are told apart from
-# the application's, and a log by the companion that has its name in it.
+# --- names in the user's database -----------------------------------------------------------------
 
 PREFIX = "__headrace"
 """How the names of everything begin that we make in the user's database."""
@@ -374,14 +380,7 @@ def _sql(name: str) -> str:
     return name if _BARE.fullmatch(name) else quoted(name)
 
 
-# -------- place
-# Where reading stands in the capture log.
-#
-# The log table has no AUTOINCREMENT, so a log that somebody empties begins again at 1. A
-# number alone would then point into another history without anybody noticing. So a place
-# also carries a witness, facts about the row it names, and reading on begins with a look
-# whether that row is still there and the same (R40). This finds a wiped log as well as a
-# database that was restored from a copy.
+# --- places in the capture log --------------------------------------------------------------------
 
 _TEXT = re.compile(r"([0-9a-f]{32})/(0|[1-9][0-9]{0,18})/(-?[0-9]+\.[0-9]+\.[0-9]+)?")
 

@@ -1,11 +1,14 @@
 """
 A SQLite database as a source.
 
-Nothing runs inside the database but three triggers a table (`setup.py`); everything else
+Nothing runs inside the database but three triggers a table (`triggers`); everything else
 is this reader, on its own connection. It reads `cursor … max(seq)` in one read
 transaction, which always ends between two transactions of the application, because
-SQLite shows nobody half of one: that is a read group, and whole groups make a flush
-(R41). Where exactly one transaction ends within a group cannot be told.
+SQLite shows no reader half of one: that is a read group, and whole groups make a flush
+(R41). Where exactly one transaction ends within a group cannot be determined.
+
+`findings` reports what a SQLite file has of us, and what waits in it. `sample` returns a few rows
+of a table; the file is only read.
 """
 
 from __future__ import annotations
@@ -59,8 +62,7 @@ from headrace.changelog.change import Changes, TableChanges
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import BadName, HeadraceError, SourceRefused, SourceUnreachable, TableRefused
 
-# -------- findings
-# What a SQLite file has of us, and what waits in it.
+# --- findings -------------------------------------------------------------------------------------
 
 _TRIGGERS = "select name, tbl_name from sqlite_schema where type = 'trigger'"
 
@@ -134,18 +136,18 @@ def _teardown(path: str, table: str, reader: str | None = None) -> str:
     return shlex.join([*words, *([] if reader is None else ["--reader", reader])])
 
 
-# -------- forgetting
-# Beginning anew with a database that was captured before.
-#
-# Nobody else reads its capture: then triggers and log go, and the next capture has a name of its
-# own, so history begins anew (R1). What was written down of the tables' columns stays, because
-# a column's number must never come to mean another one. Somebody else does: then only this
-# reader's place goes; he alone finds a gap, as after tables that were left out for a while.
+# --- forgetting a capture -------------------------------------------------------------------------
 
 
 def forget(database: sqlite3.Connection, reader: str) -> None:
     """
-    Let the reader called `reader` begin anew when he opens the database next.
+    Let the reader called `reader` begin again when it opens the database next.
+
+    If no other reader has the capture, triggers and log are removed, and the next capture has a
+    name of its own, so that history begins again (R1). What was recorded of the tables' columns
+    stays, because a column's number must never come to mean another one. If another reader has
+    it, only this reader's place is removed; this reader alone finds a gap, as after tables that
+    were left out for a while.
 
     It is one transaction: after a death in the middle nothing has happened. Writes of the
     application between this and the next opening are not captured, and are copied instead.
@@ -175,8 +177,7 @@ def _lapse(database: sqlite3.Connection, reader: str) -> None:
     )
 
 
-# -------- sampling
-# A few rows of a table in a SQLite file, which is only read.
+# --- samples --------------------------------------------------------------------------------------
 
 MOST_BYTES = 64 << 20
 """About so much is read at most, where rows are many and large."""
@@ -201,7 +202,7 @@ def sample(source: SQLiteSource, table: str, most: int) -> TableSample:
     return TableSample(schema, *batch_of(schema, rows))
 
 
-# -------- source
+# --- the source -----------------------------------------------------------------------------------
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 

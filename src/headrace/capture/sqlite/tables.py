@@ -1,5 +1,5 @@
 """
-What a table of the user's looks like, and whether it can be captured exactly.
+The user's tables: what they look like, whether they can be captured exactly, and their rows.
 
 Triggers see every row that a statement writes, with a few exceptions, and a table with
 one of these is refused rather than captured nearly:
@@ -15,6 +15,10 @@ one of these is refused rather than captured nearly:
 
 What even this cannot see: writers that turn triggers off, and writes with an explicit
 rowid into a table whose key is another column (R45).
+
+`Pages` reads the rows of a table by their key, a chunk at a time. Each chunk is one short read
+transaction, so that no checkpoint is held back for long (R44), and the next one goes on after the
+last key. Keys are compared as a whole, in the order of the index that the key has.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
     from headrace.changelog.schema import TableSchema
 
 
-# -------- tables
+# --- tables and columns ---------------------------------------------------------------------------
 
 MOST_COLUMNS = 998
 """Both images and four columns of ours fit into SQLite's limit of 2,000."""
@@ -257,12 +261,7 @@ def column_list(names: Sequence[str], prefix: str = "") -> str:
     return ", ".join(prefix + quoted(name) for name in names)
 
 
-# -------- paging
-# The rows of a table by their key, a chunk at a time.
-#
-# Each chunk is one short read transaction, so that no checkpoint is held back for long (R44), and
-# the next one goes on after the last key. Keys are compared as a whole, in the order of the index
-# that the key has.
+# --- rows by their key ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

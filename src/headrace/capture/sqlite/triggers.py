@@ -1,5 +1,5 @@
 """
-What capture puts into the user's database, and how it is taken out again.
+What capture puts into the user's database, and how it is removed again.
 
 One log table holds the changes of all captured tables: `seq`, time, a number that names
 table and columns, the operation, and both images in generic columns without a type. So
@@ -10,9 +10,19 @@ value's sake: capture must never make a statement of the application fail (R42).
 as long as the newest row is never removed, numbers only grow. The first row is a marker,
 so that there is a newest row from the beginning.
 
-A table's columns are written down with every plan. When they change, or when one of its
+A table's columns are recorded with every plan. When they change, or when one of its
 triggers was missing, changes may have gone by unseen: the new plan leaves a mark in the
-log, and each reader that comes to it begins anew (R39).
+log, and each reader that comes to it begins again (R39).
+
+The log remembers the file system and the inode of the file it was made in. A file that comes back
+from a copy brings its log and every reader's place with it, so that nothing in it shows that it
+went back: positions would come again with other changes (R40). Only the file itself is another
+one. A copy that is written over the very same file has the same inode, and is not noticed.
+
+`Pruning` removes what every reader has. Each reader keeps its cursor in the database. What lies
+strictly below the lowest one is removed, never the newest row, and only in small steps at moments
+when the write lock is free: the application must not notice (R42). Pruning must not disturb the
+reader, so a lock that is taken, or any other refusal, only means "later".
 """
 
 from __future__ import annotations
@@ -39,14 +49,7 @@ from headrace.capture.sqlite.database import (
 from headrace.capture.sqlite.tables import SourceTable, column_list, not_found, table_names
 from headrace.errors import SourceRefused
 
-# -------- file identity
-# Which file a capture log was made in.
-#
-# A file that comes back from a copy brings its log and every reader's place with it, so that
-# nothing in it tells that it went back: positions would come again with other changes (R40). Only
-# the file itself is another one. So the log remembers the file system and the inode it stands in.
-#
-# A copy that is written over the very same file has the same inode, and is not noticed.
+# --- the file that a log was made in --------------------------------------------------------------
 
 _NAME = "file"
 
@@ -84,13 +87,7 @@ def _identity(database: sqlite3.Connection) -> str | None:
         return None  # whoever reads notices that it is gone
 
 
-# -------- prune
-# Forgetting what every reader has.
-#
-# Each reader keeps its cursor in the database. What lies strictly below the lowest one is
-# removed, never the newest row, and only in small steps at moments when the write lock is
-# free: the application must not notice (R42). Nothing here may disturb the reader, so a
-# lock that is taken, or any other refusal, only means "later".
+# --- pruning --------------------------------------------------------------------------------------
 
 STEP_ROWS = 500
 STEP_SECONDS = 0.05
@@ -163,7 +160,7 @@ class Pruning:
             return bool(stop < end)
 
 
-# -------- setup
+# --- log table, triggers and plans ----------------------------------------------------------------
 
 FORMAT = 1
 LOG = OURS.log

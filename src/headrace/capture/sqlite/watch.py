@@ -1,14 +1,19 @@
 """
-Noticing that somebody committed.
+The detection of commits by other processes, and the waits of a capture that has read everything.
 
 No notice of SQLite's own reaches another process, so this looks: `pragma data_version`
-tells in a few microseconds whether another connection committed. It takes a read lock
+shows in a few microseconds whether another connection committed. It takes a read lock
 for that, though, which outside WAL mode can get in a writer's way (R42). So a quiet
 database is only watched from outside, by the file system's notices where there are any,
 and by the files' times; the pragma is asked when these moved.
 
 A notice comes when bytes are written, which is a moment before the commit is visible.
 After one the pragma is therefore asked every millisecond for a while.
+
+What ends the wait of a capture: `FileWatch` looks at the database's files and asks SQLite when
+they moved; `PollInterval` reads every so often, whatever happened; `External` reads when the
+application asks for it. `Combined` is any of several. A run begins with reading what is there,
+whichever of these it has.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from typing import TypeAlias
 
 from headrace.errors import SourceRefused
 
-# -------- watch
+# --- noticing a commit ----------------------------------------------------------------------------
 
 inotify: ModuleType | None
 try:
@@ -149,12 +154,7 @@ class CommitWatch:
                     self._watched[path] = inode
 
 
-# -------- waking
-# What ends the wait of a capture that has read everything.
-#
-# `FileWatch` looks at the database's files and asks SQLite when they moved; `PollInterval` reads
-# every so often, whatever happened; `External` reads when somebody says so. `Combined` is any of
-# several. A run begins with reading what is there, whichever of these it has.
+# --- what ends a wait -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

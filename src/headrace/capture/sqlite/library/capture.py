@@ -1,8 +1,8 @@
 """
 SQLite capture as a library: a handler is called with batches of changes, and nothing else runs.
 
-What is put into the database is what the engine puts there (`setup.py`), and a reader's place
-beside it (`readers.py`). One run an instance, on the thread that calls it: `bootstrap` hands out
+What is put into the database is what the engine puts there (`triggers`), and a reader's place
+beside it (`readers`). One run an instance, on the thread that calls it: `bootstrap` hands out
 what is there and returns; `cdc` hands out what was logged, then waits for more until `close`;
 `bootstrap_and_cdc` does one after the other, and no change in between is left out.
 

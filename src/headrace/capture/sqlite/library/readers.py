@@ -8,7 +8,7 @@ alone, or be read by a process of its own, and nothing of the others is skipped 
 A row protects what follows its cursor from being removed, like the engine's rows beside it.
 With the cursor stands a witness of the log row it names (R40). Instead of one there may be a
 note that changes are missing before the cursor (`OWED`): then only a copy of the table leads
-there. A reader that was taken out of a table gets such a row when he comes back.
+there. A reader that was taken out of a table gets such a row when it comes back.
 """
 
 from __future__ import annotations

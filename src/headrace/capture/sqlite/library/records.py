@@ -1,8 +1,15 @@
 """
-What a handler is given: batches of records, made as they are asked for.
+The records that a handler receives: batches of them, made as they are asked for, and their JSON.
 
 A batch keeps the rows as SQLite handed them out. Records are made by iterating; a handler that
 only wants JSON takes it from the batch (`json_lines`), and no record is ever made.
+
+JSON has five fields: table, timestamp, operation, before, after. Images are objects by column.
+Numbers have all their digits, so that each is read back as the very same; an infinite one is
+`9e999` or `-9e999`, which every reader of JSON takes for infinite or refuses, and none for another
+number. A blob is upper-case hexadecimal text. Columns that are declared BLOB are left out unless
+asked for. Bytes in a text that are not UTF-8 become U+FFFD. Timestamps are RFC 3339 in UTC, with
+three digits after the point or none, so they sort as text.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ import msgspec
 
 from headrace.capture.sqlite.database import DELETE, INSERT, Row
 
-# -------- records
+# --- records and batches --------------------------------------------------------------------------
 
 Operation: TypeAlias = Literal["INSERT", "UPDATE", "DELETE", "BOOTSTRAP"]
 Image: TypeAlias = Mapping[str, int | float | str | bytes | None]
@@ -169,7 +176,7 @@ class CaptureBatch(Sequence[Record]):
     def json_lines(
         self, *, blobs: bool = False, subsec: bool = True, positions: bool = False
     ) -> bytes:
-        """Return the records as JSON, a line each; see `rendering` for the form."""
+        """Return the records as JSON, a line each; the module's docstring has the form."""
         # Here and not above: who wants no JSON needs no msgspec.
 
         return RecordFormat(blobs=blobs, subsec=subsec, positions=positions).lines(self)
@@ -188,15 +195,7 @@ def moment(ts: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=ts)
 
 
-# -------- rendering
-# Records as JSON of five fields: table, timestamp, operation, before, after.
-#
-# Images are objects by column. Numbers have all their digits, so that each is read back as the
-# very same; an infinite one is `9e999` or `-9e999`, which every reader of JSON takes for infinite
-# or refuses, and none for another number. A blob is upper-case hexadecimal text. Columns that are
-# declared BLOB are left out unless asked for. Bytes in a text that are not UTF-8 become U+FFFD.
-#
-# Timestamps are RFC 3339 in UTC, with three digits after the point or none, so they sort as text.
+# --- records as JSON ------------------------------------------------------------------------------
 
 _INFINITE = {math.inf: msgspec.Raw(b"9e999"), -math.inf: msgspec.Raw(b"-9e999")}
 

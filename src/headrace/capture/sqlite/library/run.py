@@ -2,9 +2,20 @@
 One run of a capture: batches go to the handler, and places move on behind it.
 
 Everything happens on the thread of the caller. Its connection reads in short transactions and
-writes two things only: a place after a batch, and now and then the removal of what nobody needs
-(`prune.py`). A lock that somebody else holds delays these, and reading too, for however long it
-is held; it stops nothing (R42).
+writes two things only: a place after a batch, and now and then the removal of what no reader needs
+(`triggers.Pruning`). A lock that another connection holds delays these, and reading too, for
+however long it is held; it stops nothing (R42).
+
+`Following` reads the capture log: which rows are next, and whether any may be missing. Each read
+is one short transaction, `at … max(seq)`, as a source's (R41). It begins with a check whether the
+row it goes on after is still the same one (R40), and whether the schema changed (R39). It writes
+nothing.
+
+`TableCopy` gives the rows of a table as batches, the first of which begins with the record that
+says so. Rows are read in chunks, each of its own time, while the application goes on writing.
+Changes from `first` on, put on top of the rows, make the table exact (R43).
+
+Long because changes, copies and places share one connection, and each has its own waits for locks.
 """
 
 from __future__ import annotations
@@ -55,12 +66,7 @@ from headrace.errors import (
     TableRefused,
 )
 
-# -------- following
-# Reading the capture log for `Capture`: which rows are next, and whether any may be missing.
-#
-# Each read is one short transaction, `at … max(seq)`, as a source's (R41). It begins with a look
-# whether the row it goes on after is still the same one (R40), and whether the schema changed
-# (R39). Nothing here writes.
+# --- reading the capture log ----------------------------------------------------------------------
 
 READ_ROWS = 4096
 """Rows of the log in one read, unless batches are larger."""
@@ -254,11 +260,7 @@ def _reset(table: str | None) -> SourceRefused:
     )
 
 
-# -------- table copy
-# The rows of a table as batches, the first of which begins with the record that says so.
-#
-# Rows are read in chunks, each of its own time, while the application goes on writing. Changes from
-# `first` on, put on top of the rows, make the table exact (R43).
+# --- the rows of a table --------------------------------------------------------------------------
 
 CHUNK_ROWS = 20_000
 CHUNK_BYTES = 16 << 20
@@ -363,7 +365,7 @@ class _Unchanged:
         return int(self._database.execute("pragma schema_version").fetchone()[0])
 
 
-# -------- running
+# --- the run --------------------------------------------------------------------------------------
 
 WAIT_SECONDS = 1.0
 """The longest wait: then there may be something to remove."""

@@ -74,7 +74,7 @@ def test_all_that_is_installed_is_packed_but_for_what_workers_have(
         "linked.py",
     }
     assert "headrace/spark_session/executor_probe.py" in found.files
-    assert "headrace/pipeline/log4j2.properties" in found.files
+    assert "headrace/spark_session/log4j2.properties" in found.files
     assert found.not_packed == (str(tmp_path / "elsewhere"),)
 
 

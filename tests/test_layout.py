@@ -1,0 +1,172 @@
+"""
+How the source is laid out: a module is one concept, and found where its name says.
+
+The rules and their reasons are in CONTRIBUTING.md. A list of exceptions gives the reason of each,
+and an exception that is not needed any more fails too.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "headrace"
+
+MOST_MODULES = 225
+LONG, TOO_LONG = 600, 1_000
+SMALL = 120
+MOST_IN_A_PACKAGE = 18
+MOST_IMPORTS = 20
+
+LONG_BECAUSE = "Long because"
+"""Begins the sentence of a docstring that says why a module is longer than others."""
+
+TWO_CONCEPTS = {
+    "errors": "the whole error tree, drawn in one place",
+}
+"""Modules above a thousand lines."""
+
+SMALL_WITH_ONE_IMPORTER = {
+}
+"""Modules that could stand in the one that imports them, and why they do not."""
+
+IMPORTS_MANY = {
+}
+"""Modules that import more than twenty of ours, and why."""
+
+ONE_A_COMMAND = {"cli"}
+"""Packages with as many modules as there are commands."""
+
+PARTICIPLE = re.compile(r"(ing|ed|told|taken|known|shown|given|lent|kept|held)$")
+OF_THE_TRADE = {"testing", "embedded"}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Return the modules by name, `capture.postgres.source`; packages have no name of their own."""
+    return {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.name != "__init__.py"
+    }
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+@cache
+def code_lines(path: Path) -> int:
+    """Return how many lines are neither blank nor comment nor docstring."""
+    text = path.read_text().splitlines()
+    without = {n for n, line in enumerate(text, 1) if not line.strip() or line.strip()[0] == "#"}
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                without.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(text) - len(without)
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """Return for each module which of ours it imports, wherever the import stands."""
+    known = modules()
+    found: dict[str, set[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        here = ".".join(parts)
+        found[here] = set()
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("headrace"):
+                above = (node.module or "").removeprefix("headrace").lstrip(".")
+                for alias in node.names:
+                    full = f"{above}.{alias.name}".lstrip(".")
+                    found[here] |= {each for each in (full, above) if each in known and each != here}
+    return found
+
+
+def test_there_are_not_more_modules_than_a_reader_can_hold() -> None:
+    assert len(modules()) <= MOST_MODULES
+
+
+def test_a_long_module_says_why() -> None:
+    silent = [
+        name
+        for name, path in modules().items()
+        if lines(path) > LONG and LONG_BECAUSE not in (ast.get_docstring(tree(path)) or "")
+    ]
+    assert silent == [], f"write a sentence that begins with {LONG_BECAUSE!r} into its docstring"
+
+
+def test_only_a_long_module_says_why() -> None:
+    short = [
+        name
+        for name, path in modules().items()
+        if lines(path) <= LONG and LONG_BECAUSE in (ast.get_docstring(tree(path)) or "")
+    ]
+    assert short == []
+
+
+def test_a_module_of_a_thousand_lines_is_two_concepts() -> None:
+    longer = {name for name, path in modules().items() if lines(path) > TOO_LONG}
+    assert longer == set(TWO_CONCEPTS)
+
+
+def test_a_small_module_with_one_importer_stands_in_that_importer() -> None:
+    importers: dict[str, set[str]] = defaultdict(set)
+    for name, imported in imports().items():
+        for each in imported:
+            importers[each].add(name)
+    small = {
+        name
+        for name, path in modules().items()
+        if code_lines(path) < SMALL and len(importers[name]) == 1
+    }
+    assert small == set(SMALL_WITH_ONE_IMPORTER)
+    assert len(SMALL_WITH_ONE_IMPORTER) <= 15
+
+
+def test_a_package_can_be_looked_over() -> None:
+    sizes = Counter(
+        path.parent
+        for path in PACKAGE.rglob("*")
+        if (path.suffix == ".py" and path.name != "__init__.py")
+        or (path.is_dir() and (path / "__init__.py").exists())
+    )
+    names = {folder.relative_to(PACKAGE).as_posix(): size for folder, size in sizes.items()}
+    names.pop(".", None)  # the packages themselves
+    crowded = {name for name, size in names.items() if size > MOST_IN_A_PACKAGE}
+    assert crowded - ONE_A_COMMAND == set()
+
+
+def test_a_module_imports_few_of_ours() -> None:
+    many = {name for name, imported in imports().items() if len(imported) > MOST_IMPORTS}
+    assert many == set(IMPORTS_MANY)
+
+
+def test_no_two_public_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for name, path in modules().items():
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(name)
+    assert {each: where for each, where in places.items() if len(where) > 1} == {}
+
+
+def test_a_module_is_named_by_a_noun() -> None:
+    last = {name: name.rpartition(".")[2] for name in modules()}
+    assert [n for n, word in last.items() if PARTICIPLE.search(word)] == []
+
+
+def test_a_module_begins_with_one_docstring() -> None:
+    assert [name for name, path in modules().items() if not ast.get_docstring(tree(path))] == []

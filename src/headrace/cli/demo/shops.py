@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from headrace.cli.demo.goods import Till, change
 from headrace.cli.demo.model import Shop
 from headrace.errors import StorageError
-from headrace.runtime.lease import usable_folder
 
 
 def shop_in(data: str, source: str) -> Shop:
     """Return the shop of this kind in the folder, which is made if need be; nothing more is."""
+    # Here and not above: the writer, a process of its own, begins without the change log.
+    from headrace.runtime.lease import usable_folder
+
     # Imported late: each brings its database's library with it.
     if source == "postgres":
         from headrace.cli.demo.postgres_shop import PostgresShop, find_programs

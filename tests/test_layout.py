@@ -30,11 +30,29 @@ TWO_CONCEPTS = {
 }
 """Modules above a thousand lines."""
 
+_VERB = "a verb of the command line, in a module of its own like every verb"
+_LIGHT = "loaded by commands that must start without Arrow and Spark; its neighbours load them"
+
 SMALL_WITH_ONE_IMPORTER = {
+    "capture.postgres.server.wal_usage": "read by people who look for what a slot holds",
+    "capture.sqlite.copy": "the baseline of a table, as capture/postgres/copy is",
+    "capture.sqlite.definition": _LIGHT,
+    "cli.cluster": _VERB,
+    "cli.config": _VERB,
+    "cli.demo.command": _VERB,
+    "cli.main": "the root of the command line, run by `python -m headrace`",
+    "config.load": "what a configuration is put together from, in its order",
+    "lake.definition": _LIGHT,
+    "pipeline.plan.frames": "user functions of a DataFrame, next to those of rows",
+    "runtime.schema_changes": "one of the steps of a pipeline, each in its module",
+    "runtime.spark": "the engine's Spark, which belongs to what runs and not to the engine",
+    "spark_session.executor_probe": "pickled by value for executors without Headrace",
 }
 """Modules that could stand in the one that imports them, and why they do not."""
 
 IMPORTS_MANY = {
+    "capture.postgres.source": "a source puts its parts together",
+    "engine.engine": "the engine puts everything together",
 }
 """Modules that import more than twenty of ours, and why."""
 
@@ -91,7 +109,9 @@ def imports() -> dict[str, set[str]]:
                 above = (node.module or "").removeprefix("headrace").lstrip(".")
                 for alias in node.names:
                     full = f"{above}.{alias.name}".lstrip(".")
-                    found[here] |= {each for each in (full, above) if each in known and each != here}
+                    found[here] |= {
+                        each for each in (full, above) if each in known and each != here
+                    }
     return found
 
 

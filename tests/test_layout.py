@@ -13,6 +13,10 @@ from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "headrace"
 

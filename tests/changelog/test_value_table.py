@@ -152,6 +152,7 @@ def test_a_value_of_its_kind_comes_back_as_it_was(text: str, data: st.DataObject
     assert [type(a) for a in values] == [type(b) for b in back]
 
 
+@pytest.mark.slow
 @pytest.mark.meets("S6", "R23f")
 @pytest.mark.parametrize("text", KINDS)
 @examples(30)

@@ -1,1 +1,22 @@
-"""The engine that a user holds: pipelines, status, replay, configuration."""
+"""
+The engine that a user holds: pipelines, status, replay, configuration.
+
+It may import `runtime` and everything below, and knows neither the socket (`api`) nor the command
+line (`cli`) by which commands arrive. What runs on threads is in `runtime`; here it is put
+together, checked, started, changed and stopped.
+
+Begin with `engine`: the drawing in its docstring gives the order of a start and of a stop.
+
+```
+ config_keys   the keys of a configuration, and the catalogues of parts it may name
+ from_config   an engine from a configuration
+ checks        everything that can be found wrong before a start, reported together
+ tables        which tables of each source an engine takes: by name, or by a pattern
+ preview       a pipeline tried on a few real rows, before anything is started
+ engine        `Engine`: pipelines started, supervised and stopped; `record`
+ status        readiness, states, counts and lag, as observed now
+ reconfigure   pipelines added to an engine at work and removed from it
+ apply_config  what a changed configuration asks of an engine at work, and doing it
+ replay        a part of the log brought to another target, beside the pipeline
+```
+"""

@@ -1,1 +1,17 @@
-"""The SQLite capture as a library of its own: records to handlers."""
+"""
+The SQLite capture as a library of its own: records to handlers.
+
+It knows the modules of `capture/sqlite` that deal with the database, and `errors`. It uses neither
+the change log nor Arrow nor Spark, so a program that embeds it loads none of them.
+
+Begin with `capture`: its class `Capture` is what a user calls, and its docstring says when a batch
+counts as acknowledged.
+
+```
+ readers   where each reader stands: in the database, a row a table
+ records   what a handler receives: batches, the records in them, and their JSON
+ run       one run: batches go to the handler, and places move on behind it
+ handlers  handlers that come with the library: lines of words, lines of JSON, HTTP
+ capture   `Capture`: set-up, `bootstrap`, `cdc`, and removal
+```
+"""

@@ -1,5 +1,5 @@
 """
-Runs a tier of the tests in two processes, and says what it ran, what it left out and what it cost.
+Runs a tier of the tests in several processes: what it ran, what it left out, what it cost.
 
 The tiers contain each other: `fast` needs neither a process nor a server nor Spark; `test` adds
 them; `ci` adds what is too long for a developer's coffee; `nightly` has no limits and is run by
@@ -111,16 +111,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").strip().splitlines()[0])
     parser.add_argument("tier", choices=tuple(MARKED))
     parser.add_argument("paths", nargs="*", help="folders, files or tests; all if empty")
-    parser.add_argument("--jobs", type=int, default=2, help="processes that share the tests")
+    parser.add_argument("--jobs", type=int, help="processes that share the tests")
     parser.add_argument("--marked", help="a marker expression in place of the tier's own")
     parser.add_argument("--report", type=Path, help="write the counts there, as JSON")
     asked, words = parser.parse_known_args(arguments)
     asked.paths += words  # options of pytest's
+    # Tests that start processes wait for them now and then: a third one has the cores meanwhile.
+    jobs = asked.jobs or (2 if asked.tier == "fast" else 3)
     whole = not asked.paths and asked.marked is None
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="headrace-tests-") as folder:
         shared = Path(folder)
-        outcome = run(shared, asked.tier, asked.paths, asked.jobs, asked.marked)
+        outcome = run(shared, asked.tier, asked.paths, jobs, asked.marked)
         unused = _unused(shared) if whole and asked.tier in ("test", "ci") else None
     problems = outcome.problems()
     if asked.tier == "fast":

@@ -215,6 +215,7 @@ def on_spark(config: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.ci
 @pytest.mark.spark
 def test_it_goes_through_sparks_expressions_and_leaves_the_data_directory_alone(
     shop: Shop,

@@ -254,6 +254,7 @@ def test_what_changed_and_what_is_new_stand_out_and_no_colour_is_heeded(
 # --- with Spark ---------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.spark
 @pytest.mark.meets("S10")
 def test_real_rows_go_through_sparks_expressions_and_nothing_is_left(

@@ -253,11 +253,12 @@ def test_a_users_session_keeps_its_settings_and_is_never_stopped(
 
 
 def test_what_runs_is_counted_and_named_without_values(spark: Spark, tmp_path: Path) -> None:
+    context = spark.session.sparkContext
+    context._jsc.sc().listenerBus().waitUntilEmpty()  # what earlier tests left is counted
     before = spark.info()
     row = {"id": 1, "status": "secret", "qty": 2, "price": Decimal(1)}
     what = pipeline(transforms=[derive(x="qty + 1")], name="some-orders")
     run(SparkRunner(spark), what, tmp_path, ORDERS, [insert(1, row)])
-    context = spark.session.sparkContext
     text = context.getLocalProperty("spark.job.description")
     assert text == (
         "headrace some-orders 0001-0000000000000001-00000000 to 0001-0000000000000063-00000000"

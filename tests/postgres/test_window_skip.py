@@ -229,6 +229,7 @@ def test_a_target_that_keeps_every_change_is_given_each_once(
         followed(table, tmp_path / "data", engine, ledger)
 
 
+@pytest.mark.ci
 @pytest.mark.spark
 @pytest.mark.meets("R11", "R25", "S3")
 def test_a_function_for_batches_is_given_each_change_once(

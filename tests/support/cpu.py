@@ -31,6 +31,7 @@ class Meter:
     Where the system has no /proc, only this process and its ended children are counted.
     """
 
+    mark: str = field(default_factory=lambda: os.environ.get(MARK, ""))
     _ours: dict[int, bool] = field(default_factory=dict)
     _alive: dict[int, _Process] = field(default_factory=dict)
     _gone: float = 0.0
@@ -40,7 +41,7 @@ class Meter:
         here = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         own = here.ru_utime + here.ru_stime + children.ru_utime + children.ru_stime
-        if with_others and os.environ.get(MARK):
+        if with_others and self.mark:
             self._look()
         return own + self._gone + sum(each.seconds for each in self._alive.values())
 
@@ -57,13 +58,13 @@ class Meter:
                 self._gone += last.seconds
         for pid in present - {os.getpid()}:
             if pid not in self._ours:
-                self._ours[pid] = _is_ours(pid)
+                self._ours[pid] = _is_ours(pid, self.mark)
             if self._ours[pid] and (seen := _read(pid)) is not None:
                 self._alive[pid] = seen
 
 
-def _is_ours(pid: int) -> bool:
-    wanted = f"{MARK}={os.environ[MARK]}".encode()
+def _is_ours(pid: int, mark: str) -> bool:
+    wanted = f"{MARK}={mark}".encode()
     try:
         return wanted in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:

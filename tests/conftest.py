@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 import tests.support.tiers  # noqa: F401  registers the profile
+from tests.support.patience import patience
 
 pytest_plugins = ["tests.spark_session", "tests.invocations", "tests.support.worker"]
 
@@ -24,7 +25,10 @@ settings.load_profile("headrace")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what uses the shared Spark, so that nobody has to remember it."""
+    """Mark what uses the shared Spark, and end what hangs later than any wait in it would."""
+    longest = 2 * patience(300)
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(longest))

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.patience import slowness
+
 ROOT = Path(__file__).resolve().parent.parent
 
 LINE = (
@@ -20,6 +22,7 @@ TESTS = ("tools.run_tests", "ci")
 
 def main() -> int:
     """Run them all to their end; return 0 if all are good."""
+    slowness()  # measured before anything runs beside it; the runner takes it from there
     beside = [(name, _start(words)) for name, words in LINE]
     code = subprocess.run([sys.executable, "-m", *TESTS], cwd=ROOT, check=False).returncode
     print("\n".join(lines()))

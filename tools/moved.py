@@ -111,7 +111,7 @@ def collected() -> list[str]:
     done = subprocess.run(
         [*command, "-p", "no:randomly", "-p", "no:cacheprovider"],
         cwd=ROOT,
-        env=os.environ | {"HEADRACE_TIER": "nightly"},
+        env=os.environ | {"TESTS_TIER": "nightly"},
         capture_output=True,
         text=True,
     )

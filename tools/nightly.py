@@ -21,7 +21,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "tests" / "nightly.tsv"
-JUDGED = ("src", "tests", "tools", "bench", "examples", "pyproject.toml", "requirements.lock")
+JUDGED = (
+    *("src", "tests", "tools", "bench", "examples", "docs", "README.md"),
+    *("pyproject.toml", "requirements.lock"),
+)
 """What a change of which makes a part's result old."""
 
 LONGEST = 40
@@ -78,7 +81,7 @@ PARTS = (
         "tests within one process, in another time zone",
         ("tools.run_tests", "test", "--marked", f"not ({_WORLD} or ci or nightly)"),
         counted=True,
-        environ=(("TZ", "America/St_Johns"),),
+        environ=(("TESTS_ZONE", "America/St_Johns"),),
     ),
     Part("simulate-1", "25,000 seeds", ("tests.simulation", "--seeds", "25000", "--jobs", "2")),
     Part("simulate-2", "50,000 seeds", ("tests.simulation", "--seeds", "50000", "--jobs", "2")),
@@ -152,7 +155,7 @@ def run(part: Part) -> Entry:
     """Run a part to its end."""
     print(f"\n{part.name}: {part.about}", flush=True)
     began = time.monotonic()
-    commit = head() + ("" if is_clean() else "+")
+    commit = _state()
     counts: dict[str, int] = {}
     code = _command(part.before, part) if part.before else 0
     with tempfile.TemporaryDirectory() as folder:
@@ -167,7 +170,7 @@ def run(part: Part) -> Entry:
     return Entry(
         part=part.name,
         result="failed" if code else "passed",
-        commit=commit,
+        commit=commit if commit == _state() else f"{commit.rstrip('+')}+",
         day=datetime.now(UTC).date().isoformat(),
         passed=str(counts.get("passed", "")),
         failed=str(counts.get("failed", "")),
@@ -231,13 +234,19 @@ def is_clean() -> bool:
     return not _git("status", "--porcelain", *_paths()).stdout.strip()
 
 
+def _state() -> str:
+    """Return the commit, with a plus where there are changes besides."""
+    return head() + ("" if is_clean() else "+")
+
+
 def head() -> str:
     """Return the commit that is checked out."""
     return _git("rev-parse", "HEAD").stdout.strip()
 
 
 def _paths() -> tuple[str, ...]:
-    return ("--", *JUDGED, f":!{LEDGER.relative_to(ROOT).as_posix()}", ":!bench/results.json")
+    written = (LEDGER.relative_to(ROOT).as_posix(), "bench/results.json", "bench/RESULTS.md")
+    return ("--", *JUDGED, *(f":!{path}" for path in written))
 
 
 def _git(*words: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +61,9 @@ READ_BY_SPARK = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS")
 FAST_LIMIT = 1.0
 """CPU seconds that a test may use in the fast tier."""
 
+MOST_SLOWNESS = 2.0
+"""CPU time grows little with load, whatever the start of an interpreter says of a busy moment."""
+
 SHOWN = 20
 
 
@@ -73,6 +76,8 @@ class Result:
     seconds: float
     cpu: float
     cost: str
+    reason: str = ""
+    """Why it was skipped."""
 
     @property
     def file(self) -> str:
@@ -99,11 +104,18 @@ class Outcome:
         found = []
         if any(code not in (0, 1) for code in self.exits):
             found.append(f"pytest ended with {self.exits}: not all tests were run")
-        elif len(self.tests) != self.collected:
+        elif len({test.id for test in self.tests}) != self.collected:
             found.append(f"{len(self.tests)} tests ran, {self.collected} were collected")
-        if not self.tests:
+        if 1 in self.exits and not self.count("failed"):
+            found.append(f"pytest ended with {self.exits} though no test failed")
+        if self.count("skipped") == len(self.tests):
             found.append("no test ran")
         return found
+
+    def skipped(self) -> list[str]:
+        """Return why tests were skipped, with how many."""
+        reasons = Counter(test.reason for test in self.tests if test.outcome == "skipped")
+        return [f"skipped: {count}, {reason}" for reason, count in reasons.most_common()]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,12 +142,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print()
     print("\n".join(slowest(outcome.tests)))
     if whole and asked.tier in ("fast", "test", "ci"):
-        lines, over = spent(outcome.tests, budgets(asked.tier), slowness())
+        lines, over = spent(outcome.tests, budgets(asked.tier), min(slowness(), MOST_SLOWNESS))
         print("\n".join(lines))
         problems += over
         remember(outcome.tests)
     for reason, count in sorted(outcome.left_out.items()):
         print(f"not run: {count} tests that {REASONS.get(reason, reason)}")
+    print("\n".join(outcome.skipped()) or "skipped: none")
     if unused is not None:
         print(unused[1])
         problems += ["commands or options that no test ran"] if unused[0] else []
@@ -200,8 +213,8 @@ def environment(tier: str, shared: Path, number: int) -> dict[str, str]:
     """Return what a process of the run sees: one zone, bytecode, a JVM for short lives."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {
-        "TZ": ZONE,
         **kept,
+        "TZ": os.environ.get("TESTS_ZONE", ZONE),
         **({} if tier == "nightly" else dict.fromkeys(READ_BY_SPARK, JVM)),
         "TESTS_TIER": tier,
         "TESTS_SLOWNESS": str(slowness()),
@@ -256,7 +269,7 @@ def _show_failures(output: str, outcome: Outcome) -> None:
     found = [start for start in starts if start >= 0]
     if found:
         print(output[output.rfind("\n", 0, min(found)) :])
-    elif any(code not in (0, 1) for code in outcome.exits):
+    elif outcome.problems():
         print(output[-3000:])
 
 

@@ -50,7 +50,7 @@ def tested(
         run = (
             counted(version, report, seconds) if report.exists() else Run(version, seconds=seconds)
         )
-    if done.returncode in _RAN_THROUGH:
+    if done.returncode == 0 or (done.returncode in _RAN_THROUGH and run.failed):
         return run
     # Interrupted, or nothing was found to run: what did run proves little.
     return replace(run, problem=f"pytest ended with {done.returncode}")

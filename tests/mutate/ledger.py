@@ -62,7 +62,7 @@ class Ledger:
             beside.replace(self._path)
 
     def _digest(self, mutation: Mutation) -> str:
-        files = files_of(self._root, mutation.test)
+        files = [*files_of(self._root, mutation.test), *shared_by_tests(self._root)]
         parts = (self._source, repr(astuple(mutation)), _of(files))
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -71,6 +71,12 @@ def files_of(root: Path, test: str) -> list[Path]:
     """Return the files that a test's address speaks of."""
     place = root / ("tests/simulation" if test == SIMULATION else test.partition("::")[0])
     return sorted(place.rglob("*.py")) if place.is_dir() else [place]
+
+
+def shared_by_tests(root: Path) -> list[Path]:
+    """Return what tests are built with: fixtures and helpers, wherever they stand."""
+    found = (root / "tests").rglob("*.py")
+    return sorted(path for path in found if not path.name.startswith("test_"))
 
 
 def _of(files: Iterable[Path]) -> str:

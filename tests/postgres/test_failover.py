@@ -26,7 +26,7 @@ from tests.postgres.servers import wait_until
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 
-pytestmark = [pytest.mark.server, pytest.mark.ci, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.server, pytest.mark.ci]
 
 PATIENCE = patience(90)
 STANDBY = "standby"

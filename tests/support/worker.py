@@ -122,6 +122,7 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self._file = (folder / f"worker-{os.getpid()}.jsonl").open("a")
         self._outcomes: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
 
     def write(self, **line: object) -> None:
         """Append a line, at once visible to others."""
@@ -140,12 +141,15 @@ class Ledger:
             seconds=round(time.monotonic() - began, 3),
             cpu=round(_meter.seconds(expensive) - cpu, 3),
             cost=cost(item),
+            reason=self._reasons.pop(item.nodeid, ""),
         )
         return outcome
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.outcome != "passed" and self._outcomes.get(report.nodeid) != "failed":
             self._outcomes[report.nodeid] = report.outcome
+            if isinstance(report.longrepr, tuple):
+                self._reasons[report.nodeid] = report.longrepr[2]
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:

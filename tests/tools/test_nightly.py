@@ -39,7 +39,7 @@ def test_what_passed_is_current_until_the_code_changes(
         subprocess.run(["git", *names, *words], cwd=tmp_path, check=True, capture_output=True)
 
     for name in nightly.JUDGED:
-        (tmp_path / name).mkdir() if "." not in name else (tmp_path / name).touch()
+        (tmp_path / name).touch() if "." in name else (tmp_path / name).mkdir()
     (tmp_path / "src" / "a.py").write_text("a = 1\n")
     git("init", "-q")
     git("add", "-A")
@@ -50,9 +50,10 @@ def test_what_passed_is_current_until_the_code_changes(
     assert is_current(passed)
     assert not is_current(None)
 
-    # The ledger itself and pages do not make it old.
+    # The ledger itself and the figures do not make it old.
     nightly.LEDGER.write_text("x\n")
-    (tmp_path / "README.md").write_text("words\n")
+    (tmp_path / "bench" / "RESULTS.md").write_text("words\n")
+    (tmp_path / "CHANGELOG.md").write_text("words\n")
     git("add", "-A")
     git("commit", "-qm", "two")
     assert is_current(passed)

@@ -77,7 +77,6 @@ Path(rows).write_text(json.dumps([[row[name] for name in names] for row in found
 pytestmark = [
     pytest.mark.ci,
     pytest.mark.spark,
-    pytest.mark.timeout(290),
     pytest.mark.skipif(
         tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2),
         reason="AUTO CDC came with Spark 4.2",

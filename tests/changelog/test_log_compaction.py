@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 
@@ -31,7 +32,8 @@ from tests.changelog.log_making import (
     truncate,
     update,
 )
-from tests.changelog.test_log_power_cut import counting, cut
+from tests.changelog.test_log_power_cut import STEPS, counting, cut
+from tests.support.cuts import Step, assert_every_kind, places, steps_of
 from tests.support.tiers import thinned
 
 ITEMS = table("items")
@@ -240,11 +242,26 @@ def test_no_power_cut_or_kill_in_a_compaction_changes_what_is_read(batch: int) -
         assert told(reading(files)) == truth
 
 
+def cuts() -> tuple[list[Step], Sequence[int]]:
+    """Return all steps, and at which of them somebody takes over."""
+    steps = steps_of(lambda disk: record(files_on(disk), 1, []), STEPS)
+    return steps, places(steps)
+
+
+def test_a_compaction_is_taken_over_at_every_kind_of_step_and_where_it_counts() -> None:
+    steps, walked = cuts()
+    assert_every_kind(steps, walked)
+    links = [n for n, (step, _) in enumerate(steps) if step == "link"]
+    merged = next(n for n in links if steps[n][1].endswith("-c.parquet"))
+    entry = next(n for n in links if n > merged and steps[n][1].endswith(".json"))
+    assert {merged, entry} <= {*walked}
+
+
 @pytest.mark.meets("P2", "R31")
 @pytest.mark.slow
 def test_a_takeover_at_any_step_of_a_compaction_leaves_one_history() -> None:
     truth = expected()
-    for step in thinned(range(0, 260, 5), every=5):
+    for step in cuts()[1]:
         disk = SimulatedDisk()
         files = files_on(disk)
         promised: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 
@@ -34,8 +35,8 @@ from tests.changelog.log_making import (
     table,
     truncate,
 )
-from tests.changelog.test_log_power_cut import counting, cut
-from tests.support.tiers import thinned
+from tests.changelog.test_log_power_cut import STEPS, counting, cut
+from tests.support.cuts import Step, assert_every_kind, places, steps_of
 
 TWO = table("pairs", a="int64", b="text", n="int64")
 TWO = TableSchema("pairs", TWO.columns, ("a", "b"))
@@ -326,12 +327,28 @@ def expected() -> Rows:
     return replayed(reading(files))
 
 
+def cuts() -> tuple[list[Step], Sequence[int]]:
+    """Return all steps, and at which of them it is cut: those of folds rather than of the copy."""
+    steps = steps_of(lambda disk: record(files_on(disk), 1), STEPS)
+    folding = next(n for n, (_, path) in enumerate(steps) if "-b2-" in path)
+    return steps, places(steps, folding)
+
+
+def test_a_fold_is_cut_at_every_kind_of_step_and_where_it_counts() -> None:
+    steps, walked = cuts()
+    assert_every_kind(steps, walked)
+    links = [n for n, (step, _) in enumerate(steps) if step == "link"]
+    folded = next(n for n in links if "-b2-" in steps[n][1])
+    entry = next(n for n in links if n > folded and steps[n][1].endswith(".json"))
+    assert {folded, entry} <= {*walked}
+
+
 @pytest.mark.meets("P2", "R19")
 @pytest.mark.parametrize("takeover", [False, True])
 @pytest.mark.slow
 def test_a_fold_that_is_cut_at_any_step_leaves_the_same_rows(takeover: bool) -> None:
     truth = expected()
-    for step in thinned(range(0, 240, 4), every=5):
+    for step in cuts()[1]:
         dice = Random(step)
         disk = SimulatedDisk()
         files = files_on(disk)

@@ -11,7 +11,7 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -41,6 +41,7 @@ from tests.changelog.log_making import (
     reading,
     row_table,
 )
+from tests.support.cuts import Step, assert_every_kind, places, steps_of
 from tests.support.tiers import thinned
 
 COMMITS = 12
@@ -165,10 +166,20 @@ def test_no_power_cut_kill_or_fault_loses_what_was_promised(batch: int) -> None:
         play_failures(seed)
 
 
+def cuts() -> tuple[list[Step], Sequence[int]]:
+    """Return all steps, and at which of them somebody takes over."""
+    steps = steps_of(lambda disk: record(files_on(disk), 1, []), STEPS)
+    return steps, places(steps)
+
+
+def test_a_writer_is_taken_over_at_every_kind_of_step() -> None:
+    assert_every_kind(*cuts())
+
+
 @pytest.mark.meets("P2", "R31")
 @pytest.mark.slow
 def test_a_takeover_at_any_step_leaves_one_history() -> None:
-    for step in thinned(range(130), every=3):
+    for step in cuts()[1]:
         play_takeover(step)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -14,6 +14,7 @@ from headrace.errors import AlreadyStored, StorageError
 from headrace.storage.files import Files
 from headrace.storage.simulation import PowerCut, SimulatedDisk
 from tests.pipeline.letter_making import at, files_on, inserted, opened
+from tests.support.cuts import assert_every_kind, steps_of
 from tests.support.tiers import thinned
 
 STEPS = ("write", "sync", "rename", "link", "remove", "sync_folder", "make_folder")
@@ -60,18 +61,12 @@ def cut() -> None:
     raise PowerCut
 
 
-def steps_taken() -> int:
-    """Return how many writing steps the whole story has."""
-    disk = SimulatedDisk()
-    taken = 0
-
-    def count(step: str, _: str) -> None:
-        nonlocal taken
-        taken += step in STEPS
-
-    disk.on_step = count
-    write(opened(files_on(disk)), [])
-    return taken
+def places() -> Sequence[int]:
+    """Return at which steps of the whole story it is interrupted: in each letter at another."""
+    steps = steps_of(lambda disk: write(opened(files_on(disk)), []), STEPS)
+    walked = thinned(range(len(steps)), every=5)
+    assert_every_kind(steps, walked)
+    return walked
 
 
 @pytest.mark.meets("R30", "P2")
@@ -90,9 +85,7 @@ def test_a_letter_is_there_after_a_power_cut_right_after_it_was_added() -> None:
 def test_no_power_cut_or_kill_at_any_step_loses_a_letter_or_leaves_one_unreadable(
     fate: str,
 ) -> None:
-    count = steps_taken()
-    assert count > 20
-    for step in thinned(range(count), every=5):
+    for step in places():
         for seed in range(6):
             dice = Random(seed)
             disk = SimulatedDisk(counting(step, cut))
@@ -153,7 +146,7 @@ def test_after_a_failed_step_the_same_store_takes_the_letters_again(done: bool) 
 
 @pytest.mark.meets("R31")
 def test_a_takeover_at_any_step_leaves_one_history() -> None:
-    for step in thinned(range(steps_taken()), every=5):
+    for step in places():
         disk = SimulatedDisk()
         files = files_on(disk)
         promised: list[str] = []

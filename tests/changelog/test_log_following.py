@@ -151,14 +151,22 @@ def test_a_long_log_is_loaded_whole_from_a_checkpoint_and_what_follows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(index, "CHECKPOINT_EVERY", 100)
-    files = files_on(SimulatedDisk())
+    read: list[str] = []
+    disk = SimulatedDisk()
+    files = files_on(disk)
     log = begun(files)
     for commit in range(1, 251):
         flush(log, commit)
+    disk.on_step = lambda step, path: read.append(path) if step == "read" else None
     reader = reading(files)
     assert reader.counts().flushes == 250
+    # Never more files than a checkpoint or a state has entries, of the many there are.
+    assert reader.last_entry > 250
+    assert 0 < len(read) < 100
     for commit in range(0, 250, 2):
         batch = reader.next_batch("orders", Position(1, commit), 1)
         assert batch is not None
         assert batch.first == Position(1, commit + 1)
+    read.clear()
     assert opened(files, term=2).end == Position(1, 250)
+    assert 0 < len(read) < 100

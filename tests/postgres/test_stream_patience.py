@@ -26,7 +26,13 @@ NO_LIMIT = "options='-c wal_sender_timeout=0'"
 
 
 @pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def unprompted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the server's time-out alone decide how often it hears from a stream."""
+    monkeypatch.setattr(module, "SILENT_SECONDS", 3600.0)
+
+
+@pytest.fixture
+def hasty(unprompted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have us believe in a short time-out. A real one would be too short on a busy machine."""
     monkeypatch.setattr(module, "_server_timeout", lambda connection: 0.3)
 
@@ -59,6 +65,21 @@ def await_words(
         return len(times) > count
 
     wait_until(told, what="words of ours")
+
+
+@pytest.mark.meets("R7", "PG-16")
+@pytest.mark.parametrize(
+    ("timeout", "silence"),
+    [(SHORT, 2 / 3), ("options='-c wal_sender_timeout=60s'", 10.0)],
+    ids=["short", "long"],
+)
+@BOTH
+def test_a_stream_is_silent_for_a_third_of_the_servers_timeout_and_never_for_long(
+    slots: Slots, monkeypatch: pytest.MonkeyPatch, direct: bool, timeout: str, silence: float
+) -> None:
+    monkeypatch.setattr(module, "SILENT_SECONDS", 10.0)
+    stream = slots.open(slots.make(), timeout, direct=direct)
+    assert stream._status.every == pytest.approx(silence)
 
 
 @pytest.mark.meets("R7", "PG-16")
@@ -120,6 +141,7 @@ def test_the_server_hears_from_a_stream_while_its_reader_is_away(
 
 @pytest.mark.ci
 @pytest.mark.meets("R7", "PG-16")
+@pytest.mark.usefixtures("unprompted")
 def test_streams_outlive_the_servers_timeout_whatever_their_readers_do(slots: Slots) -> None:
     # The time is the server's own, and so it has to pass: once and more for each.
     timeout, longer = "options='-c wal_sender_timeout=5s'", 6.0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PATIENCE = patience(120)
-"""Six JVMs share the machine's cores."""
+"""Six JVMs share the machine's cores, and a commit of Delta is several jobs."""
 
 ORDERS = 300
 CHANGES = 200

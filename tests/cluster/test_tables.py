@@ -19,8 +19,6 @@ from tests.support.shop import await_seen
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600)]
 
-"""A commit of Delta is several jobs."""
-
 MANY_ORDERS = 12_000
 """More than go through the session for small batches."""
 

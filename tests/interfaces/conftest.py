@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socketserver
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,14 +11,12 @@ from headrace.cli import status
 _serve_forever = socketserver.BaseServer.serve_forever
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _looks_are_frequent() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _looks_are_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server looks ten times a second whether it was shut down: that is long, in all tests."""
 
     def serve_forever(self: socketserver.BaseServer, poll_interval: float = 0.5) -> None:
         _serve_forever(self, min(poll_interval, 0.005))
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(socketserver.BaseServer, "serve_forever", serve_forever)
-        patched.setattr(status, "_LOOK_SECONDS", 0.02)
-        yield
+    monkeypatch.setattr(socketserver.BaseServer, "serve_forever", serve_forever)
+    monkeypatch.setattr(status, "_LOOK_SECONDS", 0.02)

@@ -138,6 +138,8 @@ def _begun(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Iterator[Inside]
         finally:
             end.event.set()
             command.thread.join(patience())
+        # Not in `finally`: what a test failed with is not to be hidden by it.
+        assert not command.thread.is_alive(), command.told()
 
 
 Begin = Callable[..., AbstractContextManager[Inside]]

@@ -70,6 +70,16 @@ OF_LOG = (
         "        if False:\n",
     ),
     Mutation(
+        "news are written before what is pending",
+        "capture/recorder.py",
+        "            return\n        self._flush(log)\n        for each in self._news:\n",
+        "            return\n        for each in self._news:\n",
+        test=(
+            "tests/postgres/test_partitions.py"
+            "::test_what_is_written_to_a_partition_after_it_was_detached_is_not_the_tables"
+        ),
+    ),
+    Mutation(
         "no lineage check in the recorder",
         "capture/recorder.py",
         '    if at.lineage != log.lineage:\n        return "lineage"\n',

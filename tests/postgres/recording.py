@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from headrace.capture import recorder as recorders
 from headrace.capture.messages import FlushNow, Report, Setup, TakeBaseline
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.source import PostgresSource
@@ -64,6 +67,12 @@ class Recording:
             return condition()
 
         wait_until(stepped, PATIENCE)
+
+    def gather(self, patch: pytest.MonkeyPatch) -> None:
+        """Read a change and leave it pending: no time writes it, but only who needs it written."""
+        patch.setattr(recorders, "SOON_SECONDS", 3600.0)
+        patch.setattr(recorders, "LATE_SECONDS", 3600.0)
+        self.until(lambda: self.recorder._first_pending is not None, idle=False)
 
     def copy(self, table: str) -> None:
         before = self.baseline(table)

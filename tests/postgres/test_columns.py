@@ -1,8 +1,8 @@
 """
 Columns of the stream's texts and of a copy's binary values.
 
-What comes out of either is what the value mapping makes of the value. The kind of column is
-drawn with its values; in the night there are more examples of each kind than anybody waits for.
+What comes out of either is what the value mapping makes of the value. Every kind of column has
+examples of its own: were it drawn with its values, some kind would be left out by each run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.capture.postgres.decode.binary import binary_column, fixed_column
@@ -26,8 +26,10 @@ from tests.support.tiers import examples
 
 MANY = CHUNK // 4 + 1
 
-any_kind = st.sampled_from(KINDS)
-no_text = st.sampled_from([kind for kind in KINDS if kind.type.kind not in ("text", "json")])
+ANY_KIND = pytest.mark.parametrize("kind", KINDS, ids=str)
+NO_TEXT = pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.type.kind not in ("text", "json")], ids=str
+)
 
 
 def texts(kind: Kind, values: list[Any], before: int = 0) -> pa.Array:
@@ -39,8 +41,9 @@ def binaries(kind: Kind, values: list[Any], before: int = 0) -> pa.Array:
 
 
 @pytest.mark.meets("S6", "R18", "R23f")
-@examples(200)
-@given(kind=any_kind, data=st.data())
+@ANY_KIND
+@examples(10)
+@given(data=st.data())
 def test_a_text_and_a_binary_value_become_what_their_value_becomes(
     kind: Kind, data: st.DataObject
 ) -> None:
@@ -56,11 +59,14 @@ def test_a_text_and_a_binary_value_become_what_their_value_becomes(
 
 
 @pytest.mark.slow
-@examples(60)
-@given(kind=any_kind, data=st.data())
+@ANY_KIND
+@examples(1)
+@given(data=st.data())
 def test_columns_longer_than_a_chunk_read_the_same(kind: Kind, data: st.DataObject) -> None:
     short = kind.values.filter(lambda v: len(kind.binary(v)) < 99 and len(kind.text(v)) < 99)
     values = data.draw(st.lists(st.none() | short, min_size=4, max_size=5))
+    # The first example of any is the plainest, which is nothing but nulls.
+    assume(len({kind.text(value) for value in values if value is not None}) > 1)
     for read, made in ((text_column, texts), (binary_column, binaries)):
         few, _ = read(kind.type, made(kind, values))
         many, _ = read(kind.type, made(kind, values * MANY))
@@ -77,8 +83,9 @@ def test_a_kind_that_no_server_has_is_refused() -> None:
 
 
 @pytest.mark.meets("R23f")
-@examples(200)
-@given(kind=no_text, data=st.data())
+@NO_TEXT
+@examples(10)
+@given(data=st.data())
 def test_one_text_that_is_none_does_not_touch_its_neighbours(
     kind: Kind, data: st.DataObject
 ) -> None:
@@ -93,11 +100,9 @@ def test_one_text_that_is_none_does_not_touch_its_neighbours(
 
 
 @pytest.mark.meets("R23f")
-@examples(200)
-@given(
-    kind=any_kind,
-    values=st.lists(st.none() | st.binary(max_size=45) | st.from_regex(rb"[-+0-9:. eE]{0,42}")),
-)
+@ANY_KIND
+@examples(10)
+@given(values=st.lists(st.none() | st.binary(max_size=45) | st.from_regex(rb"[-+0-9:. eE]{0,42}")))
 def test_no_bytes_as_text_raise_anything(kind: Kind, values: list[bytes | None]) -> None:
     array, misfits = text_column(kind.type, column(values, 2))
     array.validate(full=True)
@@ -109,8 +114,10 @@ def test_no_bytes_as_text_raise_anything(kind: Kind, values: list[bytes | None])
         assert found == (values[at] is not None and at not in unfit)
 
 
-@examples(200)
-@given(kind=no_text, data=st.data())
+@pytest.mark.slow
+@NO_TEXT
+@examples(10)
+@given(data=st.data())
 def test_a_damaged_text_is_read_right_or_not_at_all(kind: Kind, data: st.DataObject) -> None:
     """Change one byte of a good text: what is still taken says, as text, what was given."""
     raw = bytearray(as_bytes(kind.text(data.draw(kind.values))))
@@ -194,8 +201,9 @@ def test_an_offset_of_another_zone_is_an_instant_all_the_same() -> None:
 
 
 @pytest.mark.meets("S6", "R18", "R23f")
-@examples(200)
-@given(kind=any_kind, data=st.data())
+@ANY_KIND
+@examples(10)
+@given(data=st.data())
 def test_values_read_where_they_lie_are_the_same(kind: Kind, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | kind.values, min_size=1, max_size=12))
     sent = [None if value is None else kind.binary(value) for value in values]
@@ -222,8 +230,9 @@ def test_values_read_where_they_lie_are_the_same(kind: Kind, data: st.DataObject
 
 
 @pytest.mark.meets("R23f")
-@examples(200)
-@given(kind=any_kind, values=st.lists(st.none() | st.binary(max_size=40)))
+@ANY_KIND
+@examples(10)
+@given(values=st.lists(st.none() | st.binary(max_size=40)))
 def test_no_bytes_raise_anything_but_a_bad_message(kind: Kind, values: list[bytes | None]) -> None:
     with contextlib.suppress(BadMessage):
         array, misfits = binary_column(kind.type, column(values, 2))
@@ -236,8 +245,9 @@ SIZES = {"int16": 2, "int32": 4, "float32": 4, "boolean": 1, "date": 4, "uuid": 
 SIZES |= {"timetz": 12, "interval": 16}
 
 
-@examples(200)
-@given(kind=any_kind, data=st.data())
+@ANY_KIND
+@examples(10)
+@given(data=st.data())
 def test_bytes_of_the_right_length_raise_nothing(kind: Kind, data: st.DataObject) -> None:
     if kind.type.kind in ("decimal", "numeric"):
         words = st.lists(st.integers(0, 12_000), max_size=12)

@@ -222,6 +222,14 @@ def test_a_single_commit_is_given_at_once(
     stream = slots.open(slot, direct=direct)
     rests: list[float] = []
     monkeypatch.setattr(stream._waker, "rest", rests.append)
+    kept: list[int] = []
+    enough = stream._pace.enough
+
+    def noted(now: float) -> int:
+        kept.append(enough(now))
+        return kept[-1]
+
+    monkeypatch.setattr(stream._pace, "enough", noted)
     for number in range(20):
         execute = slots.database.execute
         writer = threading.Thread(
@@ -236,6 +244,7 @@ def test_a_single_commit_is_given_at_once(
         writer.join()
     # It is read when the socket has it, and never left to gather. How soon that is, bench says.
     assert max(rests) <= 0
+    assert set(kept) == {0}, "something was kept back until there is more"
 
 
 @pytest.mark.meets("PG-22")

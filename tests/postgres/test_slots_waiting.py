@@ -124,7 +124,8 @@ def test_a_server_that_goes_away_meanwhile_ends_the_wait(database: Database) -> 
 def test_other_threads_run_while_a_slot_is_waited_for(database: Database) -> None:
     writer = database.connect(autocommit=False)
     writer.execute("create table t (id int primary key)")
-    turns = before = 0
+    turns = 0
+    before: int | None = None
     ended = threading.Event()
 
     def work() -> None:
@@ -136,7 +137,7 @@ def test_other_threads_run_while_a_slot_is_waited_for(database: Database) -> Non
     def on_wait(seconds: float) -> None:
         nonlocal before
         # Since the last time: while nothing but the server's answer was waited for.
-        if turns - before >= 3:
+        if before is not None and turns - before >= 3:
             writer.commit()
         before = turns
 

@@ -198,12 +198,12 @@ class Died(BaseException):
     ("point", "drop_publication"),
     [
         (killpoints.SLOT_DROPPED, True),
-        pytest.param(killpoints.PUBLICATION_DROPPED, True, marks=pytest.mark.nightly),
+        pytest.param(killpoints.PUBLICATION_DROPPED, True, marks=pytest.mark.ci),
         pytest.param(killpoints.PUBLICATION_ENSURED, False, marks=pytest.mark.nightly),
         (killpoints.SLOT_CREATED, False),
-        pytest.param(killpoints.LOG_BEGUN, True, marks=pytest.mark.nightly),
+        pytest.param(killpoints.LOG_BEGUN, True, marks=pytest.mark.ci),
         pytest.param(killpoints.BASELINE_CHUNK, False, marks=pytest.mark.nightly),
-        pytest.param(killpoints.BASELINE_FINISHED, True, marks=pytest.mark.nightly),
+        pytest.param(killpoints.BASELINE_FINISHED, True, marks=pytest.mark.ci),
     ],
 )
 def test_a_recorder_killed_in_the_middle_of_a_reset_does_it_again(

@@ -47,6 +47,7 @@ SMALL_WITH_ONE_IMPORTER = {
     "cli.main": "the root of the command line, run by `python -m headrace`",
     "config.load": "what a configuration is put together from, in its order",
     "lake.definition": _LIGHT,
+    "pipeline.baseline_copy": "imported by Spark's tasks, which need nothing else of the runner",
     "pipeline.plan.frames": "user functions of a DataFrame, next to those of rows",
     "runtime.schema_changes": "one of the steps of a pipeline, each in its module",
     "runtime.spark": "the engine's Spark, which belongs to what runs and not to the engine",

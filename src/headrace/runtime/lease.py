@@ -21,12 +21,14 @@ import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace.changelog.reader import overtaken
 from headrace.errors import BadDataDirectory, HeadraceError, Locked, LostLog
-from headrace.storage.files import Files
+
+if TYPE_CHECKING:
+    from headrace.storage.files import Files
 
 # --- the fence ------------------------------------------------------------------------------------
 
@@ -54,6 +56,9 @@ class Fence:
 
     def check(self, after: int) -> None:
         """Look, and ask the log itself where it is in a bucket; `after` is our newest entry."""
+        # Here and not above: the demo's writer takes a lease, and needs neither log nor Arrow.
+        from headrace.changelog.reader import overtaken
+
         self.look()
         files, term = self._files, self.term
         if files is not None and overtaken(files, self._source, after, term):

@@ -177,8 +177,6 @@ class CaptureBatch(Sequence[Record]):
         self, *, blobs: bool = False, subsec: bool = True, positions: bool = False
     ) -> bytes:
         """Return the records as JSON, a line each; the module's docstring has the form."""
-        # Here and not above: who wants no JSON needs no msgspec.
-
         return RecordFormat(blobs=blobs, subsec=subsec, positions=positions).lines(self)
 
 

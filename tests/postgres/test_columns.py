@@ -245,6 +245,7 @@ SIZES = {"int16": 2, "int32": 4, "float32": 4, "boolean": 1, "date": 4, "uuid": 
 SIZES |= {"timetz": 12, "interval": 16}
 
 
+@pytest.mark.slow
 @ANY_KIND
 @examples(10)
 @given(data=st.data())

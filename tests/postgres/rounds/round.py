@@ -56,9 +56,12 @@ MARKS = (
 class Round:
     """A plan at work."""
 
-    def __init__(self, plan: Plan, server: PostgresServer, folder: Path) -> None:
+    def __init__(
+        self, plan: Plan, server: PostgresServer, folder: Path, *, strike_seconds: float
+    ) -> None:
         self.outcome = Outcome(plan.seed)
         self._plan = plan
+        self._strike_seconds = strike_seconds
         self._server = server
         self._folder = folder
         self._nemesis = Nemesis(server, folder.name)
@@ -151,7 +154,7 @@ class Round:
     def _await_strike(self, line: Line, life: Life) -> None:
         """Wait until somebody has come by the armed point, and give reason to."""
         assert life.armed is not None
-        until = time.monotonic() + STRIKE_SECONDS
+        until = time.monotonic() + self._strike_seconds
         line.tell("resume file")
         line.tell("resume memory")
         asked = 0.0
@@ -217,6 +220,6 @@ class Round:
         judge([what for what in found if what])
 
 
-def play(plan: Plan) -> Outcome:
+def play(plan: Plan, strike_seconds: float = STRIKE_SECONDS) -> Outcome:
     """Play one round and return what came of it."""
-    return played("headrace-rounds", SETTINGS, partial(Round, plan))
+    return played("headrace-rounds", SETTINGS, partial(Round, plan, strike_seconds=strike_seconds))

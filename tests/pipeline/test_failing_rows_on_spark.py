@@ -83,11 +83,33 @@ def jobs(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     yield count
 
 
+@pytest.fixture
+def sessions(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The session of every job that ran, in their order."""
+    found: list[Any] = []
+    collect = type(spark).collect
+
+    def noting(self: Any, frame: Any) -> Any:
+        found.append(frame.sparkSession)
+        return collect(self, frame)
+
+    monkeypatch.setattr(type(spark), "collect", noting)
+    return found
+
+
 @BOTH_WAYS
 @pytest.mark.meets("S2", "R30")
 def test_a_failing_row_among_many_is_told_and_the_others_are_there(
-    spark: Spark, tmp_path: Path, way: str, jobs: list[int]
+    spark: Spark,
+    tmp_path: Path,
+    way: str,
+    jobs: list[int],
+    sessions: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Fewer rows by day, and yet those of a large batch: Spark generates code for it.
+    monkeypatch.setattr("headrace.spark_session.session.SMALL_ROWS", MANY // 2)
+    assert spark.fit_for(MANY) is spark.bulk
     what = pipeline(transforms=[derive(x="100 / qty")])
     runner = SparkRunner(spark, scratch=Workspace(str(tmp_path / "scratch")))
     runner.prepare(what, ORDERS, TRAITS)
@@ -106,6 +128,9 @@ def test_a_failing_row_among_many_is_told_and_the_others_are_there(
     # One that fails, one that finds, one without them; or a few dozen.
     most = 2 + 2 * 2 * MANY.bit_length()
     assert jobs[0] == 1 + 1 + 1 if way == "probe" else jobs[0] <= most
+    # Halves of it are small; the whole is not, before they are found and without them.
+    whole = sessions if way == "probe" else [sessions[0], sessions[-1]]
+    assert all(each is spark.bulk for each in whole)
     assert list((tmp_path / "scratch").iterdir()) == []
 
 

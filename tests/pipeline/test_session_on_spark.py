@@ -25,6 +25,7 @@ from headrace.spark_session.java import TRIED, find_java, newest_for
 from headrace.spark_session.session import Spark, start_session
 from headrace.spark_session.settings import APPLICATION, BULK, SESSION, SMALL
 from tests.pipeline.making import ORDERS, TRAITS, batch, insert, pipeline, run, table, told
+from tests.postgres.servers import wait_until
 from tests.spark_session import jvm_options
 from tests.support.patience import patience
 from tests.support.strict import STRICT
@@ -254,7 +255,10 @@ def test_a_users_session_keeps_its_settings_and_is_never_stopped(
 
 def test_what_runs_is_counted_and_named_without_values(spark: Spark, tmp_path: Path) -> None:
     context = spark.session.sparkContext
-    context._jsc.sc().listenerBus().waitUntilEmpty()  # what earlier tests left is counted
+    tracker = context._jsc.sc().statusTracker()
+    # Tasks of a job that another test cancelled are counted when they end, after their job.
+    wait_until(lambda: all(each.numRunningTasks() == 0 for each in tracker.getExecutorInfos()))
+    context._jsc.sc().listenerBus().waitUntilEmpty()
     before = spark.info()
     row = {"id": 1, "status": "secret", "qty": 2, "price": Decimal(1)}
     what = pipeline(transforms=[derive(x="qty + 1")], name="some-orders")

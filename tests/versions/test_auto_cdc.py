@@ -75,7 +75,7 @@ Path(rows).write_text(json.dumps([[row[name] for name in names] for row in found
 """
 
 pytestmark = [
-    pytest.mark.ci,
+    pytest.mark.nightly,
     pytest.mark.spark,
     pytest.mark.skipif(
         tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2),

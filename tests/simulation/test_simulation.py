@@ -13,8 +13,8 @@ from headrace.storage.killpoints import POINTS
 from tests.simulation.__main__ import report
 from tests.simulation.failed_seeds import FAILED_SEEDS
 from tests.simulation.hooks import staged
-from tests.simulation.ledger import state_of_the_code
 from tests.simulation.story import play
+from tests.support.seeds import chosen_by_the_commit
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -75,15 +75,6 @@ def test_seeds_that_nobody_chose_end_well_too(share: int) -> None:
     first = chosen_by_the_commit()
     print(f"seeds {first} to {first + CHOSEN - 1}")
     play_all(range(first + share, first + CHOSEN, SHARES))
-
-
-def chosen_by_the_commit() -> int:
-    """Return the first of the seeds that belong to what is checked out."""
-    told = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    state = told.stdout.strip() or state_of_the_code()
-    return 1_000_000 + int(state[:10], 16) % 1_000_000_000
 
 
 @pytest.mark.slow

@@ -37,8 +37,8 @@ from tests.support.patience import patience, slowness
 
 WORKERS = 2
 START_SECONDS = patience()
-SILENT_SECONDS = round(8 * slowness())
-"""After these an executor is given up: tests wait for it, and a busy machine has pauses too."""
+SILENT_SECONDS = 20
+"""After these an executor is given up; a busy machine has pauses of seconds."""
 
 HERE = "127.0.0.1"
 
@@ -146,8 +146,8 @@ class Cluster:
             # Jobs begin when both executors are there; and one that is silent is given up soon.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.executor.heartbeatInterval": "2s",
-            "spark.network.timeout": f"{SILENT_SECONDS}s",
             "spark.network.timeoutInterval": "2s",
+            **given_up_after(SILENT_SECONDS),
         }
 
     def conf_with(self, archive: Path) -> dict[str, str]:
@@ -284,6 +284,11 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.stop()
+
+
+def given_up_after(seconds: float) -> dict[str, str]:
+    """Return the setting by which a silent executor is given up; later on a slow machine."""
+    return {"spark.network.timeout": f"{round(seconds * slowness())}s"}
 
 
 def kept(command: list[str], **how: Any) -> subprocess.Popen[bytes]:

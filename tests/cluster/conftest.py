@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.spark_session.session import Spark, start_session
-from tests.cluster.cluster import Cluster, packed, running_cluster
+from tests.cluster.cluster import SILENT_SECONDS, Cluster, given_up_after, packed, running_cluster
 
 RULES = Path(__file__).with_name("shop_rules.py")
 
@@ -26,15 +26,24 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def silent_seconds() -> float:
+    """How long an executor may be silent; a module that waits for its end has another."""
+    return SILENT_SECONDS
+
+
+@pytest.fixture(scope="module")
 def remote(
-    cluster: Cluster, archive: Path, tmp_path_factory: pytest.TempPathFactory
+    cluster: Cluster,
+    archive: Path,
+    silent_seconds: float,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Spark]:
     """
     The Spark that every engine of a module shares; held, so that it starts once.
 
     Not for longer: it has all cores of the cluster.
     """
-    conf = cluster.conf_with(archive)
+    conf = cluster.conf_with(archive) | given_up_after(silent_seconds)
     started = start_session(tmp_path_factory.mktemp("spark"), conf=conf)
     assert started.info().master == cluster.url, "another Spark runs in this process"
     yield started

@@ -65,6 +65,12 @@ class Gate:
         return (self._passed / WAITING).read_text()
 
 
+@pytest.fixture(scope="module")
+def silent_seconds() -> float:
+    """Few: tests here wait until one that is silent is given up."""
+    return 8
+
+
 @pytest.fixture
 def shop(cluster: Cluster, remote: Spark, tmp_path: Path) -> Shop:
     assert len(cluster.workers) == WORKERS

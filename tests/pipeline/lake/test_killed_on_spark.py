@@ -16,14 +16,23 @@ from headrace.storage.killpoints import BASELINE_LOADED, JOB_DONE, TABLE_SWITCHE
 from tests.pipeline.lake.engine_stories import Bank
 from tests.pipeline.lake.jars import need_format
 from tests.support.patience import patience
-from tests.support.tiers import thinned
+from tests.support.tiers import NIGHTLY
 
 pytestmark = [pytest.mark.ci, pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[3]
 LIFE_SECONDS = patience(400)
-KILLS = (BASELINE_LOADED, TABLE_SWITCHED, f"{TARGET_WRITTEN}:2", f"{JOB_DONE}:2")
-"""Where an engine dies, one after the other: each is another JVM, so all of them in the night."""
+KILLS = (
+    (BASELINE_LOADED, TABLE_SWITCHED, f"{TARGET_WRITTEN}:2", f"{JOB_DONE}:2")
+    if NIGHTLY
+    else (TABLE_SWITCHED, f"{TARGET_WRITTEN}:2")
+)
+"""
+Where an engine dies, one after the other: each is another JVM, so all of them in the night.
+
+By day the two after a commit of the table that the engine has not noted: there rows can be lost or
+come twice. At the others nothing is committed, and what was begun is done again.
+"""
 
 
 @contextmanager
@@ -59,7 +68,7 @@ def test_a_table_equals_the_source_whenever_its_engine_is_killed(
 ) -> None:
     need_format(format)
     bank = Bank(tmp_path).made()
-    for point in thinned(KILLS, every=2):
+    for point in KILLS:
         with engine(format, tmp_path, point) as process:
             # Work goes on until it dies: one batch after the other comes by the point.
             while process.poll() is None:

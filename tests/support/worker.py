@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from tests.support.cpu import MARK, Meter
 from tests.support.patience import slowness
@@ -180,3 +181,9 @@ def pytest_configure(config: pytest.Config) -> None:
         importlib.import_module("inotify_simple").INotify().close()
     if SHARED_FOLDER is not None:
         config.pluginmanager.register(Ledger(Path(SHARED_FOLDER)), "headrace-ledger")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart() -> None:
+    """Have Hypothesis make its table of characters: a second in a new clone, and no test's own."""
+    st.text().validate()

@@ -116,6 +116,7 @@ def test_where_leaves_what_sparks_own_filter_leaves(session: SparkSession, log: 
     assert ids(read(session, log, where="price >= 10", columns="id,price")) == [2, 4]
 
 
+@pytest.mark.meets("S11")
 def test_sql_needs_nothing_but_the_name(session: SparkSession, log: MadeLog) -> None:
     options = f"using headrace options (log '{log.data}', table 'orders', wait '0s')"
     session.sql(f"create temporary view changes {options}")
@@ -166,6 +167,7 @@ class Sink:
         return (writing.trigger(**trigger) if trigger else writing).start()
 
 
+@pytest.mark.meets("S11")
 def test_a_query_goes_on_from_its_checkpoint_and_ends_at_a_truncate(
     session: SparkSession, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@ Runs what is too long for every commit, part by part, and keeps a ledger of what
 
 The ledger, `tests/nightly.tsv`, holds for each part the last run: its commit, day, counts and
 minutes. A part that passed for the code as it stands is not run again, so that a night can be
-spread over several sittings. Commit the ledger with the work it belongs to.
+done piece by piece. Commit the ledger with the work it belongs to.
 """
 
 from __future__ import annotations

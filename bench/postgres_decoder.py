@@ -25,7 +25,7 @@ from headrace.capture.postgres.decode.relations import Schemas
 from headrace.capture.postgres.position import LsnPosition, parse_lsn
 from headrace.capture.postgres.server.catalog import look_up, schema_of
 from headrace.capture.postgres.stream.spill import Spill
-from headrace.capture.postgres.stream.stream import Received, ReplicationStream
+from headrace.capture.postgres.stream.stream import ReceivedMessages, ReplicationStream
 from headrace.capture.postgres.stream.transactions import Transactions
 
 _INSERT = ord("I")
@@ -55,7 +55,7 @@ def run(backlog: Backlog, folder: Path, name: str, *, rounds: int) -> list[Resul
     return [replace(result, note=note)]
 
 
-def _receive(backlog: Backlog) -> tuple[list[Received], int]:
+def _receive(backlog: Backlog) -> tuple[list[ReceivedMessages], int]:
     """Return the whole backlog as it came, and where reading began."""
     start = parse_lsn(
         backlog.server.value(
@@ -65,7 +65,7 @@ def _receive(backlog: Backlog) -> tuple[list[Received], int]:
     )
     options = source_of(backlog.server.dsn).options
     stream = ReplicationStream(connect(options, replication=True), "bench_decoder", start, "bench")
-    found: list[Received] = []
+    found: list[ReceivedMessages] = []
     inserts = 0
     with closing(stream):
         until = time.monotonic() + _SECONDS
@@ -85,7 +85,7 @@ def _layouts(backlog: Backlog) -> Schemas:
 
 
 def _decoded(
-    received: list[Received], layouts: Schemas, start: int, folder: Path
+    received: list[ReceivedMessages], layouts: Schemas, start: int, folder: Path
 ) -> Iterator[pa.Table]:
     spill = Spill(folder / "decoder")
     transactions = Transactions(

@@ -31,7 +31,7 @@ from headrace.changelog.compaction import MOST_FILES, Compaction
 from headrace.changelog.entries import File, Flush
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogWriter
-from headrace.changelog.retention import Deleting
+from headrace.changelog.retention import FileDeletion
 from headrace.changelog.schema import TableSchema
 from headrace.spark_session.session import Spark, start_session
 from headrace.storage.disk import RealDisk
@@ -209,7 +209,7 @@ class _Merging(Compaction):
                 self._merge_all()
         self.begin_anew()
         self._merge_all()
-        deleting = Deleting(log)
+        deleting = FileDeletion(log)
         while deleting.delete(0.0):
             pass
         missing = log.history.names() - set(log.segments.list(""))

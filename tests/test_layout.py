@@ -65,7 +65,21 @@ ONE_A_COMMAND = {"cli"}
 """Packages with as many modules as there are commands."""
 
 PARTICIPLE = re.compile(r"(ing|ed|told|taken|known|shown|given|lent|kept|held)$")
-OF_THE_TRADE = {"testing", "embedded"}
+GERUND = re.compile(r"[a-z]ing$")
+NAMED_BY_A_GERUND = {
+    "Anything": "a pronoun",
+    "EffectiveSetting": "a setting is a noun of the trade",
+    "Finding": "a finding is what an examination finds",
+    "SparkSetting": "a setting is a noun of the trade",
+    **dict.fromkeys(
+        (
+            *("Loading", "MemoryLoading", "ParquetLoading", "RowLoading", "ScriptedLoading"),
+            "TableLoading",
+        ),
+        "the documented protocol of a target's baseline, and what implements it",
+    ),
+}
+"""Classes that end as a gerund does, and why."""
 
 
 @cache
@@ -191,6 +205,17 @@ def test_no_two_public_classes_have_one_name() -> None:
 def test_a_module_is_named_by_a_noun() -> None:
     last = {name: name.rpartition(".")[2] for name in modules()}
     assert [n for n, word in last.items() if PARTICIPLE.search(word)] == []
+
+
+def test_a_class_is_named_by_a_noun() -> None:
+    names = {
+        node.name
+        for name, path in modules().items()
+        if name != "errors"  # an error's name says what is the matter
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    }
+    assert {name for name in names if GERUND.search(name)} == set(NAMED_BY_A_GERUND)
 
 
 def test_a_module_begins_with_one_docstring() -> None:

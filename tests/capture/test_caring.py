@@ -17,8 +17,8 @@ from headrace.capture.messages import (
     Flushed,
     FlushNow,
     LagReport,
+    MaintainLog,
     TakeBaseline,
-    Tend,
     Warned,
 )
 from headrace.changelog import compaction
@@ -39,10 +39,10 @@ def at(commit: int) -> str:
     return str(Position(1, commit))
 
 
-def order(world: World, prune: int = 0, **more: object) -> Tend:
+def order(world: World, prune: int = 0, **more: object) -> MaintainLog:
     heard = world.reader().last_entry
     known: dict[str, object] = {"heard": heard, "prune": at(prune), "settled": at(prune)}
-    return Tend(**{**known, "lease": 60.0, **more})  # type: ignore[arg-type]
+    return MaintainLog(**{**known, "lease": 60.0, **more})  # type: ignore[arg-type]
 
 
 def fill(world: World, count: int, first: int = 1) -> None:
@@ -53,7 +53,7 @@ def fill(world: World, count: int, first: int = 1) -> None:
 
 
 def test_an_order_survives_the_line() -> None:
-    sent = Tend(heard=3, prune="a", settled="b", fences=("c",), drop=(1,), fold="d", cap=7)
+    sent = MaintainLog(heard=3, prune="a", settled="b", fences=("c",), drop=(1,), fold="d", cap=7)
     assert COMMANDS.decode(msgspec.json.encode(sent)) == sent
 
 
@@ -206,7 +206,7 @@ def copying(world: World) -> None:
     assert world.reader().usable_baseline(TABLE) is None
 
 
-def filled(world: World, **more: object) -> Tend:
+def filled(world: World, **more: object) -> MaintainLog:
     """Return an order that nothing is needed of, of a log that is full."""
     end = world.reader().end.commit
     cap = int(world.reader().size / log_maintenance.FULL)

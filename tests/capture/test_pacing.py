@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.baselines import Pacing, checked_rate, piece_rows
+from headrace.capture.baselines import CopyRate, checked_rate, piece_rows
 from headrace.capture.messages import BaselineProgress, Flushed, FlushNow, Report, TakeBaseline
 from headrace.capture.recorder import Recorder
 from headrace.capture.sqlite.source import sqlite
@@ -19,7 +19,7 @@ from headrace.storage.simulation import SimulatedDisk
 from headrace.testing.source import MemorySource
 
 
-def rows_in(pacing: Pacing, seconds: float, *, piece: int, reading: float) -> int:
+def rows_in(pacing: CopyRate, seconds: float, *, piece: int, reading: float) -> int:
     """Read pieces as soon as that is allowed, each for so long; return the rows that came."""
     now, rows = 1_000.0, 0
     while now < 1_000.0 + seconds:
@@ -31,33 +31,33 @@ def rows_in(pacing: Pacing, seconds: float, *, piece: int, reading: float) -> in
 
 
 def test_without_a_limit_nobody_rests() -> None:
-    pacing = Pacing(None)
+    pacing = CopyRate(None)
     pacing.took(1_000_000, 5.0)
     assert pacing.rest(5.0) == 0
 
 
 @pytest.mark.parametrize("reading", [0.0, 0.01, 0.09])
 def test_what_goes_through_is_the_limit_whatever_reading_takes(reading: float) -> None:
-    rows = rows_in(Pacing(1_000), 60, piece=250, reading=reading)
+    rows = rows_in(CopyRate(1_000), 60, piece=250, reading=reading)
     assert 59_500 <= rows <= 60_500
 
 
 def test_reading_that_is_slower_than_the_limit_is_not_slowed_further() -> None:
-    pacing = Pacing(1_000)
+    pacing = CopyRate(1_000)
     pacing.took(100, 10.0)
     pacing.took(100, 20.0)
     assert pacing.rest(20.0) == pytest.approx(0.0)
 
 
 def test_a_long_rest_is_no_credit_for_a_burst() -> None:
-    pacing = Pacing(1_000)
+    pacing = CopyRate(1_000)
     pacing.took(1_000, 10.0)
     pacing.took(1_000, 500.0)
     assert pacing.rest(500.0) == pytest.approx(0.9)
 
 
 def test_nothing_read_is_nothing_to_rest_for() -> None:
-    pacing = Pacing(10)
+    pacing = CopyRate(10)
     pacing.took(0, 3.0)
     assert pacing.rest(3.0) == 0
 

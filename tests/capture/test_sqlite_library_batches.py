@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.sqlite import Batch, Capture, External
-from headrace.capture.sqlite.database import Reading, fetch
+from headrace.capture.sqlite.database import ReadLimits, fetch
 from headrace.capture.sqlite.library import run as module
 from headrace.errors import SchemaChanged, SourceUnreachable
 from tests.capture.library import Heard, Running, ops, running
@@ -55,7 +55,7 @@ def test_large_rows_are_fetched_by_their_size(path: Path, app: sqlite3.Connectio
     app.executemany("insert into t values (?, zeroblob(1000))", [(at,) for at in range(300)])
 
     def fetched(least: int, seconds: float) -> tuple[int, bool]:
-        limits = Reading(1000, least, time.monotonic() + seconds)
+        limits = ReadLimits(1000, least, time.monotonic() + seconds)
         rows, done = fetch(app, "select * from t order by id limit 1000", (), limits)
         assert [row[0] for row in rows] == list(range(len(rows)))
         return len(rows), done

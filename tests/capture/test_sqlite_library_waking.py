@@ -15,7 +15,7 @@ import pytest
 
 from headrace.capture.sqlite import Capture, Combined, External, FileWatch, Interval, triggers
 from headrace.capture.sqlite.library import run as module
-from headrace.capture.sqlite.watch import Waiting
+from headrace.capture.sqlite.watch import Waiter
 from headrace.errors import SourceRefused, SourceUnreachable
 from tests.capture.library import Heard, Running, ops, running
 
@@ -62,7 +62,7 @@ def test_only_a_notice_from_outside_wakes_it(path: Path, app: sqlite3.Connection
 def test_without_a_reason_nothing_is_due_and_a_ring_ends_the_wait(
     path: Path, wakes: tuple[External, ...]
 ) -> None:
-    waiting = Waiting(Combined(*wakes), str(path), lambda: 1)
+    waiting = Waiter(Combined(*wakes), str(path), lambda: 1)
     assert waiting.due()
     while waiting.due():  # a file watch looks once more at what it sees first
         pass

@@ -12,7 +12,7 @@ from headrace.changelog import compaction as module
 from headrace.changelog.compaction import Compaction
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader, LogWriter
-from headrace.changelog.retention import Deleting
+from headrace.changelog.retention import FileDeletion
 from headrace.errors import CorruptSegment, HeadraceError
 from headrace.storage.files import Files
 from headrace.storage.simulation import PowerCut, SimulatedDisk
@@ -197,7 +197,7 @@ def record(files: Files, term: int, promised: list[int]) -> None:
     log = opened(files, writer=f"w{term}", term=term)
     if log.epoch == 0:
         log.begin(At(0), "start", ORIGIN_TEXT)
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     while (number := log.end.commit) < 24:
         write(log, number + 1)
         promised.append(number + 1)

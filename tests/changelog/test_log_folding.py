@@ -11,11 +11,11 @@ import pytest
 
 from headrace.changelog import compaction as module
 from headrace.changelog.change import Change, Op
-from headrace.changelog.compaction import CannotFold, Folding, plan_fold
+from headrace.changelog.compaction import CannotFold, Fold, plan_fold
 from headrace.changelog.entries import Baseline
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader, LogWriter
-from headrace.changelog.retention import Deleting, prune
+from headrace.changelog.retention import FileDeletion, prune
 from headrace.changelog.schema import TableSchema
 from headrace.errors import HeadraceError
 from headrace.storage.files import Files
@@ -109,7 +109,7 @@ def replayed(reader: LogReader, name: str = "orders") -> Rows:
 def fold(log: LogWriter, upto: int) -> Baseline:
     plan = plan_fold(log, Position(1, upto, 2**31 - 1))
     assert plan is not None
-    folding = Folding(log, plan)
+    folding = Fold(log, plan)
     try:
         while (found := folding.advance()) is None:
             pass
@@ -168,7 +168,7 @@ def test_a_folded_baseline_holds_what_its_changes_lead_to(files: Files, seed: in
         assert {key[0] for key in wanted} == keys  # type: ignore[index]
         assert replayed(reading(files)) == wanted
         prune(log, Position(1, upto), set(log.history.tables["orders"].baselines))
-        Deleting(log).delete(-1)
+        FileDeletion(log).delete(-1)
         assert replayed(reading(files)) == wanted
         assert replayed(LogReader.open(files, SOURCE)) == wanted
         assert list(log.history.tables["orders"].baselines) == [folded.baseline]
@@ -219,7 +219,7 @@ def test_files_that_nothing_changed_are_named_again(files: Files) -> None:
     pruned = prune(log, Position(1, 1), {1, 2})
     assert pruned is not None
     assert pruned.baselines == (old.baseline,)
-    Deleting(log).delete(-1)
+    FileDeletion(log).delete(-1)
     assert log.size < size
     assert held(reading(files))[1] == {(1,): {"id": 1, "name": "a"}}
     assert opened(files, term=2).size == log.size
@@ -269,7 +269,7 @@ def test_a_fold_that_was_overtaken_comes_to_nothing(files: Files) -> None:
     write(log, ORDERS, insert(1, 2))
     plan = plan_fold(log, Position(1, 1))
     assert plan is not None
-    folding = Folding(log, plan)
+    folding = Fold(log, plan)
     assert folding.advance() is None
     copied(log, ORDERS, {"id": 9, "name": "new"})
     with pytest.raises(CannotFold):
@@ -306,7 +306,7 @@ def record(files: Files, term: int) -> None:
         log.begin(At(0), "start", ORIGIN_TEXT)
     if not log.has_baseline("orders"):
         copied(log, ORDERS, {"id": 100, "name": "a"}, {"id": 101, "name": "b"})
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     while (number := log.end.commit) < 12:
         keys = {100, 101}
         write(log, ORDERS, change(Random(number), number + 1, 0, keys))

@@ -16,7 +16,7 @@ import pytest
 
 from headrace.changelog import compaction, index, retention
 from headrace.changelog.compaction import Compaction
-from headrace.changelog.retention import Deleting
+from headrace.changelog.retention import FileDeletion
 from headrace.errors import HeadraceError, LostLog
 from headrace.storage.disk import Buffer
 from headrace.storage.objects import Objects, Unanswered
@@ -132,7 +132,7 @@ def test_merging_reads_and_deleting_removes_several_at_once(
         log.flush()
     bucket.meeting = threading.Barrier(2)
     assert Compaction(log).advance(log.end, ()) is not None
-    Deleting(log).delete(-1)
+    FileDeletion(log).delete(-1)
     bucket.meeting = None
     assert logged(reading(files)) == list(range(1, 9))
     assert len(log.segments.list("")) == 1
@@ -146,7 +146,7 @@ def test_in_a_bucket_less_is_deleted_in_one_go(monkeypatch: pytest.MonkeyPatch) 
         log.append(commits(number))
         log.flush()
     retention.prune(log, log.end)
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     removed, more = [], True
     while more:
         before = len(bucket.steps)
@@ -161,7 +161,7 @@ def test_entries_go_one_behind_the_other(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(index, "STATE_SHARE", 100)
     bucket = SimulatedBucket()
     log = begun(Objects(bucket, "bucket", "shop"))
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     for number in range(1, 80):
         log.append(commits(number))
         log.flush()

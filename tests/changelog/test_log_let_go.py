@@ -6,10 +6,10 @@ import pytest
 
 from headrace.changelog import compaction
 from headrace.changelog import index as index_module
-from headrace.changelog.compaction import CannotFold, Folding, plan_fold
+from headrace.changelog.compaction import CannotFold, Fold, plan_fold
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader, LogWriter, overtaken
-from headrace.changelog.retention import Deleting, prune
+from headrace.changelog.retention import FileDeletion, prune
 from headrace.errors import LostLog, PositionExpired, UnknownFormat
 from headrace.storage import files as storing
 from headrace.storage.files import Files
@@ -100,9 +100,9 @@ def test_a_single_flush_beyond_what_a_fold_may_hold_is_not_folded(
     plan = plan_fold(log, log.end)
     assert plan is not None
     with pytest.raises(CannotFold, match="more changes than a fold may hold"):
-        Folding(log, plan).advance()
+        Fold(log, plan).advance()
     monkeypatch.setattr(compaction, "FOLD_MOST_ROWS", 11)
-    fold = Folding(log, plan)
+    fold = Fold(log, plan)
     while (folded := fold.advance()) is None:
         pass
     assert folded.rows == 11
@@ -135,7 +135,7 @@ def test_a_commit_from_the_future_keeps_nothing_longer_than_it_is_kept_itself(
 
 def with_states(files: Files) -> tuple[LogWriter, list[str]]:
     log = begun(files)
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     for number in range(1, 50):
         fill(log, number, number)
         prune(log, at(max(0, number - 3)))
@@ -179,7 +179,7 @@ def far_ahead(files: Files) -> tuple[LogWriter, LogReader, LogWriter]:
 
 
 def forget(log: LogWriter) -> None:
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     while deleting.delete(-1):
         pass
 

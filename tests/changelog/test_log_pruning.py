@@ -12,7 +12,7 @@ from headrace.changelog import index as index_module
 from headrace.changelog.index import history_of, state_of
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.reader import LogReader, LogWriter
-from headrace.changelog.retention import Deleting, prune
+from headrace.changelog.retention import FileDeletion, prune
 from headrace.errors import (
     ChangeLogError,
     CorruptIndex,
@@ -186,7 +186,7 @@ def test_files_go_a_lease_after_the_index_dropped_them(files: Files) -> None:
         flush(log, number)
     prune(log, at(2))
     before = segments(files)
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     assert not deleting.delete(60)
     clock.now += 59
     deleting.delete(60)
@@ -197,7 +197,7 @@ def test_files_go_a_lease_after_the_index_dropped_them(files: Files) -> None:
     )
     assert segments(files) == before
     clock.now += 2
-    Deleting(again).delete(60)
+    FileDeletion(again).delete(60)
     assert len(segments(files)) == len(before) - 2
     assert logged(reading(files)) == [3]
 
@@ -210,7 +210,7 @@ def test_a_file_that_went_is_told_apart_from_one_that_is_missing(files: Files) -
     reader = reading(files)
     pieces = [each[0] for each in reader._history.tables["orders"].files]
     prune(log, at(2))
-    Deleting(log).delete(-1)
+    FileDeletion(log).delete(-1)
     files.remove(f"log/{SOURCE}/segments/{pieces[3].name}")
     for call in (reader.rows, reader.verify):
         with pytest.raises(PositionExpired):
@@ -298,7 +298,7 @@ def test_opening_begins_with_the_newest_state(files: Files) -> None:
 @pytest.mark.usefixtures("few")
 def test_old_entries_go_and_a_damaged_state_costs_only_reads(files: Files) -> None:
     log = begun(files)
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     for number in range(1, 50):
         flush(log, number)
         prune(log, at(max(0, number - 3)))
@@ -326,7 +326,7 @@ def test_a_reader_that_looks_too_seldom_begins_anew_and_is_told_what_it_missed(
     reader, empty = reading(files), LogReader(files, SOURCE)
     index = index_module.LogIndex(files.within(f"log/{SOURCE}/index"))
     assert len(list(index.load())) == 1
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     for number in range(1, 50):
         flush(log, number)
         prune(log, at(max(0, number - 3)))
@@ -350,7 +350,7 @@ def test_a_writer_from_long_ago_does_not_take_a_number_that_was_freed(files: Fil
     log = LogWriter.open(
         files, source=SOURCE, origin=ORIGIN_TEXT, writer="new", term=2, clock=lambda: 12.5
     )
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     for number in range(2, 50):
         flush(log, number)
         deleting.delete(-1)
@@ -370,7 +370,7 @@ def record(files: Files, term: int, promised: list[int], floors: list[int]) -> N
     )
     if log.epoch == 0:
         log.begin(At(0), "start", ORIGIN_TEXT)
-    deleting = Deleting(log)
+    deleting = FileDeletion(log)
     while (number := log.end.commit) < 14:
         flush(log, number + 1)
         promised.append(number + 1)

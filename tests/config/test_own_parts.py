@@ -21,7 +21,7 @@ from headrace.capture.source import SourceSpec
 from headrace.config.schema import Plain, node_of
 from headrace.config.secrets import Secret, read_secret, schemes
 from headrace.config.text import SourceLocation
-from headrace.engine.from_config import Configured, configured
+from headrace.engine.from_config import EngineConfig, configured
 from headrace.errors import BadPart, InvalidConfiguration, SourceRefused, SourceUnreachable
 from headrace.pipeline.steps import where
 from tests.support.patience import patience
@@ -107,7 +107,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "own_parts", raising=False)
 
 
-def of(**pipeline: Plain) -> Configured:
+def of(**pipeline: Plain) -> EngineConfig:
     plain: Plain = {
         "sources": {"shop": {"type": "own", "url": "x", "token_ref": "vault:a"}},
         "pipelines": {

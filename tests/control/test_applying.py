@@ -9,7 +9,7 @@ import pytest
 
 from headrace.config.hocon import parse
 from headrace.engine.apply_config import apply, planned
-from headrace.engine.from_config import Configured, configured
+from headrace.engine.from_config import EngineConfig, configured
 from headrace.errors import InvalidConfiguration
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.shop import PATIENCE, Shop, await_seen
@@ -18,11 +18,11 @@ SECRET = "swordfish"
 ORDERS = "pipelines.orders { source = shop, tables = [orders], target { type = indexed-memory } }"
 
 
-def of(*lines: str) -> Configured:
+def of(*lines: str) -> EngineConfig:
     return configured(parse("\n".join(lines), "headrace.conf"))
 
 
-def told(before: Configured, after: Configured) -> list[tuple[str, str, tuple[str, ...]]]:
+def told(before: EngineConfig, after: EngineConfig) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(step.kind, step.what, step.why) for step in planned(before, after).steps]
 
 

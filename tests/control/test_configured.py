@@ -16,7 +16,7 @@ from headrace.capture.sqlite.tables import KINDS
 from headrace.config.schema import Plain, node_of
 from headrace.config.text import SourceLocation
 from headrace.engine.config_keys import FILTERS, TARGETS, TRANSFORMS
-from headrace.engine.from_config import Configured, configured
+from headrace.engine.from_config import EngineConfig, configured
 from headrace.errors import InvalidConfiguration
 from headrace.lake import definition as lake_definition
 from headrace.lake import target as lake_target
@@ -52,7 +52,7 @@ def shop_plain(folder: Path, **more: Plain) -> dict[str, Plain]:
     }
 
 
-def of(plain: Plain) -> Configured:
+def of(plain: Plain) -> EngineConfig:
     return configured(node_of(plain, PLACE))
 
 
@@ -381,7 +381,7 @@ def test_a_missing_database_is_told_where_its_source_is_written(tmp_path: Path) 
 # -- secrets ----------------------------------------------------------------------------
 
 
-def with_password(folder: Path, place: SourceLocation = PLACE, **more: Plain) -> Configured:
+def with_password(folder: Path, place: SourceLocation = PLACE, **more: Plain) -> EngineConfig:
     plain: Any = shop_plain(folder, **more)
     plain["sources"]["shop"] = {
         "type": "postgres",

@@ -11,7 +11,7 @@ import headrace as hr
 from headrace.capture.messages import Failed
 from headrace.engine.engine import Engine
 from headrace.errors import LostLog, SourceUnreachable, TargetError
-from headrace.pipeline.batch import BatchFacts, Loaded, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, LoadedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import JobResult
 from headrace.runtime.lease import Fence
@@ -93,7 +93,7 @@ class Slow(ArrowRunner):
         self._close()
         return super().rows(pipeline, parts, facts)
 
-    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[Loaded]:
+    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[LoadedRows]:
         self._close()
         return super().baseline(pipeline, part)
 

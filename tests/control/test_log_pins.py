@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import headrace as hr
-from headrace.capture.messages import TakeBaseline, Tend
+from headrace.capture.messages import MaintainLog, TakeBaseline
 from headrace.changelog.position import Position
 from headrace.changelog.retention import prune
 from headrace.engine.engine import Engine
@@ -19,7 +19,7 @@ from headrace.runtime import retention as care_module
 from headrace.runtime.info import LogOptions
 from headrace.runtime.model import TableState
 from headrace.runtime.pipeline_run import PipelineRun
-from headrace.runtime.retention import Care, Pin, lowest, pipeline_pins
+from headrace.runtime.retention import LogRetention, Pin, lowest, pipeline_pins
 from headrace.runtime.store import ProgressStore
 from headrace.storage.files import Files
 from headrace.targets.memory import memory
@@ -46,17 +46,19 @@ class Line:
 
     def __init__(self, world: Stepping) -> None:
         self.log = world.log
-        self.sent: list[Tend] = []
+        self.sent: list[MaintainLog] = []
 
-    def send(self, order: Tend) -> None:
+    def send(self, order: MaintainLog) -> None:
         self.sent.append(order)
 
 
-def caring(world: Stepping, *runs: PipelineRun, options: LogOptions = NOTHING) -> tuple[Care, Line]:
+def caring(
+    world: Stepping, *runs: PipelineRun, options: LogOptions = NOTHING
+) -> tuple[LogRetention, Line]:
     line = Line(world)
     store = runs[0].around.store if runs else ProgressStore(world.connection)
     files = Files(world.disk, "/data")
-    made = Care(
+    made = LogRetention(
         line,  # type: ignore[arg-type]
         lambda: runs,
         tuple,

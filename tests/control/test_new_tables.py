@@ -15,7 +15,7 @@ from headrace.errors import BadTransform, InvalidConfiguration, UnknownTable
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.steps import equals
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
-from headrace.runtime.source_run import Recording
+from headrace.runtime.source_run import SourceRun
 from headrace.targets.memory import IndexedMemory, memory
 from headrace.testing.source import MemorySource
 from headrace.testing.target import ScriptedTarget, TargetDisk
@@ -284,7 +284,7 @@ def test_there_must_be_something_to_take_tables_away_from(market: Market) -> Non
 def test_no_table_counts_as_gone_before_the_recorder_has_looked(market: Market) -> None:
     with market.engine(market.pipeline(memory(), "*", name="all")) as engine:
         assert engine.await_ready(PATIENCE)
-        silent = Recording("shop", "test", market.log(), lambda: None, time.time)
+        silent = SourceRun("shop", "test", market.log(), lambda: None, time.time)
         woken: list[PipelineRun] = []
         engine._taken.grow(silent, woken.append)
         assert woken == []

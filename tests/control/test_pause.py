@@ -10,7 +10,7 @@ import pytest
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import CorruptSegment, JobCancelled, NotRunning, TargetError
-from headrace.pipeline.batch import BatchFacts, Loaded, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, LoadedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import JobResult
 from headrace.runtime import threads
@@ -46,7 +46,7 @@ class LongJobs(ArrowRunner):
             raise JobCancelled("Ended by request")
         return super().rows(pipeline, parts, facts)
 
-    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[Loaded]:
+    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[LoadedRows]:
         if self.slow:
             self.rows(pipeline, [part], BatchFacts.of([], ORIGIN, ORIGIN))
         return super().baseline(pipeline, part)

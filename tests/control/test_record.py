@@ -14,7 +14,7 @@ from headrace.capture.messages import Failed, StateReport, TakeBaseline
 from headrace.engine.engine import Engine
 from headrace.errors import NotRunning
 from headrace.pipeline.definition import Pipeline
-from headrace.runtime.source_run import Recording
+from headrace.runtime.source_run import SourceRun
 from headrace.targets.memory import memory
 from headrace.testing.source import MemorySource
 from tests.support.arrow_runner import ArrowRunner
@@ -121,7 +121,7 @@ def test_what_a_recorder_was_asked_before_it_was_known_is_asked_again(
     market = Market(tmp_path)
     with market.engine(market.pipeline(memory())) as engine:
         assert engine.await_ready(PATIENCE)
-        recording = Recording("shop", "test", market.log(), lambda: None, time.time)
+        recording = SourceRun("shop", "test", market.log(), lambda: None, time.time)
         made: list[Asked] = []
 
         def start() -> Asked:

@@ -17,7 +17,7 @@ from headrace.changelog.position import Position
 from headrace.engine.engine import Engine
 from headrace.errors import SetAside
 from headrace.runtime.model import Watermark, acknowledged
-from headrace.runtime.wal_pressure import FULL, LOG, SERVER, is_full, pinned_by, to_set_aside
+from headrace.runtime.wal_pressure import FULL, LOG, SERVER, is_full, pinned_by, to_release
 from headrace.targets.memory import memory
 from headrace.testing.source import MemorySource
 from headrace.testing.target import ScriptedTarget
@@ -48,7 +48,7 @@ def at(commit: int, *, set_aside: bool = False) -> Watermark:
 @pytest.mark.meets("R28")
 def test_the_one_with_the_lowest_pin_gives_way() -> None:
     marks = {"late": at(60), "later": at(40), "even": at(100)}
-    assert to_set_aside(BUSY, END, marks) == "later"
+    assert to_release(BUSY, END, marks) == "later"
     assert pinned_by(BUSY, END, marks) == "later"
 
 
@@ -56,46 +56,46 @@ def test_the_one_with_the_lowest_pin_gives_way() -> None:
 @pytest.mark.parametrize(("used", "gives_way"), [(79, None), (80, "held"), (130, "held")])
 def test_it_gives_way_at_80_percent(used: int, gives_way: str | None) -> None:
     room = replace(BUSY, used=used, ours=70)
-    assert to_set_aside(room, END, {"held": at(40)}) == gives_way
+    assert to_release(room, END, {"held": at(40)}) == gives_way
 
 
 def test_without_a_limit_nobody_gives_way() -> None:
     room = replace(BUSY, limit=None)
-    assert to_set_aside(room, END, {"held": at(1)}) is None
+    assert to_release(room, END, {"held": at(1)}) is None
     assert pinned_by(room, END, {"held": at(1)}) == "held"
 
 
 @pytest.mark.meets("R28", "R8")
 def test_a_volatile_target_never_gives_way_for_what_it_did_not_take() -> None:
     volatile = Watermark(durable=False, settled=Position(1, 1))
-    assert to_set_aside(BUSY, END, {"memory": volatile}) is None
+    assert to_release(BUSY, END, {"memory": volatile}) is None
     assert pinned_by(BUSY, END, {"memory": volatile}) == LOG
 
 
 def test_what_is_being_loaded_holds_the_source_as_well() -> None:
     loading = Watermark(durable=False, settled=END, loading_from=Position(1, 3))
-    assert to_set_aside(BUSY, END, {"memory": loading, "kept": at(50)}) == "memory"
+    assert to_release(BUSY, END, {"memory": loading, "kept": at(50)}) == "memory"
 
 
 def test_one_that_was_set_aside_is_not_asked_again() -> None:
-    assert to_set_aside(BUSY, END, {"gone": at(1, set_aside=True)}) is None
-    assert to_set_aside(BUSY, END, {"gone": at(1, set_aside=True), "next": at(9)}) == "next"
+    assert to_release(BUSY, END, {"gone": at(1, set_aside=True)}) is None
+    assert to_release(BUSY, END, {"gone": at(1, set_aside=True), "next": at(9)}) == "next"
 
 
 @pytest.mark.meets("R28", "R4")
 def test_nobody_gives_way_for_a_transaction_that_is_open() -> None:
     room = replace(BUSY, ours=5, oldest="transaction of pid 7, 90 s old")
-    assert to_set_aside(room, END, {"held": at(40)}) is None
+    assert to_release(room, END, {"held": at(40)}) is None
     assert pinned_by(room, END, {"held": at(40)}) == "transaction of pid 7, 90 s old"
 
 
 @pytest.mark.meets("R28")
 def test_nobody_gives_way_for_what_was_not_read_yet_or_is_let_go_of_later() -> None:
     unread = replace(BUSY, ours=5)
-    assert to_set_aside(unread, END, {"working": at(99)}) is None
+    assert to_release(unread, END, {"working": at(99)}) is None
     assert pinned_by(unread, END, {"working": at(99)}) == LOG
     told = replace(BUSY, ours=0, unacknowledged=1)
-    assert to_set_aside(told, END, {"working": at(99)}) is None
+    assert to_release(told, END, {"working": at(99)}) is None
     assert pinned_by(told, END, {"working": at(99)}) == SERVER
 
 
@@ -104,7 +104,7 @@ def test_nobody_gives_way_for_what_was_not_read_yet_or_is_let_go_of_later() -> N
 def test_whoever_gives_way_is_what_the_acknowledgement_waits_for(
     room: Room, end: Position, marks: dict[str, Watermark]
 ) -> None:
-    name = to_set_aside(room, end, marks)
+    name = to_release(room, end, marks)
     if name is None:
         return
     assert is_full(room)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.api.server import Serving, serve
+from headrace.api.server import ControlServer, serve
 from headrace.engine.engine import Engine
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import memory
@@ -46,7 +46,7 @@ class AtWork:
 
     shop: Shop
     engine: Engine
-    serving: Serving
+    serving: ControlServer
 
     @property
     def data(self) -> str:
@@ -89,12 +89,12 @@ def started(*arguments: str, cwd: Path, **more: str) -> subprocess.Popen[str]:
 
 if __name__ == "__main__":
     from headrace.cli.main import run
-    from headrace.engine.from_config import Configured
+    from headrace.engine.from_config import EngineConfig
 
-    of_spark = Configured.engine
+    of_spark = EngineConfig.engine
 
-    def of_arrow(self: Configured, **overrides: Any) -> Engine:
+    def of_arrow(self: EngineConfig, **overrides: Any) -> Engine:
         return of_spark(self, runner=ArrowRunner(), **overrides)
 
-    setattr(Configured, "engine", of_arrow)  # noqa: B010 - mypy minds the assignment to a method
+    setattr(EngineConfig, "engine", of_arrow)  # noqa: B010 - mypy minds the assignment to a method
     run()

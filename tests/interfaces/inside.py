@@ -19,7 +19,7 @@ import pytest
 
 from headrace.cli import main, run, signals
 from headrace.cli.demo import command as flow
-from headrace.engine.from_config import Configured
+from headrace.engine.from_config import EngineConfig
 from tests.interfaces.fake_engine import fake_build
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
@@ -117,15 +117,15 @@ class _Stream(io.TextIOBase):
 
 @contextmanager
 def _begun(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Iterator[Inside]:
-    of_spark = Configured.engine
+    of_spark = EngineConfig.engine
     end = Asked()
 
-    def of_arrow(self: Configured, **overrides: Any) -> Any:
+    def of_arrow(self: EngineConfig, **overrides: Any) -> Any:
         return of_spark(self, **{"runner": ArrowRunner(), "recorder": "thread", **overrides})
 
     command = Inside(list(arguments), end)
     with monkeypatch.context() as patched:
-        patched.setattr(Configured, "engine", of_arrow)
+        patched.setattr(EngineConfig, "engine", of_arrow)
         patched.setattr(flow, "build", fake_build)
         patched.setattr(signals, "EndOnRequest", lambda *, keys: end)
         patched.setattr(run, "STARTING_SECONDS", 0.02)

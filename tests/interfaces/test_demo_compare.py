@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.cli.demo.goods import BARCODE
 from headrace.cli.demo.model import RowDifference
-from headrace.cli.demo.session import MOST_SHOWN, Expected, as_in_target, compare, expect
+from headrace.cli.demo.session import MOST_SHOWN, ExpectedRows, as_in_target, compare, expect
 from headrace.cli.demo.sqlite_shop import SqliteShop, make
 
 Rows = dict[int, dict[str, object]]
@@ -32,7 +32,7 @@ def rows() -> Rows:
 
 
 def test_equal_rows_are_equal_and_counted() -> None:
-    comparison = compare(Expected(rows()), rows().values())
+    comparison = compare(ExpectedRows(rows()), rows().values())
     assert comparison.equal
     assert comparison.rows == 5
 
@@ -41,7 +41,7 @@ def test_a_value_that_differs_is_named_by_key_and_column() -> None:
     found = rows()
     found[3]["status"] = "new"
     found[3]["total_cents"] = 1
-    assert compare(Expected(rows()), found.values()).differences == (
+    assert compare(ExpectedRows(rows()), found.values()).differences == (
         RowDifference(3, "columns", ("status", "total_cents")),
     )
 
@@ -50,7 +50,7 @@ def test_a_missing_an_extra_and_a_doubled_row_are_found() -> None:
     found = rows()
     del found[2]
     listed = [*found.values(), {**found[1], "id": 99}, found[4]]
-    comparison = compare(Expected(rows()), listed)
+    comparison = compare(ExpectedRows(rows()), listed)
     assert comparison.differences == (
         RowDifference(2, "missing"),
         RowDifference(4, "extra"),
@@ -63,7 +63,7 @@ def test_a_column_that_should_be_gone_or_there_is_a_difference() -> None:
     found = rows()
     found[1]["card_number"] = "0000"
     del found[2]["qty"]
-    assert compare(Expected(rows()), found.values()).differences == (
+    assert compare(ExpectedRows(rows()), found.values()).differences == (
         RowDifference(1, "columns", ("card_number",)),
         RowDifference(2, "columns", ("qty",)),
     )
@@ -73,14 +73,14 @@ def test_a_column_that_should_be_gone_or_there_is_a_difference() -> None:
 def test_an_equal_looking_value_of_another_type_is_a_difference(other: object) -> None:
     found = rows()
     found[3]["qty"] = other
-    assert compare(Expected(rows()), found.values()).differences == (
+    assert compare(ExpectedRows(rows()), found.values()).differences == (
         RowDifference(3, "columns", ("qty",)),
     )
 
 
 def test_an_empty_target_is_not_equal_to_a_full_source() -> None:
     wanted = {number: {"id": number} for number in range(1_000)}
-    comparison = compare(Expected(wanted), [])
+    comparison = compare(ExpectedRows(wanted), [])
     assert not comparison.equal
     assert comparison.rows == 1_000
     assert len(comparison.differences) == MOST_SHOWN
@@ -98,7 +98,7 @@ def test_rows_are_called_equal_exactly_when_they_are(
 ) -> None:
     left = {key: {"id": key, **row} for key, row in wanted.items()}
     right = [{"id": key, **row} for key, row in found.items()]
-    assert compare(Expected(left), right).equal == (wanted == found)
+    assert compare(ExpectedRows(left), right).equal == (wanted == found)
 
 
 def test_what_is_expected_is_filtered_derived_and_dropped(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.cli.init import MOST_PIPELINES
 from headrace.cli.main import exit_code
-from headrace.engine.from_config import Configured
+from headrace.engine.from_config import EngineConfig
 from headrace.errors import SourceRefused
 
 TABLES = """
@@ -102,10 +102,10 @@ def test_of_an_address_that_is_not_known_no_password_is_shown(
 def test_the_answer_as_json_comes_after_the_check_too(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(self: Configured) -> None:
+    def wrong(self: EngineConfig) -> None:
         raise SourceRefused("It cannot be captured")
 
-    monkeypatch.setattr(Configured, "check", wrong)
+    monkeypatch.setattr(EngineConfig, "check", wrong)
     assert exit_code(["init", "shop.db", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "capture.refused"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.import_laredo import Conversion, converted
-from headrace.cli.init import Substituted, entry
+from headrace.cli.init import PlaceholderEnvironment, entry
 from headrace.cli.main import exit_code
 from headrace.config.hocon import parse
 from headrace.engine.from_config import configured
@@ -184,7 +184,7 @@ def test_what_is_written_reads_back(value: object) -> None:
 
 
 def test_variables_are_written_as_substitutions() -> None:
-    tree = parse("key = a${B}c${?D}", "x.conf", environment=Substituted())
+    tree = parse("key = a${B}c${?D}", "x.conf", environment=PlaceholderEnvironment())
     text = f"key = {entry(tree.plain()['key'])}"  # type: ignore[index,call-overload]
     assert parse(text, "y.conf", environment={"B": "b", "D": "d"}).plain() == {"key": "abcd"}
 

@@ -49,8 +49,8 @@ OF_ROWS = (
     Mutation(
         "held key not parked behind",
         "runtime/delivery.py",
-        "if held else Aside()\n        left",
-        "if False else Aside()\n        left",
+        "if held else HeldChanges()\n        left",
+        "if False else HeldChanges()\n        left",
         test=f"{GUARDS}::test_a_row_with_a_letter_stays_as_it_was_whatever_comes_later",
     ),
     Mutation(

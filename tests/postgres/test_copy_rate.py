@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.baselines import Order, Pacing, copy_parts
+from headrace.capture.baselines import CopyRate, Order, copy_parts
 from headrace.capture.postgres.copy import ranges
 from headrace.capture.postgres.copy.ranges import pieces
 from headrace.capture.postgres.definition import postgres
@@ -66,10 +66,10 @@ class Pause:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Event()
-        self._resting: Pacing | None = None
+        self._resting: CopyRate | None = None
         self._after: int | None = None
-        self._took = Pacing.took
-        patch.setattr(Pacing, "took", lambda *given: self._take(*given))
+        self._took = CopyRate.took
+        patch.setattr(CopyRate, "took", lambda *given: self._take(*given))
 
     def after(self, rows: int) -> None:
         self._after = rows
@@ -78,7 +78,7 @@ class Pause:
         assert self._resting is not None
         self._resting.not_before = 0.0
 
-    def _take(self, pacing: Pacing, rows: int, now: float) -> None:
+    def _take(self, pacing: CopyRate, rows: int, now: float) -> None:
         self._took(pacing, rows, now)
         if self._after is None:
             return

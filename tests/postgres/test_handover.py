@@ -10,7 +10,7 @@ import pytest
 
 from headrace.capture.messages import BaselineProgress, CopyDone, CopyPlanned, Failed, TakeBaseline
 from headrace.capture.postgres.copy import snapshot
-from headrace.capture.postgres.copy.snapshot import Awaited, take_snapshot
+from headrace.capture.postgres.copy.snapshot import InvisibleCommit, take_snapshot
 from headrace.capture.postgres.server import publication, slot
 from headrace.capture.postgres.server.publication import Writers
 from headrace.errors import SourceUnreachable
@@ -345,9 +345,9 @@ def test_after_a_new_beginning_whoever_writes_may_be_a_commit_that_the_log_has(
     writer = database.connect()
     writer.execute("begin")
     xid = int(writer.execute("select pg_current_xact_id()::text").fetchone()[0])  # type: ignore[index]
-    told: list[tuple[Awaited, ...]] = []
+    told: list[tuple[InvisibleCommit, ...]] = []
 
-    def on_wait(awaited: tuple[Awaited, ...]) -> None:
+    def on_wait(awaited: tuple[InvisibleCommit, ...]) -> None:
         told.append(awaited)
         if len(told) == 2:
             writer.execute("commit")

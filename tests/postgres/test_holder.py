@@ -12,7 +12,7 @@ from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.copy.ranges import ranges
 from headrace.capture.postgres.copy.reader import PostgresCopy, read_range
 from headrace.capture.postgres.copy.snapshot import (
-    Awaited,
+    InvisibleCommit,
     TransactionSnapshot,
     import_snapshot,
     record_end,
@@ -91,9 +91,9 @@ def test_a_snapshot_without_a_commit_that_the_log_has_is_taken_again(database: D
     writer = database.connect()
     writer.execute("begin")
     xid = _xid(writer)
-    told: list[tuple[Awaited, ...]] = []
+    told: list[tuple[InvisibleCommit, ...]] = []
 
-    def on_wait(awaited: tuple[Awaited, ...]) -> None:
+    def on_wait(awaited: tuple[InvisibleCommit, ...]) -> None:
         told.append(awaited)
         if len(told) == 3:
             writer.execute("commit")

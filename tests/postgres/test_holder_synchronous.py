@@ -9,7 +9,7 @@ from threading import Event, Thread
 import pytest
 
 from headrace.capture.postgres.connection import connect
-from headrace.capture.postgres.copy.snapshot import PREPARED, Awaited, take_snapshot
+from headrace.capture.postgres.copy.snapshot import PREPARED, InvisibleCommit, take_snapshot
 from headrace.capture.postgres.options import PostgresOptions
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import NotPermitted
@@ -86,9 +86,9 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(waiting: Database, prep
     else:
         statements = ["set synchronous_commit = on", "insert into t values (1)"]
     thread = _begin(waiting, *statements)
-    told: list[tuple[Awaited, ...]] = []
+    told: list[tuple[InvisibleCommit, ...]] = []
 
-    def on_wait(awaited: tuple[Awaited, ...]) -> None:
+    def on_wait(awaited: tuple[InvisibleCommit, ...]) -> None:
         told.append(awaited)
         if len(told) == 2:
             _release(waiting)
@@ -114,9 +114,9 @@ def test_a_commit_that_waits_for_a_standby_is_waited_for(waiting: Database, prep
 @pytest.mark.meets("H2")
 def test_commits_that_began_to_wait_later_are_not_waited_for(waiting: Database) -> None:
     threads = [_begin(waiting, "set synchronous_commit = on", "insert into t values (1)")]
-    told: list[tuple[Awaited, ...]] = []
+    told: list[tuple[InvisibleCommit, ...]] = []
 
-    def on_wait(awaited: tuple[Awaited, ...]) -> None:
+    def on_wait(awaited: tuple[InvisibleCommit, ...]) -> None:
         told.append(awaited)
         if len(told) == 1:
             _release(waiting)

@@ -10,7 +10,7 @@ import pytest
 from headrace.capture.postgres.copy import snapshot as module
 from headrace.capture.postgres.copy.snapshot import FIRST_COPY_SECONDS, HeldSnapshot, Snapshots
 from headrace.capture.postgres.options import PostgresOptions
-from headrace.capture.postgres.server.slot import Created
+from headrace.capture.postgres.server.slot import CreatedSlot
 
 
 @pytest.mark.meets("R14", "R27")
@@ -24,7 +24,7 @@ def test_a_kept_snapshot_names_its_f_until_no_copy_can_begin_under_it(
     monkeypatch.setattr(module, "import_snapshot", lambda *args: cast(HeldSnapshot, holder))
     snapshots = Snapshots(cast(PostgresOptions, None))
     assert snapshots.kept_first() is None
-    snapshots.keep(cast(Created, SimpleNamespace(snapshot="s", consistent=7)))
+    snapshots.keep(cast(CreatedSlot, SimpleNamespace(snapshot="s", consistent=7)))
     assert snapshots.kept_first() == 7
     # While somebody copies under it others may begin, however long that takes.
     holder.readers = 1

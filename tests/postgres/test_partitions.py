@@ -20,7 +20,7 @@ from headrace.capture.messages import (
 from headrace.capture.postgres.copy.snapshot import Snapshots
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.server.partitions import Branch, Tree
-from headrace.capture.postgres.server.slot import Created
+from headrace.capture.postgres.server.slot import CreatedSlot
 from headrace.capture.postgres.stream.stream import ReplicationStream
 from headrace.capture.recorder import Recorder
 from headrace.changelog.change import Op
@@ -345,7 +345,7 @@ def test_what_happens_right_after_the_slot_was_made_is_noticed(
     shop.run(MONTHS)
     keep = Snapshots.keep
 
-    def kept(self: Snapshots, created: Created) -> None:
+    def kept(self: Snapshots, created: CreatedSlot) -> None:
         keep(self, created)
         shop.run({**SILENT, **HARMLESS}[how])
 

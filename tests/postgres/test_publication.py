@@ -11,7 +11,7 @@ import pytest
 from headrace.capture.postgres.options import PostgresOptions, TableOptions
 from headrace.capture.postgres.server import publication
 from headrace.capture.postgres.server.catalog import CatalogTable, look_up
-from headrace.capture.postgres.server.publication import Ensured, Published
+from headrace.capture.postgres.server.publication import PublicationResult, PublishedColumns
 from headrace.errors import (
     HeadraceError,
     NotPermitted,
@@ -53,13 +53,13 @@ def tables_of(database: Database, *names: str) -> list[CatalogTable]:
     return list(look_up(database.connect(), names).values())
 
 
-def ensure(database: Database, *names: str, **asked: Any) -> Ensured:
+def ensure(database: Database, *names: str, **asked: Any) -> PublicationResult:
     return publication.ensure(
         database.connect(), asking(database, **asked), tables_of(database, *names)
     )
 
 
-def sent(database: Database) -> dict[str, Published]:
+def sent(database: Database) -> dict[str, PublishedColumns]:
     """What is published, by the table's name."""
     found = publication.published(database.connect(), NAME)
     return {database.value("select %s::oid::regclass::text", oid): it for oid, it in found.items()}
@@ -72,7 +72,7 @@ def filters(database: Database) -> None:
 
 def test_a_publication_is_made_marked_and_then_left_as_it_is(shop: Database) -> None:
     made = ensure(shop, "orders", "stock.items")
-    assert made == Ensured(created=True, added=("orders", "stock.items"))
+    assert made == PublicationResult(created=True, added=("orders", "stock.items"))
     assert made.baselines == ("orders", "stock.items")
     assert set(sent(shop)) == {"orders", "stock.items"}
     assert shop.rows(
@@ -82,14 +82,14 @@ def test_a_publication_is_made_marked_and_then_left_as_it_is(shop: Database) -> 
     assert comment.startswith("headrace: shop, slot headrace_shop_1;")
 
     before = shop.value("select pg_current_xact_id()::text::int8")
-    assert ensure(shop, "orders", "stock.items") == Ensured()
+    assert ensure(shop, "orders", "stock.items") == PublicationResult()
     assert shop.value("select pg_current_xact_id()::text::int8") == before + 1  # nothing written
 
 
 @pytest.mark.meets("PG-09")
 def test_tables_are_added_and_removed_as_asked_for(shop: Database) -> None:
     ensure(shop, "orders", "clients")
-    assert ensure(shop, "clients", "stock.items") == Ensured(
+    assert ensure(shop, "clients", "stock.items") == PublicationResult(
         added=("stock.items",), removed=("orders",)
     )
     assert set(sent(shop)) == {"clients", "stock.items"}
@@ -99,27 +99,27 @@ def test_tables_are_added_and_removed_as_asked_for(shop: Database) -> None:
 def test_other_operations_change_what_is_sent_of_every_table(shop: Database) -> None:
     ensure(shop, "orders", "clients")
     changed = ensure(shop, "orders", "clients", publish=["insert", "delete"])
-    assert changed == Ensured(changed=("orders", "clients"))
+    assert changed == PublicationResult(changed=("orders", "clients"))
     assert shop.rows("select pubinsert, pubupdate, pubdelete, pubtruncate from pg_publication") == [
         (True, False, True, False)
     ]
-    assert ensure(shop, "orders", "clients", publish=["delete", "insert"]) == Ensured()
+    assert ensure(shop, "orders", "clients", publish=["delete", "insert"]) == PublicationResult()
 
 
 def test_names_that_need_quotes_are_published(shop: Database) -> None:
     shop.execute('create table "Odd ""name; -- " ("a ""b" int primary key, c int)')
     names = ['"Odd ""name; -- "']
     assert ensure(shop, *names).created
-    assert ensure(shop, *names) == Ensured()
+    assert ensure(shop, *names) == PublicationResult()
     [only] = sent(shop).values()
-    assert only == Published(('a "b', "c"), "")
+    assert only == PublishedColumns(('a "b', "c"), "")
 
 
 def test_a_table_that_inherits_is_not_published_with_its_parent(shop: Database) -> None:
     shop.execute("create table old_orders () inherits (orders)")
     ensure(shop, "orders")
     assert list(sent(shop)) == ["orders"]
-    assert ensure(shop, "orders") == Ensured()
+    assert ensure(shop, "orders") == PublicationResult()
 
 
 @pytest.mark.meets("PG-24")
@@ -145,8 +145,8 @@ def test_filters_and_columns_are_published_and_read_back(shop: Database) -> None
     }
     ensure(shop, "orders", "clients", details=details)
     assert sent(shop) == {
-        "orders": Published(("id", "state"), "(id > 10)"),
-        "clients": Published(("id", "name"), ""),
+        "orders": PublishedColumns(("id", "state"), "(id > 10)"),
+        "clients": PublishedColumns(("id", "name"), ""),
     }
     orders, clients = tables_of(shop, "orders", "clients")
     connection = shop.connect()
@@ -171,7 +171,7 @@ def test_a_filter_in_other_words_is_not_another_filter(shop: Database, asked: Ta
     filters(shop)
     shop.execute("alter table orders replica identity full")
     ensure(shop, "orders", details={"orders": asked})
-    assert ensure(shop, "orders", details={"orders": asked}) == Ensured()
+    assert ensure(shop, "orders", details={"orders": asked}) == PublicationResult()
     assert shop.rows("select relname from pg_class where relname = 'headrace_row_filter'") == []
 
 
@@ -186,7 +186,7 @@ def test_another_filter_or_other_columns_are_a_change_of_that_table_alone(
     filters(shop)
     before = {"orders": TableOptions(("id", "state"), "id > 10")}
     ensure(shop, "orders", "clients", details=before)
-    assert ensure(shop, "orders", "clients", details={"orders": asked}) == Ensured(
+    assert ensure(shop, "orders", "clients", details={"orders": asked}) == PublicationResult(
         changed=("orders",)
     )
     found = sent(shop)["orders"]
@@ -252,8 +252,8 @@ def test_a_publication_that_is_not_ours_is_never_altered(
     assert not publication.drop(shop.connect(), asking(shop))
 
     run(shop, caught.value)
-    assert ensure(shop, "orders", "clients") == Ensured()
-    assert ensure(shop, "orders") == Ensured()  # it may have more
+    assert ensure(shop, "orders", "clients") == PublicationResult()
+    assert ensure(shop, "orders") == PublicationResult()  # it may have more
 
 
 def run(database: Database, error: HeadraceError) -> None:
@@ -284,7 +284,7 @@ def test_each_difference_is_named_with_the_statement_that_mends_it(
     if there == "for all tables":
         return  # which cannot be altered into one of single tables
     run(shop, caught.value)
-    assert ensure(shop, "orders", details={"orders": asked}) == Ensured()
+    assert ensure(shop, "orders", details={"orders": asked}) == PublicationResult()
 
 
 def test_partitions_under_their_own_names_are_a_difference(shop: Database) -> None:
@@ -294,7 +294,7 @@ def test_partitions_under_their_own_names_are_a_difference(shop: Database) -> No
     with pytest.raises(PublicationRefused, match="under their own names") as caught:
         ensure(shop, "events")
     run(shop, caught.value)
-    assert ensure(shop, "events") == Ensured()
+    assert ensure(shop, "events") == PublicationResult()
 
 
 @pytest.mark.meets("R23d")
@@ -302,20 +302,20 @@ def test_a_publication_without_truncates_is_taken_and_said(shop: Database) -> No
     shop.execute(
         f"create publication {NAME} for all tables with (publish = 'insert,update,delete')"
     )
-    assert ensure(shop, "orders", "stock.items") == Ensured(unsent=("truncate",))
+    assert ensure(shop, "orders", "stock.items") == PublicationResult(unsent=("truncate",))
 
 
 def test_a_publication_of_whole_schemas_is_taken(shop: Database) -> None:
     filters(shop)
     shop.execute(f"create publication {NAME} for tables in schema public, stock")
-    assert ensure(shop, "orders", "stock.items") == Ensured()
+    assert ensure(shop, "orders", "stock.items") == PublicationResult()
 
 
 def test_one_that_shall_be_there_and_is_not_is_refused_with_its_statement(shop: Database) -> None:
     with pytest.raises(PublicationRefused) as caught:
         ensure(shop, "orders", "clients", create=False)
     run(shop, caught.value)
-    assert ensure(shop, "orders", "clients", create=False) == Ensured()
+    assert ensure(shop, "orders", "clients", create=False) == PublicationResult()
     # Ours or not: who does not want it made does not want it altered either.
     shop.execute(f"comment on publication {NAME} is 'headrace: shop, slot headrace_shop_1'")
     with pytest.raises(PublicationRefused):
@@ -330,13 +330,13 @@ def test_a_user_without_the_right_is_told_what_to_run(shop: Database) -> None:
         publication.ensure(connection, asking(shop), tables_of(shop, "orders"))
     statement = caught.value.remedy.removeprefix("Run as the owner of the tables: ")
     shop.execute(statement)
-    assert ensure(shop, "orders") == Ensured()
+    assert ensure(shop, "orders") == PublicationResult()
 
     shop.execute(f"comment on publication {NAME} is 'headrace: shop, slot headrace_shop_1'")
     with pytest.raises(NotPermitted) as caught:
         publication.ensure(connection, asking(shop), tables_of(shop, "orders", "clients"))
     shop.execute(caught.value.remedy.removeprefix("Run as the owner of the tables: "))
-    assert ensure(shop, "orders", "clients") == Ensured()
+    assert ensure(shop, "orders", "clients") == PublicationResult()
 
 
 def test_ours_is_dropped_and_then_not_there(shop: Database) -> None:
@@ -345,7 +345,10 @@ def test_ours_is_dropped_and_then_not_there(shop: Database) -> None:
     assert publication.drop(connection, asking(shop))
     assert not publication.drop(connection, asking(shop))
     assert ensure(shop, "orders").created
-    assert publication.verify(connection, asking(shop), tables_of(shop, "orders")) == Ensured()
+    assert (
+        publication.verify(connection, asking(shop), tables_of(shop, "orders"))
+        == PublicationResult()
+    )
 
 
 @pytest.mark.parametrize("mode", ["SHARE UPDATE EXCLUSIVE", "ACCESS EXCLUSIVE"])
@@ -425,4 +428,4 @@ def test_two_who_make_it_at_once_make_one(shop: Database, monkeypatch: pytest.Mo
         return made
 
     monkeypatch.setattr(publication, "_plan", overtaken)
-    assert ensure(shop, "orders") == Ensured()
+    assert ensure(shop, "orders") == PublicationResult()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.capture.postgres.copy import ranges as module
-from headrace.capture.postgres.copy.ranges import Range, Selected, ranges
+from headrace.capture.postgres.copy.ranges import Range, SelectedColumn, ranges
 from headrace.capture.postgres.server.catalog import fingerprint
 from headrace.errors import SchemaChanged
 from tests.postgres.copies import holding, known
@@ -24,7 +24,7 @@ PART = Range(
     filenode=2,
     fingerprint="f",
     snapshot="00000003-0000001B-1",
-    columns=(Selected("id", True), Selected("Mood", False)),
+    columns=(SelectedColumn("id", True), SelectedColumn("Mood", False)),
 )
 
 

@@ -14,7 +14,11 @@ import pytest
 from headrace.capture.postgres.connection import connect
 from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.position import parse_lsn
-from headrace.capture.postgres.stream.stream import Received, ReplicationStream, start_command
+from headrace.capture.postgres.stream.stream import (
+    ReceivedMessages,
+    ReplicationStream,
+    start_command,
+)
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import (
     BadPosition,
@@ -114,7 +118,7 @@ def own_slots(own_server: PostgresServer) -> Iterator[Slots]:
         own_server.start()
 
 
-def contents(received: Received) -> list[bytes]:
+def contents(received: ReceivedMessages) -> list[bytes]:
     view = bytes(received.buffer)
     pairs = zip(received.starts, received.stops, strict=True)
     return [view[start:stop] for start, stop in pairs]
@@ -255,7 +259,7 @@ def test_wake_ends_a_wait_from_another_thread(slots: Slots, direct: bool) -> Non
         pass
 
     def ended_by_wake(*, before: bool) -> None:
-        got: queue.SimpleQueue[Received | None] = queue.SimpleQueue()
+        got: queue.SimpleQueue[ReceivedMessages | None] = queue.SimpleQueue()
         if before:
             stream.wake()
         reader = threading.Thread(target=lambda: got.put(stream.receive(3600)), daemon=True)

@@ -10,7 +10,7 @@ import pytest
 from headrace.capture.postgres.decode.pgoutput import Relation, RelationColumn, RelationLayout
 from headrace.capture.postgres.stream import transactions as module
 from headrace.capture.postgres.stream.spill import Spill
-from headrace.capture.postgres.stream.transactions import Committed, Transactions, widened
+from headrace.capture.postgres.stream.transactions import RecentCommits, Transactions, widened
 from headrace.changelog.change import Changes, Op, UnflushedChanges
 from headrace.changelog.position import Position
 from headrace.changelog.schema import Column, TableSchema
@@ -411,7 +411,7 @@ def test_nothing_to_take_gives_nothing() -> None:
 
 @pytest.mark.meets("H2")
 def test_commits_are_remembered_up_to_a_limit() -> None:
-    committed = Committed(most=3)
+    committed = RecentCommits(most=3)
     for turn in range(4):
         committed.add(np.array([10 * turn, 10 * turn + 1]), np.array([turn, 100 + turn]))
     assert committed.pairs() == [(20, 2), (21, 102), (30, 3), (31, 103)]

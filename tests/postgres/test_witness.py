@@ -13,7 +13,7 @@ from headrace.capture.postgres.decode import pgoutput
 from headrace.capture.postgres.position import LsnPosition, Mark
 from headrace.capture.postgres.server import start_position
 from headrace.capture.postgres.stream import transactions as module
-from headrace.capture.postgres.stream.stream import Received
+from headrace.capture.postgres.stream.stream import ReceivedMessages
 from tests.postgres import messages as m
 from tests.postgres.naive import made, taken
 
@@ -41,12 +41,12 @@ class Sent:
         self._messages = list(messages)
         self._end = end
 
-    def receive(self, wait: float) -> Received | None:
+    def receive(self, wait: float) -> ReceivedMessages | None:
         if not self._messages:
             self.end = self._end
             return None
         message = self._messages.pop(0)
-        return Received(message, np.array([0]), np.array([len(message)]), 0)
+        return ReceivedMessages(message, np.array([0]), np.array([len(message)]), 0)
 
     def close(self) -> None:
         self.closed = True

@@ -27,8 +27,8 @@ from headrace.pipeline.result import JobResult
 from headrace.runtime.delivery import Surroundings
 from headrace.runtime.info import LogOptions
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
-from headrace.runtime.retention import Care
-from headrace.runtime.source_run import Recording
+from headrace.runtime.retention import LogRetention
+from headrace.runtime.source_run import SourceRun
 from headrace.runtime.store import Intent, ProgressStore
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
@@ -212,7 +212,7 @@ class Engine:
         self.superseded = False
         self._spawn_at = clock()
         self.log = LogReader.open(self.files, database.name)
-        self.recording = Recording(
+        self.recording = SourceRun(
             database.name, "test", self.log, lambda: None, lambda: WALL + clock()
         )
         self.recording.recorder = self
@@ -230,7 +230,7 @@ class Engine:
         if care is not None:
             runs = [driven.run for driven in self.driven]
             wall = lambda: WALL + clock()  # noqa: E731
-            self.recording.care = Care(
+            self.recording.care = LogRetention(
                 self.recording, lambda: runs, tuple, self.store, self.files, care, clock, wall
             )
 

@@ -12,7 +12,7 @@ from headrace.capture.messages import Flushed, LagReport, StateReport
 from headrace.changelog.reader import LogReader, LogWriter
 from headrace.errors import Fenced, LostLog, StorageError, TargetError
 from headrace.runtime.model import TableState
-from headrace.runtime.source_run import Recording
+from headrace.runtime.source_run import SourceRun
 from headrace.storage.files import Files
 from headrace.storage.simulation import SimulatedDisk
 from headrace.testing.source import MemoryCopy, MemorySource
@@ -150,7 +150,7 @@ def test_a_log_that_cannot_be_read_is_told_and_read_with_the_next_report(
     source: MemorySource, disk: SimulatedDisk
 ) -> None:
     log = LogReader.open(Files(disk, "/data"), "test")
-    recording = Recording("test", "test", log, lambda: None, lambda: 1.0)
+    recording = SourceRun("test", "test", log, lambda: None, lambda: 1.0)
     recording.on_report(StateReport("streaming"))
     gap = opened(disk).begin(source.position, "start", "test:test")
     disk.fail("read", errno.EIO, part="/index")

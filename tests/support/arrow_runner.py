@@ -19,7 +19,7 @@ from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadExpression, JobFailed, RowFailed, TooManyFailed
-from headrace.pipeline.batch import BatchFacts, Loaded, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, LoadedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Failure, JobResult, result_schema
 from headrace.pipeline.steps import Drop, Equals, Rename
@@ -86,7 +86,7 @@ class ArrowRunner:
         rows = pa.Table.from_pylist(found, schema=result_schema(output))
         return JobResult(rows, truncate, 0.0, len(changes), tuple(failures))
 
-    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[Loaded]:
+    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[LoadedRows]:
         output = _output(pipeline, part.now)
         rows: list[Row] = []
         failures: list[Failure] = []
@@ -97,7 +97,7 @@ class ArrowRunner:
                 elif _kept(pipeline, change["after"]):
                     rows.append(_transformed(pipeline, change["after"]))
         _refuse(pipeline, failures)
-        yield Loaded(pa.Table.from_pylist(rows, schema=output.arrow), tuple(failures))
+        yield LoadedRows(pa.Table.from_pylist(rows, schema=output.arrow), tuple(failures))
 
     def cancel(self, pipeline: Pipeline) -> None:
         self.cancelled.append(pipeline)

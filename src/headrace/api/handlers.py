@@ -4,7 +4,7 @@ The commands that a running engine takes, without any transport.
 A verb takes the fields of a request and returns those of an answer, or a stream of them; it
 raises our errors. Every transport, a local socket or a network service, mounts the same verbs.
 
-The verb `Apply` brings a changed configuration to an engine at work: see `Applying`.
+The verb `Apply` brings a changed configuration to an engine at work: see `ApplyVerb`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headrace.errors import BadRequest, InvalidConfiguration, NotRunning, Outdat
 if TYPE_CHECKING:
     from headrace.engine.apply_config import ConfigPlan
     from headrace.engine.engine import Engine
-    from headrace.engine.from_config import Configured
+    from headrace.engine.from_config import EngineConfig
     from headrace.runtime.info import PipelineInfo
 
 
@@ -51,7 +51,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The fields of a request; one that a verb does not know is refused."""
 
 
-class Nothing(Request, frozen=True):
+class EmptyRequest(Request, frozen=True):
     """A request without fields."""
 
 
@@ -144,7 +144,7 @@ class ControlService:
         self.step = ""
         self.rates = Rates(lambda: ((info.name, info.changes) for info in self._pipelines()))
         self.unary: dict[str, Verb] = {
-            "Status": Verb(Nothing, self._status),
+            "Status": Verb(EmptyRequest, self._status),
             "Query": Verb(Query, self._query),
             "Pause": Verb(OfPipelines, self._pause),
             "Resume": Verb(OfPipelines, self._resume),
@@ -157,7 +157,7 @@ class ControlService:
             "Watch": Verb(WatchRequest, self._watch),
         }
 
-    def _status(self, _asked: Nothing) -> dict[str, Any]:
+    def _status(self, _asked: EmptyRequest) -> dict[str, Any]:
         engine = self._engine
         # Asked before and after: an engine that becomes ready in between would be shown as ready
         # with the rows of before.
@@ -375,7 +375,7 @@ class Apply(Request, frozen=True):
     plan: str | None = None
 
 
-class Applying:
+class ApplyVerb:
     """
     The verb `Apply` of one engine: a changed configuration. Safe to call from several threads.
 
@@ -384,7 +384,7 @@ class Applying:
     """
 
     def __init__(
-        self, engine: Engine, started: Configured, read: Callable[[], Configured], file: Path
+        self, engine: Engine, started: EngineConfig, read: Callable[[], EngineConfig], file: Path
     ) -> None:
         """`read` returns the configuration as its files are now, of which `file` is the first."""
         self._engine = engine

@@ -49,7 +49,7 @@ _FILE = Path("run", "engine.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class AnnouncedEngine:
     """An engine as its file names it; it may be gone."""
 
     pid: int
@@ -91,11 +91,11 @@ def withdraw(data: Path, socket: Path) -> None:
         (data / _FILE).unlink(missing_ok=True)
 
 
-def announced(data: Path) -> Announced | None:
+def announced(data: Path) -> AnnouncedEngine | None:
     """Return what the data directory says about its engine; None where it says nothing."""
     try:
         told = json.loads((data / _FILE).read_text())
-        return Announced(int(told["pid"]), Path(str(told["socket"])))
+        return AnnouncedEngine(int(told["pid"]), Path(str(told["socket"])))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -181,7 +181,7 @@ _IDLE_SECONDS = 60.0
 """For a client to send its request; who says nothing is let go."""
 
 
-class Serving:
+class ControlServer:
     """A server at work, until `close`."""
 
     def __init__(self, service: ControlService, data: Path) -> None:
@@ -202,7 +202,7 @@ class Serving:
         self._thread.start()
         service.rates.start()
 
-    def __enter__(self) -> Serving:
+    def __enter__(self) -> ControlServer:
         return self
 
     def __exit__(
@@ -230,9 +230,11 @@ class Serving:
         self.socket.unlink(missing_ok=True)
 
 
-def serve(engine: Engine, data: str | os.PathLike[str], *, service: str = "") -> Serving:
+def serve(engine: Engine, data: str | os.PathLike[str], *, service: str = "") -> ControlServer:
     """Take commands for an engine that holds its data directory; close it when that stops."""
-    return Serving(ControlService(engine, service=service), Path(data).expanduser().absolute())
+    return ControlServer(
+        ControlService(engine, service=service), Path(data).expanduser().absolute()
+    )
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):

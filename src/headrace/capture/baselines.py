@@ -4,14 +4,14 @@ The baselines that a recorder was asked for: which wait, which are copied, which
 One is copied here at a time, a chunk between two reads of changes (R43); those that the engine
 copies on Spark go on beside it. Either way a baseline counts once the log has passed its end.
 
-`Pacing` limits how fast a source's tables may be copied, where a limit was set. It says when the
+`CopyRate` limits how fast a source's tables may be copied, where a limit was set. It says when the
 next rows may be read, and its caller decides what to do until then: a task of Spark's sleeps, the
 recorder goes on with changes.
 
-Baselines that Spark's tasks copy are planned by the recorder (`Shared`). It holds the snapshot
-they are read under, and has the last word: the rows exist once it has written the entry that
-names their segments. Whatever happens to it or to Spark before leaves nothing but files that the
-next writer sweeps (H4, R20).
+Baselines that Spark's tasks copy are planned by the recorder (`SharedBaseline`). It holds the
+snapshot they are read under, and has the last word: the rows exist once it has written the entry
+that names their segments. Whatever happens to it or to Spark before leaves nothing but files that
+the next writer sweeps (H4, R20).
 
 The parts of a planned baseline go from the source into segments in any process, one by one. A
 part's segments are written under names that no other attempt has, and synced. They count once
@@ -44,7 +44,14 @@ from headrace.capture.messages import (
     Warned,
 )
 from headrace.capture.registry import build
-from headrace.capture.source import KeepsSnapshot, NotYet, Planned, Recordable, Shares, SourceSpec
+from headrace.capture.source import (
+    KeepsSnapshot,
+    NotYet,
+    PlannedBaseline,
+    Recordable,
+    Shares,
+    SourceSpec,
+)
 from headrace.changelog.entries import File
 from headrace.changelog.reader import BaselineWriter, LogWriter
 from headrace.changelog.schema import TableSchema
@@ -57,7 +64,7 @@ from headrace.storage.s3 import opened
 # --- a baseline on its way into the log -----------------------------------------------------------
 
 
-class Copying:
+class BaselineCopy:
     """A baseline on its way into the log."""
 
     def __init__(self, table: str, source: Recordable, log: LogWriter) -> None:
@@ -110,7 +117,7 @@ def checked_rate(rows_per_s: float | None) -> float | None:
     return rows_per_s
 
 
-class Pacing:
+class CopyRate:
     """Says when the next rows may be read; all times are of one clock. None: no limit."""
 
     def __init__(self, rows_per_s: float | None, now: float = 0.0) -> None:
@@ -136,10 +143,10 @@ def piece_rows(rows_per_s: float | None, most: int) -> int:
 # --- baselines that Spark copies ------------------------------------------------------------------
 
 
-class Shared:
+class SharedBaseline:
     """One baseline that is being copied elsewhere."""
 
-    def __init__(self, table: str, planned: Planned, log: LogWriter) -> None:
+    def __init__(self, table: str, planned: PlannedBaseline, log: LogWriter) -> None:
         self.table = table
         self.planned = planned
         self.writer: BaselineWriter = log.baseline(planned.schema)
@@ -174,23 +181,23 @@ class Shared:
         return entry
 
 
-class Sharing:
+class SharedBaselines:
     """The baselines that others copy now, by table."""
 
     def __init__(self) -> None:
-        self._copies: dict[str, Shared] = {}
+        self._copies: dict[str, SharedBaseline] = {}
 
     @property
-    def copies(self) -> Mapping[str, Shared]:
+    def copies(self) -> Mapping[str, SharedBaseline]:
         """Those under way."""
         return self._copies
 
-    def begin(self, shared: Shared) -> None:
+    def begin(self, shared: SharedBaseline) -> None:
         """Take one more; an earlier one of the same table is given up."""
         self.drop(shared.table)
         self._copies[shared.table] = shared
 
-    def take(self, table: str, stem: str) -> Shared | None:
+    def take(self, table: str, stem: str) -> SharedBaseline | None:
         """Return the copy that an answer speaks of, once; None where there is none any more."""
         shared = self._copies.get(table)
         if shared is None or shared.stem != stem:
@@ -208,11 +215,11 @@ class Sharing:
         """Whether rows are being copied elsewhere."""
         return any(shared.files is None for shared in self._copies.values())
 
-    def done(self) -> list[Shared]:
+    def done(self) -> list[SharedBaseline]:
         """Return those that are copied."""
         return [shared for shared in self._copies.values() if shared.files is not None]
 
-    def finish(self, shared: Shared) -> int:
+    def finish(self, shared: SharedBaseline) -> int:
         """Make one that is copied the baseline, and return its entry."""
         entry = shared.finish()
         del self._copies[shared.table]
@@ -263,8 +270,8 @@ class BaselineRequests:
         self._to_share: set[str] = set()
         """Of the tables wanted, those that the engine will copy."""
 
-        self._copying: Copying | None = None
-        self._sharing = Sharing()
+        self._copying: BaselineCopy | None = None
+        self._sharing = SharedBaselines()
         self._told_done = False
         """Whether the engine has copied one that was not looked at since."""
 
@@ -273,7 +280,7 @@ class BaselineRequests:
         self._try_again = 0.0
         """When those that could not begin are tried again."""
 
-        self._pacing = Pacing(source.traits.copy_rows_per_s)
+        self._pacing = CopyRate(source.traits.copy_rows_per_s)
         self.held = False
         """Whether none is begun now, because the log is full; those under way go on (R28)."""
 
@@ -357,7 +364,7 @@ class BaselineRequests:
             table = self._wanted.popleft()
             if self._share(log, table):
                 return
-            self._copying = Copying(table, self._source, log)
+            self._copying = BaselineCopy(table, self._source, log)
         if self._resting:
             return
         copying = self._copying
@@ -435,14 +442,14 @@ class BaselineRequests:
             return True
         if planned is None:
             return False
-        shared = Shared(table, planned, log)
+        shared = SharedBaseline(table, planned, log)
         self._sharing.begin(shared)
         killpoints.reach(killpoints.COPY_PLANNED)
         self._tell(shared.report())
         return True
 
     def _finish(
-        self, table: str, finish: Callable[[], int], copied: Copying | BaselineWriter
+        self, table: str, finish: Callable[[], int], copied: BaselineCopy | BaselineWriter
     ) -> None:
         try:
             entry = finish()
@@ -494,7 +501,7 @@ def copy_parts(order: Order, numbers: Iterable[int]) -> Iterator[File]:
 def _copy_part(order: Order, source: Recordable, number: int) -> Iterator[File]:
     limit = source.traits.copy_rows_per_s
     # From now on: of many small parts none may count time that another one took.
-    pacing = Pacing(None if limit is None else limit / order.at_once, time.monotonic())
+    pacing = CopyRate(None if limit is None else limit / order.at_once, time.monotonic())
     files = opened(order.folder)
     attempt = uuid.uuid4().hex[:12]
     gathered = _gathered(cast(Shares, source), order.parts[number], pacing)
@@ -506,7 +513,7 @@ def _copy_part(order: Order, source: Recordable, number: int) -> Iterator[File]:
 
 
 def _gathered(
-    source: Shares, part: bytes, pacing: Pacing
+    source: Shares, part: bytes, pacing: CopyRate
 ) -> Iterator[tuple[TableSchema, pa.Table]]:
     """Yield a part's rows in the shape of segments, as many as make one."""
     waiting: list[pa.Table] = []

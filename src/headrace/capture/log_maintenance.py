@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from headrace.capture.messages import Failed, Flushed, Report, Tend, Warned
-from headrace.changelog.compaction import CannotFold, Compaction, Folding, plan_fold
+from headrace.capture.messages import Failed, Flushed, MaintainLog, Report, Warned
+from headrace.changelog.compaction import CannotFold, Compaction, Fold, plan_fold
 from headrace.changelog.position import MAX_ORDINAL, Position
 from headrace.changelog.reader import LogWriter
-from headrace.changelog.retention import Deleting, prune
+from headrace.changelog.retention import FileDeletion, prune
 from headrace.errors import ChangeLogError, CorruptSegment, UnknownFormat
 
 FULL = 0.9
@@ -49,26 +49,26 @@ DELETE_SECONDS = 1.0
 """Between two looks at what can be deleted, or pruned now that a copy is finished."""
 
 
-class Caring:
+class LogMaintenance:
     """For the recorder's thread alone. `tell` takes what the engine should know."""
 
     def __init__(self, tell: Callable[[Report], None], clock: Callable[[], float]) -> None:
         self._tell = tell
         self._clock = clock
-        self._order: Tend | None = None
+        self._order: MaintainLog | None = None
         self._meant_for: LogWriter | None = None
-        self._pruned: Tend | None = None
+        self._pruned: MaintainLog | None = None
         """The order that was obeyed last as far as pruning goes: each is obeyed once."""
 
-        self._cut_short: Tend | None = None
+        self._cut_short: MaintainLog | None = None
         """One that could be obeyed in part, because of a copy: it is tried again."""
 
         self._prune_at = 0.0
-        self._deleting: tuple[LogWriter, Deleting] | None = None
+        self._deleting: tuple[LogWriter, FileDeletion] | None = None
         self._delete_at = 0.0
         self._working_on: LogWriter | None = None
         self._compaction: Compaction | None = None
-        self._folding: Folding | None = None
+        self._folding: Fold | None = None
         self._not_folded: set[int] = set()
         """Baselines that cannot be folded exactly, or not be read."""
 
@@ -82,7 +82,7 @@ class Caring:
         """When there is more to do of what is under way; None: nothing is."""
         return self._work_at if self._busy else None
 
-    def take(self, order: Tend) -> None:
+    def take(self, order: MaintainLog) -> None:
         """Hear what the engine has decided."""
         self._order, self._meant_for = order, None
 
@@ -128,7 +128,7 @@ class Caring:
             rest = SHARE * (self._clock() - begun) if self._busy else LOOK_SECONDS
             self._work_at = self._clock() + rest
 
-    def _work(self, log: LogWriter, order: Tend) -> bool:
+    def _work(self, log: LogWriter, order: MaintainLog) -> bool:
         """Do a piece of what takes long; return whether there was anything to do."""
         if self._working_on is not log:
             # Another writer: what was under way belongs to the one before.
@@ -139,7 +139,7 @@ class Caring:
             return True
         return self._fold(log, order)
 
-    def _compact(self, order: Tend, end: Position) -> bool:
+    def _compact(self, order: MaintainLog, end: Position) -> bool:
         assert self._compaction is not None
         if self._clock() >= self._anew_at:
             self._compaction.begin_anew()
@@ -155,7 +155,7 @@ class Caring:
             self._tell(Flushed(merged.entry))
         return merged is not None
 
-    def _fold(self, log: LogWriter, order: Tend) -> bool:
+    def _fold(self, log: LogWriter, order: MaintainLog) -> bool:
         """Bring a baseline nearer to the present, a piece of it."""
         if self._folding is None:
             if not order.fold or self._clock() < self._fold_at:
@@ -166,7 +166,7 @@ class Caring:
             plan = plan_fold(log, upto, least, anyhow=self.holding)
             if plan is None or plan.old.baseline in self._not_folded:
                 return False
-            self._folding = Folding(log, plan)
+            self._folding = Fold(log, plan)
         folding = self._folding
         try:
             baseline = folding.advance()
@@ -189,7 +189,7 @@ class Caring:
             self._tell(Flushed(baseline.entry))
         return True
 
-    def _prune(self, log: LogWriter, order: Tend, firsts: Sequence[int]) -> bool:
+    def _prune(self, log: LogWriter, order: MaintainLog, firsts: Sequence[int]) -> bool:
         """Prune as told, as far as copies allow; return whether that was all."""
         asked = min(Position.parse(order.prune), log.end)
         upto = min([asked, *(_after(log, first) for first in firsts)])
@@ -197,11 +197,11 @@ class Caring:
             self._tell(Flushed(pruned.entry))
         return upto == asked
 
-    def _delete(self, log: LogWriter, order: Tend) -> None:
+    def _delete(self, log: LogWriter, order: MaintainLog) -> None:
         if self._clock() < self._delete_at:
             return
         if self._deleting is None or self._deleting[0] is not log:
-            self._deleting = (log, Deleting(log))
+            self._deleting = (log, FileDeletion(log))
         more = self._deleting[1].delete(order.lease)
         self._delete_at = self._clock() + (0.0 if more else DELETE_SECONDS)
 

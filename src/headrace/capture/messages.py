@@ -67,7 +67,7 @@ class CopyFailed(msgspec.Struct, frozen=True, tag="not_copied"):
     shared: bool
 
 
-class Tend(msgspec.Struct, frozen=True, tag="tend"):
+class MaintainLog(msgspec.Struct, frozen=True, tag="maintain_log"):
     """What the log may let go of, and how it is to be kept (R19, R27, R28); the last one counts."""
 
     heard: int
@@ -268,7 +268,14 @@ class TablesFound(msgspec.Struct, frozen=True, tag="tables"):
 
 
 Command: TypeAlias = (
-    FlushNow | Acknowledge | TakeBaseline | CopyDone | CopyFailed | Tend | Reset | StopRecorder
+    FlushNow
+    | Acknowledge
+    | TakeBaseline
+    | CopyDone
+    | CopyFailed
+    | MaintainLog
+    | Reset
+    | StopRecorder
 )
 Report: TypeAlias = (
     Started

@@ -41,13 +41,13 @@ from headrace.capture.messages import (
     Failed,
     Flushed,
     FlushNow,
+    MaintainLog,
     Report,
     Reset,
     Setup,
     Started,
     StateReport,
     StopRecorder,
-    Tend,
 )
 from headrace.capture.recorder import Recorder
 from headrace.capture.registry import KINDS, build
@@ -107,7 +107,7 @@ def _latest(commands: list[Command]) -> list[Command]:
     seen: set[type] = set()
     kept = []
     for command in reversed(commands):
-        if isinstance(command, FlushNow | Acknowledge | Tend):
+        if isinstance(command, FlushNow | Acknowledge | MaintainLog):
             if type(command) in seen:
                 continue
             seen.add(type(command))

@@ -11,12 +11,12 @@ at the end of a commit. So a busy engine finds one file where there would be a h
 storage that is paid by the write, it is never as soon as 5 ms. A position that moved without a
 change enters the index by `due` (R34).
 
-Whatever goes wrong on the way, what the index names is the truth: on any error the
-recorder forgets what it held, opens log and source again and reads on after the last
-synced entry. Nothing was acknowledged beyond that (invariant 1), so nothing is lost. Whether what
-the source has now continues where the log ends is decided at each opening by pure functions
-(`break_at`, `owed`). `Synced` remembers the places that are durable, as positions of the log and
-as the source writes them.
+Whatever goes wrong on the way, what the index names is the truth: on any error the recorder forgets
+what it held, opens log and source again and reads on after the last synced entry. Nothing was
+acknowledged beyond that (invariant 1), so nothing is lost. Whether what the source has now
+continues where the log ends is decided at each opening by pure functions (`break_at`, `owed`).
+`SyncedPositions` remembers the places that are durable, as positions of the log and as the source
+writes them.
 
 Long because every step shares one state, and each error must leave all of it in the same way.
 """
@@ -31,7 +31,7 @@ from dataclasses import replace
 from typing import cast
 
 from headrace.capture.baselines import BaselineRequests
-from headrace.capture.log_maintenance import HOLD_SECONDS, Caring
+from headrace.capture.log_maintenance import HOLD_SECONDS, LogMaintenance
 from headrace.capture.messages import (
     Acknowledge,
     Command,
@@ -41,16 +41,16 @@ from headrace.capture.messages import (
     Flushed,
     FlushNow,
     LagReport,
+    MaintainLog,
     Report,
     Reset,
     StateReport,
     StopRecorder,
     TakeBaseline,
-    Tend,
     Warned,
 )
 from headrace.capture.source import News, Recordable, Resets, Tells, Waits
-from headrace.capture.table_selection import Choosing
+from headrace.capture.table_selection import TableSelection
 from headrace.changelog.change import Changes
 from headrace.changelog.position import Position, SourcePosition
 from headrace.changelog.reader import LIMIT_BYTES, LIMIT_ROWS, LogWriter
@@ -146,7 +146,7 @@ def break_at(log: LogWriter, at: SourcePosition, resumes: bool) -> str | None:
 MOST_REMEMBERED = 20_000
 
 
-class Synced:
+class SyncedPositions:
     """Places in order; what is acknowledged is always one of them."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class Recorder:
 
         self._source = source
         self._open_log = open_log
-        self._choice = Choosing(source, tables, selections, clock)
+        self._choice = TableSelection(source, tables, selections, clock)
         self._clock = clock
         self._teller = cast(Tells, source) if source.traits.tells else None
         if source.traits.waits:
@@ -232,8 +232,8 @@ class Recorder:
         self._last_lag = clock()
         self._captured = 0
         self._copies = BaselineRequests(source, lambda report: self._reports.append(report), clock)
-        self._caring = Caring(lambda report: self._reports.append(report), clock)
-        self._synced = Synced()
+        self._caring = LogMaintenance(lambda report: self._reports.append(report), clock)
+        self._synced = SyncedPositions()
         self._asked: Position | None = None
         self._acknowledged = ""
 
@@ -291,7 +291,7 @@ class Recorder:
                 self._copies.copied(command)
             case CopyFailed():
                 self._copies.failed(command)
-            case Tend():
+            case MaintainLog():
                 self._caring.take(command)
             case Reset():
                 self._resetting = command

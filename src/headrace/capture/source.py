@@ -27,7 +27,7 @@ __all__ = [
     "Lag",
     "Lists",
     "News",
-    "Planned",
+    "PlannedBaseline",
     "Problem",
     "Recordable",
     "Resets",
@@ -370,7 +370,7 @@ class Baselines(Protocol):
     def baseline(self, table: TableName) -> Copy: ...
 
 
-class Planned(Protocol):
+class PlannedBaseline(Protocol):
     """
     A baseline in parts that anybody can read, each on a connection of its own.
 
@@ -396,7 +396,7 @@ class Planned(Protocol):
 class Shares(Protocol):
     """A source whose baselines can be read in parts, by Spark's tasks say."""
 
-    def plan(self, table: TableName) -> Planned | None:
+    def plan(self, table: TableName) -> PlannedBaseline | None:
         """
         Cut a baseline into parts; None where it is too small to be worth it.
 

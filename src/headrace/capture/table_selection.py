@@ -126,7 +126,7 @@ def describe(
             left_out |= refused
 
 
-class Choosing:
+class TableSelection:
     """The tables of one recorder. For its thread alone."""
 
     def __init__(

@@ -254,7 +254,7 @@ def plan_fold(
     return FoldPlan(old.table, old, at, tuple(pieces))
 
 
-class Folding:
+class Fold:
     """One fold under way. Belongs to one writer; `advance` does a piece at a time."""
 
     def __init__(self, log: LogWriter, plan: FoldPlan) -> None:

@@ -80,7 +80,7 @@ def prune(
     return pruned
 
 
-class Deleting:
+class FileDeletion:
     """Deletes what the index dropped, a lease later. Belongs to one writer of a log."""
 
     def __init__(self, log: LogWriter) -> None:

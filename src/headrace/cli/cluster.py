@@ -16,7 +16,7 @@ from headrace.cli.common import json_option
 from headrace.cli.errors import force_option, opened_output, refuse_taken
 
 if TYPE_CHECKING:
-    from headrace.spark_session.pack import Contents, Packed
+    from headrace.spark_session.pack import Contents, PackedArchive
 
 
 _MEGABYTE = 1e6
@@ -107,7 +107,7 @@ def _progress(name: str) -> Callable[[int, int], None]:
 
 
 def _print(
-    archive: Path, found: Contents, packed: Packed, seconds: float, *, as_json: bool
+    archive: Path, found: Contents, packed: PackedArchive, seconds: float, *, as_json: bool
 ) -> None:
     from headrace.spark_session.pack import settings
 

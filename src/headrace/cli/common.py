@@ -35,12 +35,25 @@ from headrace.cli import errors
 from headrace.errors import BadDataDirectory, HeadraceError, NoJava, StorageError, UnknownPipeline
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from headrace.api.client import Control
     from headrace.changelog.ranges import Moment
     from headrace.config.text import Node
     from headrace.deadletters.letter import DeadLetter
-    from headrace.engine.from_config import Configured
+    from headrace.engine.from_config import EngineConfig
     from headrace.storage.files import Files
+
+FILE_WIDTH = 10_000
+"""Columns where the output is not a terminal: nothing is folded, the program that reads can cut."""
+
+
+def output_console() -> Console:
+    """Return where tables are printed; rich itself honours NO_COLOR."""
+    from rich.console import Console
+
+    found = Console(highlight=False, soft_wrap=False)
+    return found if found.is_terminal else Console(highlight=False, width=FILE_WIDTH)
 
 
 # --- durations ------------------------------------------------------------------------------------
@@ -303,7 +316,7 @@ def engine_options(command: _Command) -> _Command:
 
 def read_configuration(
     config: Path | None, sets: Sequence[str], *, warn: bool = True
-) -> Configured:
+) -> EngineConfig:
     """
     Return the checked configuration of `--config` and `--set`; warnings go to stderr.
 

@@ -18,7 +18,7 @@ from headrace.cli.common import config_options, json_option, read_configuration
 
 if TYPE_CHECKING:
     from headrace.config.show import EffectiveSetting
-    from headrace.engine.from_config import Configured
+    from headrace.engine.from_config import EngineConfig
 
 
 # --- `headrace config` ----------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
     click.echo(f"✓ {_summary(found)}{', databases not looked at' if offline else ''}")
 
 
-def _summary(found: Configured) -> str:
+def _summary(found: EngineConfig) -> str:
     return ", ".join(
         f"{count} {word}{'' if count == 1 else 's'}"
         for count, word in ((len(found.sources), "source"), (len(found.pipelines), "pipeline"))

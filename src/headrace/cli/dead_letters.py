@@ -41,10 +41,17 @@ from uuid import UUID
 
 import click
 
-from headrace.cli.common import check_names, data_directory, engine_options, used_folder
+from headrace.cli.common import (
+    FILE_WIDTH,
+    check_names,
+    data_directory,
+    engine_options,
+    output_console,
+    used_folder,
+)
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -100,7 +107,7 @@ def list_letters(
         click.echo("No dead letters.")
         return
 
-    console = letter_console()
+    console = output_console()
     console.print(letter_list(found, _now(), console.width, superseded=superseded))
     console.print(count_line(found))
 
@@ -139,7 +146,7 @@ def show_letter(
         )
         return
 
-    console = letter_console()
+    console = output_console()
     for number, letter in enumerate(found):
         if number:
             console.rule()
@@ -309,17 +316,6 @@ LONG = 2_000
 LISTED = 10
 """Positions named of the letters behind one."""
 
-_FILE_WIDTH = 10_000
-"""Where the output is no terminal nothing is folded, whatever reads it can cut."""
-
-
-def letter_console() -> Console:
-    """Return where to print; rich itself honours NO_COLOR."""
-    from rich.console import Console
-
-    found = Console(highlight=False, soft_wrap=False)
-    return found if found.is_terminal else Console(highlight=False, width=_FILE_WIDTH)
-
 
 def letter_list(
     letters: Sequence[DeadLetter], now: datetime, width: int, *, superseded: bool
@@ -328,7 +324,7 @@ def letter_list(
     from rich.console import Console, Group
 
     table = _table(letters, now, superseded=superseded)
-    needed = Console(width=_FILE_WIDTH).measure(table).maximum
+    needed = Console(width=FILE_WIDTH).measure(table).maximum
     return table if needed <= width else Group(*_lines(letters, now))
 
 

@@ -28,7 +28,7 @@ from headrace.config.secrets import masked_text
 from headrace.errors import HeadraceError, InvalidConfiguration, NoEngine, NoJava
 
 if TYPE_CHECKING:
-    from headrace.engine.from_config import Built, Configured
+    from headrace.engine.from_config import BuiltEngine, EngineConfig
 
 
 # --- what is examined -----------------------------------------------------------------------------
@@ -58,7 +58,7 @@ def examined(
 ) -> Iterator[CheckResult]:
     """Yield all there is to say, in the order in which things are needed."""
     yield from _installation()
-    found: Configured | None = None
+    found: EngineConfig | None = None
     results = []
     try:
         from headrace.cli.common import read_configuration
@@ -131,7 +131,7 @@ def _data(folder: Path) -> Iterator[CheckResult]:
             )
 
 
-def _configuration(found: Configured, folder: Path) -> Iterator[CheckResult]:
+def _configuration(found: EngineConfig, folder: Path) -> Iterator[CheckResult]:
     part = "configuration"
     for warning in found.warnings:
         yield CheckResult(part, "note", warning.message, warning.remedy, warning.code)
@@ -151,7 +151,7 @@ def _configuration(found: Configured, folder: Path) -> Iterator[CheckResult]:
     yield from _sources(built, folder)
 
 
-def _storage(found: Configured) -> Iterator[CheckResult]:
+def _storage(found: EngineConfig) -> Iterator[CheckResult]:
     place = found.log["storage"]
     if place is None:
         return
@@ -167,7 +167,7 @@ def _storage(found: Configured) -> Iterator[CheckResult]:
         )
 
 
-def _sources(built: Built, folder: Path) -> Iterator[CheckResult]:
+def _sources(built: BuiltEngine, folder: Path) -> Iterator[CheckResult]:
     from headrace.capture.registry import findings
     from headrace.capture.source import reader_of
     from headrace.capture.table_selection import matching

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from headrace.cli.init import (
     ConfigLines,
-    Substituted,
+    PlaceholderEnvironment,
     entry,
     list_of,
     with_scheme,
@@ -48,7 +48,7 @@ class Conversion:
 def converted(text: str, origin: str) -> Conversion:
     """Return our configuration for the other one; errors of its syntax are raised."""
     # Variables stay variables: what they hold here and now is not for a file.
-    return _Converter(parse(text, origin, environment=Substituted())).done(origin)
+    return _Converter(parse(text, origin, environment=PlaceholderEnvironment())).done(origin)
 
 
 class _Taken:

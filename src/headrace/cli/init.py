@@ -149,7 +149,7 @@ _VARIABLE = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
 _WIDTH = 96
 
 
-class Substituted(Mapping[str, str]):
+class PlaceholderEnvironment(Mapping[str, str]):
     """An environment in which every variable is set, to something that says its name."""
 
     def __getitem__(self, name: str) -> str:
@@ -195,12 +195,12 @@ class ConfigLines:
 
 
 def variables_of(text: str) -> list[str]:
-    """Return the variables that a text of `Substituted` stands for in part."""
+    """Return the variables that a text of `PlaceholderEnvironment` stands for in part."""
     return _VARIABLE.findall(text)
 
 
 def without_variables(text: str) -> str:
-    """Return what of a text of `Substituted` is written out."""
+    """Return what of a text of `PlaceholderEnvironment` is written out."""
     return _VARIABLE.sub("", text)
 
 

@@ -21,6 +21,7 @@ from headrace.cli.common import (
     data_option,
     json_option,
     one_of,
+    output_console,
     place_of,
     recorded,
     storage_option,
@@ -74,9 +75,8 @@ def log(
     if not found:
         click.echo("No log yet.")
         return
-    from headrace.cli.dead_letters import letter_console
 
-    out = letter_console()
+    out = output_console()
     for number, (info, progress, size) in enumerate(found):
         if number:
             out.print()

@@ -164,12 +164,11 @@ def _limited(pieces: Iterator[ChangeSlice], limit: int | None) -> Iterator[Chang
 
 
 def _print_table(pieces: Iterator[ChangeSlice], stream: IO[bytes]) -> None:
-    from headrace.cli import dead_letters
     from headrace.cli import log as log_views
     from headrace.cli.log_formats import change_objects
 
     # What goes to a file, or a pipe, has no colours: rich is asked on a terminal only.
-    console = dead_letters.letter_console() if stream.isatty() else None
+    console = common.output_console() if stream.isatty() else None
     lines = itertools.chain(
         [log_views.change_header()],
         (log_views.change_line(change) for piece in pieces for change in change_objects(piece)),

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import errors
-from headrace.cli.common import caution, engine_options, json_option, pipeline_names, reach
+from headrace.cli.common import (
+    caution,
+    engine_options,
+    json_option,
+    output_console,
+    pipeline_names,
+    reach,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -110,9 +117,8 @@ def _one(told: Mapping[str, Any], *, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(row, ensure_ascii=False))
         return errors.DONE
-    from headrace.cli.dead_letters import letter_console
 
-    letter_console().print(row_page(told["columns"], row))
+    output_console().print(row_page(told["columns"], row))
     return errors.DONE
 
 
@@ -145,12 +151,11 @@ def _many(
             if most is None or seen <= most:
                 click.echo(json.dumps(row, ensure_ascii=False))
         return seen
-    from headrace.cli.dead_letters import letter_console
 
     found = list(rows)
     shown = found if most is None else found[:most]
     if shown:
-        letter_console().print(row_table(columns, shown))
+        output_console().print(row_table(columns, shown))
     click.echo(f"{len(shown):,} row{'' if len(shown) == 1 else 's'}", err=True)
     return len(found)
 
@@ -271,9 +276,7 @@ def watch(
     messages = reach(config, sets, data).stream("Watch", pipeline=pipeline, table=table, rows=rows)
     caution(pipeline, next(messages))
     if not as_json:
-        from headrace.cli.dead_letters import letter_console
-
-        out = letter_console()
+        out = output_console()
     seen = 0
     try:
         for change in messages:

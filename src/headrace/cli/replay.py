@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace.changelog.ranges import Moment
-    from headrace.engine.from_config import Configured
+    from headrace.engine.from_config import EngineConfig
     from headrace.engine.replay import Replayed, ReplayProgress
     from headrace.pipeline.batch import Runner
     from headrace.pipeline.definition import Pipeline
@@ -119,7 +119,7 @@ def spark_alone(conf: Mapping[str, str]) -> Iterator[Runner]:
         runner.stop()
 
 
-def chosen(found: Configured, name: str) -> Pipeline:
+def chosen(found: EngineConfig, name: str) -> Pipeline:
     """Return a pipeline of the configuration by its id, made."""
     if name not in found.pipelines:
         raise UnknownPipeline(

@@ -33,8 +33,8 @@ from headrace.observe.logs import logger
 
 if TYPE_CHECKING:
     from headrace.api.handlers import Verb
-    from headrace.api.server import Serving
-    from headrace.cli.signals import Ending
+    from headrace.api.server import ControlServer
+    from headrace.cli.signals import StopRequest
     from headrace.engine.engine import Engine
 
 
@@ -50,7 +50,7 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     Ends with exit code 1 if a pipeline or source stood still on an error then. With --json
     each line is an event: step, ready, changed, stopped.
     """
-    from headrace.api.handlers import Applying
+    from headrace.api.handlers import ApplyVerb
     from headrace.cli.common import read_configuration
     from headrace.cli.signals import EndOnRequest
 
@@ -61,7 +61,7 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
     again = partial(read_configuration, config, sets, warn=False)
 
     def verbs(engine: Engine) -> Mapping[str, Verb]:
-        return {"Apply": Applying(engine, configured, again, file).verb}
+        return {"Apply": ApplyVerb(engine, configured, again, file).verb}
 
     with EndOnRequest(keys=False) as ending, _view(options, as_json=as_json) as view:
         return EngineRun(configured, folder, view, ending, verbs).run()
@@ -338,7 +338,7 @@ class EngineRun:
         configured: Startable,
         data: Path,
         view: RunView,
-        ending: Ending,
+        ending: StopRequest,
         verbs: Callable[[Engine], Mapping[str, Verb]] = lambda engine: {},
     ) -> None:
         """`verbs` are further ones that its engine can be told."""
@@ -350,7 +350,7 @@ class EngineRun:
         self._engine = configured.engine(data=data, on_step=self._hear)
         self._service = ControlService(self._engine, service=configured.service, phase="starting")
         self._service.unary.update(verbs(self._engine))
-        self._serving: Serving | None = None
+        self._serving: ControlServer | None = None
         self._said: list[str] = []
         self._states: dict[tuple[str, str], str] = {}
         self._started: futures.Future[None] = futures.Future()
@@ -385,11 +385,11 @@ class EngineRun:
     def _hear(self, text: str) -> None:
         # On the thread that starts the engine. At the first step it holds its data directory:
         # before that, the commands that come there are another's.
-        from headrace.api.server import Serving
+        from headrace.api.server import ControlServer
 
         self._service.step = text
         if self._serving is None:
-            self._serving = Serving(self._service, self._data)
+            self._serving = ControlServer(self._service, self._data)
         self._said.append(text)
 
     def _look(self) -> dict[str, Any]:

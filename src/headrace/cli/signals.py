@@ -20,7 +20,7 @@ from typing import Any, Protocol
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Ending(Protocol):
+class StopRequest(Protocol):
     """Tells whether somebody asked for the end."""
 
     @property

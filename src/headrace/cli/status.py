@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import errors
-from headrace.cli.common import as_optional_seconds, engine_options, json_option, reach
+from headrace.cli.common import (
+    as_optional_seconds,
+    engine_options,
+    json_option,
+    output_console,
+    reach,
+)
 from headrace.errors import NoEngine
 
 if TYPE_CHECKING:
@@ -188,9 +194,7 @@ def status(
     if as_json:
         click.echo(json.dumps(told, ensure_ascii=False))
     else:
-        from headrace.cli.dead_letters import letter_console
-
-        letter_console().print(status_view(told))
+        output_console().print(status_view(told))
     wanted = ready or wait is not None
     return NOT_READY if wanted and not told["ready"] else errors.DONE
 
@@ -386,9 +390,8 @@ def top(
 
 @contextmanager
 def _lines(as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    from headrace.cli.dead_letters import letter_console
 
-    out = letter_console()
+    out = output_console()
 
     def show_status(told: dict[str, Any]) -> None:
         if as_json:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import errors
-from headrace.cli.common import config_options, json_option, read_configuration
-from headrace.cli.dead_letters import letter_console
+from headrace.cli.common import config_options, json_option, output_console, read_configuration
 from headrace.cli.query import value_text
 from headrace.cli.replay import chosen, spark_alone
 
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from headrace.pipeline.definition import Pipeline
 
 __all__ = [
-    "letter_console",
     "title",
     "view",
 ]
@@ -122,7 +120,7 @@ def _print(tried: TriedTable, *, as_json: bool) -> None:
         _print_lines(tried)
         return
 
-    out = letter_console()
+    out = output_console()
     out.print(title(tried))
     if tried.rows:
         out.print(view(tried, out.width))

@@ -24,10 +24,10 @@ from headrace.config.text import (
     QUOTE_IT,
     WORD,
     Blank,
+    Concatenation,
     Cursor,
     Fraction,
-    Joined,
-    Listed,
+    ListValue,
     Node,
     ObjectValue,
     PathOfKeys,
@@ -65,7 +65,7 @@ class _Total:
 
 
 @dataclass(frozen=True, slots=True)
-class Included:
+class IncludeChain:
     """Where a text stands among the files that include each other."""
 
     read: Read | None
@@ -82,7 +82,7 @@ class Included:
 
 
 def included(
-    context: Included,
+    context: IncludeChain,
     source: SourceText,
     offset: int,
     name: str,
@@ -90,7 +90,7 @@ def included(
     required: bool,
     at: PathOfKeys,
     depth: int,
-) -> tuple[SourceText, Included] | None:
+) -> tuple[SourceText, IncludeChain] | None:
     """Return the text of an included file and its context; None where it may be missing."""
     if context.read is None:
         raise source.error(offset, "No file can be included here", "Write its text instead.")
@@ -199,11 +199,11 @@ def parse(
     what substitutions do not find in the text. Raises `ConfigText`, of which `ConfigSyntax`
     is the most frequent kind, with place, line and caret.
     """
-    root = section_of(SourceText(text, origin), Included(read))
+    root = section_of(SourceText(text, origin), IncludeChain(read))
     return resolved(root, {} if environment is None else environment)
 
 
-def section_of(source: SourceText, include: Included) -> ObjectValue:
+def section_of(source: SourceText, include: IncludeChain) -> ObjectValue:
     """Return what a whole text says, as it is written."""
     if len(source.text) > LARGEST:
         raise source.error(0, f"The text is longer than {LARGEST:,} characters", "Make it shorter.")
@@ -228,7 +228,7 @@ def section_of(source: SourceText, include: Included) -> ObjectValue:
 
 def value_of(source: SourceText) -> Written | None:
     """Return the one value a text says; None where it is none, or not only one."""
-    reader = _Reader(source, Included(None))
+    reader = _Reader(source, IncludeChain(None))
     try:
         source.check()
         reader.gap()
@@ -249,7 +249,7 @@ def path_of(source: SourceText) -> tuple[PathOfKeys, int]:
 class _Reader(Cursor):
     """Reads one text from the beginning to its end."""
 
-    def __init__(self, source: SourceText, include: Included) -> None:
+    def __init__(self, source: SourceText, include: IncludeChain) -> None:
         super().__init__(source)
         self.include = include
         self.depth = include.depth
@@ -332,7 +332,7 @@ class _Reader(Cursor):
         value = self.value()
         self.path, self.depth = outer, depth
         if separator == "+=":
-            one = Listed([value], value.place, self.lookups == before)
+            one = ListValue([value], value.place, self.lookups == before)
             self.lookups += 1
             section.append(path, one, self.source, begin)
         else:
@@ -415,7 +415,7 @@ class _Reader(Cursor):
         if kinds <= {Plain, Blank}:
             text = "".join(part.text for part in parts if isinstance(part, Plain | Blank))
             return Plain(text, text, place)
-        if (Plain in kinds) + (Listed in kinds) + (ObjectValue in kinds) > 1:
+        if (Plain in kinds) + (ListValue in kinds) + (ObjectValue in kinds) > 1:
             raise self.source.error(
                 start,
                 "Values of different kinds stand side by side",
@@ -423,7 +423,7 @@ class _Reader(Cursor):
                 " a new line between them.",
             )
         self.lookups += 1
-        return Joined(parts, place, self.source, start)
+        return Concatenation(parts, place, self.source, start)
 
     def part(self) -> Written | None:
         """Read one part of a value; None where none begins here."""
@@ -471,7 +471,7 @@ class _Reader(Cursor):
         self.depth = depth
         return section
 
-    def listed(self, at: int) -> Listed:
+    def listed(self, at: int) -> ListValue:
         outer, depth = self.path, self.depth
         self.deeper(at)
         self.path = None
@@ -494,7 +494,7 @@ class _Reader(Cursor):
             elif not newline and following not in ("", "]"):
                 raise self.unexpected("The value goes on with", "a comma or a new line")
         self.path, self.depth = outer, depth
-        return Listed(items, self.source.place(at), self.lookups == before)
+        return ListValue(items, self.source.place(at), self.lookups == before)
 
     def substitution(self, at: int) -> Substitution:
         source = self.source

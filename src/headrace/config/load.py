@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.config.hocon import Included, path_of, read_beside, section_of, text_of, value_of
+from headrace.config.hocon import IncludeChain, path_of, read_beside, section_of, text_of, value_of
 from headrace.config.resolve import ENVIRONMENT, resolved
 from headrace.config.text import (
-    Listed,
+    ListValue,
     Node,
     ObjectValue,
     PathOfKeys,
@@ -74,7 +74,7 @@ def load(
 
 
 def _read(path: Path) -> ObjectValue:
-    return section_of(SourceText(text_of(path), str(path)), Included(read_beside))
+    return section_of(SourceText(text_of(path), str(path)), IncludeChain(read_beside))
 
 
 def _fragments(file: Path, folder: Path | None) -> list[Path]:
@@ -115,7 +115,7 @@ def _set(root: ObjectValue, option: str) -> None:
         raise source.error(end, "There is no = after the key", "Write --set key=value.")
     value = _given(option[end + 1 + added :], OPTION)
     if added:
-        root.append(path, Listed([value], value.place, settled=False), source, end)
+        root.append(path, ListValue([value], value.place, settled=False), source, end)
     else:
         root.put(path, value)
 

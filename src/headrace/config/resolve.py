@@ -22,10 +22,10 @@ from typing import TypeAlias, TypeGuard
 from headrace.config.text import (
     Below,
     Blank,
+    Concatenation,
     Field,
-    Joined,
     Layer,
-    Listed,
+    ListValue,
     Node,
     ObjectValue,
     PathOfKeys,
@@ -71,12 +71,12 @@ class UnresolvedObject:
 class Items:
     """A list, whole."""
 
-    nodes: list[Resolved]
+    nodes: list[ResolvedValue]
     place: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedValue:
     """A value, whole, with how deep it is and how much it comes to."""
 
     node: Node
@@ -95,16 +95,16 @@ class Limits:
         self.root = root
         self.frames = 0
         self.steps = 0
-        self.latest: Substitution | Joined | None = None
+        self.latest: Substitution | Concatenation | None = None
         """What was looked up last: where a limit is reached, it is not far."""
 
-    def sized(self, node: Node, parts: list[Resolved]) -> Resolved:
+    def sized(self, node: Node, parts: list[ResolvedValue]) -> ResolvedValue:
         """Return a list or object with its size; raise where it is too large or too deep."""
         depth = 1 + max((part.depth for part in parts), default=0)
         weight = 1 + sum(part.weight for part in parts)
         if depth > DEPTH + 1 or weight > LARGEST:
             raise self.too_much()
-        return Resolved(node, depth, weight)
+        return ResolvedValue(node, depth, weight)
 
     def deeper(self, field: Field, frames: int) -> None:
         """Count calls, and raise where they are too many."""
@@ -133,7 +133,9 @@ class Limits:
         """Return an error about a field, at a substitution in it."""
         return self.error(_substitution_in(field) or self.latest, sentence, remedy)
 
-    def error(self, at: Substitution | Joined | None, sentence: str, remedy: str) -> ConfigText:
+    def error(
+        self, at: Substitution | Concatenation | None, sentence: str, remedy: str
+    ) -> ConfigText:
         if at is None:
             place = self.root.place
             return ConfigUnresolved(f"{place}: {sentence}", remedy=remedy, place=str(place))
@@ -144,8 +146,8 @@ def may_be_object(layer: Layer) -> bool:
     """Whether it is not known before it is looked up that it is something else."""
     while isinstance(layer, Field):
         layer = layer.layers[-1 if layer.count < 0 else layer.count - 1]
-    parts = layer.parts if isinstance(layer, Joined) else (layer,)
-    return not any(isinstance(part, Plain | Listed) for part in parts)
+    parts = layer.parts if isinstance(layer, Concatenation) else (layer,)
+    return not any(isinstance(part, Plain | ListValue) for part in parts)
 
 
 def are_views(parts: list[Plain | UnresolvedObject | Items]) -> TypeGuard[list[UnresolvedObject]]:
@@ -158,14 +160,14 @@ def are_items(parts: list[Plain | UnresolvedObject | Items]) -> TypeGuard[list[I
     return all(isinstance(part, Items) for part in parts)
 
 
-def _substitution_in(field: Field) -> Substitution | Joined | None:
+def _substitution_in(field: Field) -> Substitution | Concatenation | None:
     """Return the first one in the topmost of the field's values that has any."""
     waiting = list(field.layers)
     while waiting:
         value = waiting.pop()
-        if isinstance(value, Substitution | Joined):
+        if isinstance(value, Substitution | Concatenation):
             return value
-        if isinstance(value, Listed):
+        if isinstance(value, ListValue):
             waiting.extend(reversed(value.items))
     return None
 
@@ -200,10 +202,10 @@ class _Resolver(Limits):
 
     # -- fields ---------------------------------------------------------------------------
 
-    def result(self, field: Field) -> Resolved | None:
+    def result(self, field: Field) -> ResolvedValue | None:
         """Return the value of a field, whole; None where it has none."""
         if field.result is not None:
-            return field.result if isinstance(field.result, Resolved) else None
+            return field.result if isinstance(field.result, ResolvedValue) else None
         if field.resolving:
             raise self.trouble(field, "A value contains itself", "Refer to a part of it only.")
         before, self.outermost = self.outermost, _NEVER
@@ -304,7 +306,7 @@ class _Resolver(Limits):
                 return self.head(value)
             case Substitution():
                 return self.substituted(value)
-            case Listed():
+            case ListValue():
                 results = []
                 for item in value.items:
                     if (result := self.result(Field([item]))) is not None:
@@ -312,7 +314,7 @@ class _Resolver(Limits):
                 return Items(results, value.place)
             case Below():
                 return self.head(self.looked_back(field))
-            case Joined():
+            case Concatenation():
                 return self.joined(value, field, index)
 
     def substituted(self, value: Substitution) -> Head:
@@ -377,7 +379,7 @@ class _Resolver(Limits):
         self.circled = self.circled or field.count == 0
         return field
 
-    def joined(self, value: Joined, field: Field, index: int) -> Head:
+    def joined(self, value: Concatenation, field: Field, index: int) -> Head:
         """Return what values side by side come to: a text, a list or an object."""
         parts: list[Plain | UnresolvedObject | Items | Blank] = []
         self.frames += 2
@@ -399,7 +401,9 @@ class _Resolver(Limits):
             return Items(nodes, value.place)
         return self.text(value, parts)
 
-    def text(self, value: Joined, parts: list[Plain | UnresolvedObject | Items | Blank]) -> Plain:
+    def text(
+        self, value: Concatenation, parts: list[Plain | UnresolvedObject | Items | Blank]
+    ) -> Plain:
         """Return parts as one text."""
         pieces = []
         for part in parts:
@@ -416,7 +420,7 @@ class _Resolver(Limits):
         self.step(len(text) // TEXT_UNIT)
         return Plain(text, text, value.place)
 
-    def whole(self, found: Head) -> Resolved | None:
+    def whole(self, found: Head) -> ResolvedValue | None:
         """Return a value with all that is in it."""
         self.step()
         match found:
@@ -424,13 +428,13 @@ class _Resolver(Limits):
                 return None
             case Plain():
                 weight = 1 + (len(found.text) // TEXT_UNIT)
-                return Resolved(Node(found.value, found.place), 0, weight)
+                return ResolvedValue(Node(found.value, found.place), 0, weight)
             case Items():
                 return self.sized(
                     Node([item.node for item in found.nodes], found.place), found.nodes
                 )
             case UnresolvedObject():
-                kept: dict[str, Resolved] = {}
+                kept: dict[str, ResolvedValue] = {}
                 for key, field in found.fields.items():
                     if (result := self.result(field)) is not None:
                         kept[key] = result

@@ -320,7 +320,7 @@ class Substitution:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListValue:
     """A list; `settled` if nothing in it has to be looked up."""
 
     items: list[Written]
@@ -329,7 +329,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class Concatenation:
     """Values written side by side, of which some are to be looked up or merged."""
 
     parts: list[Written | Blank]
@@ -354,7 +354,7 @@ class ObjectValue:
             section = section._field(key).section(value.place)
         section._field(path[-1]).add(value)
 
-    def append(self, path: Sequence[str], one: Listed, source: SourceText, offset: int) -> None:
+    def append(self, path: Sequence[str], one: ListValue, source: SourceText, offset: int) -> None:
         """Do what `path += value` says; `one` is the list of that value."""
         section = self
         for key in path[:-1]:
@@ -404,7 +404,7 @@ class Field:
             if isinstance(top, ObjectValue):
                 top.merge(value)
                 return
-        if isinstance(value, Plain) or (isinstance(value, Listed) and value.settled):
+        if isinstance(value, Plain) or (isinstance(value, ListValue) and value.settled):
             self.layers = [value]
         else:
             self.layers.append(value)
@@ -417,16 +417,16 @@ class Field:
             self.layers.append(top)
         return top
 
-    def append(self, one: Listed, source: SourceText, offset: int) -> None:
+    def append(self, one: ListValue, source: SourceText, offset: int) -> None:
         """Add `one` to the list on top, or to what will be found to be there."""
         top = self.layers[-1] if self.layers else None
         # A layer for each += would be looked up through all others: a long way for many.
-        if one.settled and isinstance(top, Listed) and top.settled:
+        if one.settled and isinstance(top, ListValue) and top.settled:
             top.items.extend(one.items)
         elif one.settled and _grows(top):
             top.parts.append(one)
         else:
-            self.layers.append(Joined([Below(one.place), one], one.place, source, offset))
+            self.layers.append(Concatenation([Below(one.place), one], one.place, source, offset))
 
     def below(self, index: int) -> Field:
         """Return the field as it was before its layer `index`."""
@@ -439,13 +439,13 @@ class Field:
         return found
 
 
-Written: TypeAlias = Plain | Listed | ObjectValue | Substitution | Joined | Below
+Written: TypeAlias = Plain | ListValue | ObjectValue | Substitution | Concatenation | Below
 Layer: TypeAlias = Written | Field
 
 
-def _grows(top: Layer | None) -> TypeGuard[Joined]:
+def _grows(top: Layer | None) -> TypeGuard[Concatenation]:
     """Whether it is what `+=` made: one more value can then be added to it."""
-    return isinstance(top, Joined) and isinstance(top.parts[0], Below)
+    return isinstance(top, Concatenation) and isinstance(top.parts[0], Below)
 
 
 # --- a way through a text -------------------------------------------------------------------------

@@ -223,7 +223,7 @@ Held = Mapping[bytes, Position]
 
 
 @dataclass(frozen=True, slots=True)
-class Aside:
+class HeldChanges:
     """Changes that a batch is computed without, and the letters that keep them."""
 
     places: frozenset[RowReference] = frozenset()
@@ -298,7 +298,7 @@ class Segments:
 
 def set_aside_in(
     segments: Segments, held: Held, failures: Collection[Failure], lineage: str
-) -> Aside:
+) -> HeldChanges:
     """Return what must be set aside: what failed, what is held, and what follows either."""
     keys = dict(held)
     failed = {failure.place: failure for failure in failures}
@@ -339,7 +339,7 @@ def set_aside_in(
                     row=rows.slice(one.row, 1),
                 )
             )
-    return Aside(frozenset(places), tuple(letters))
+    return HeldChanges(frozenset(places), tuple(letters))
 
 
 def _last_truncate(rows: pa.Table) -> RowReference | None:

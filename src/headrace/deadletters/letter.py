@@ -197,7 +197,7 @@ FORMAT = 1
 _HEAD = re.compile(rb'\{"format":([0-9]{1,9})(?:,"check":"([0-9a-f]{16})")?[^\n]*\}\n')
 
 
-class Stored(msgspec.Struct, frozen=True, array_like=True):
+class StoredLetter(msgspec.Struct, frozen=True, array_like=True):
     """One letter, without its row."""
 
     table: str
@@ -250,10 +250,10 @@ class Page(msgspec.Struct, frozen=True, tag="letters"):
     number: int
     pipeline: str
     groups: tuple[LetterRows, ...]
-    letters: tuple[Stored, ...]
+    letters: tuple[StoredLetter, ...]
 
 
-class Cleared(msgspec.Struct, frozen=True, tag="cleared"):
+class ClearedLetters(msgspec.Struct, frozen=True, tag="cleared"):
     """Letters of earlier files are superseded."""
 
     number: int
@@ -266,7 +266,7 @@ class Cleared(msgspec.Struct, frozen=True, tag="cleared"):
     """When, in microseconds since 1970."""
 
 
-Record: TypeAlias = Page | Cleared
+Record: TypeAlias = Page | ClearedLetters
 
 _DECODER: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
@@ -278,7 +278,7 @@ def page(number: int, pipeline: str, letters: Sequence[NewLetter], parked: int) 
     for letter in letters:
         group, rows = groups.setdefault(letter.schema, (len(groups), []))
         stored.append(
-            Stored(
+            StoredLetter(
                 table=letter.table,
                 lineage=letter.lineage,
                 position=str(letter.position),

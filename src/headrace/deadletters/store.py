@@ -31,12 +31,12 @@ from typing import TypeAlias
 
 from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIGIN, Position
 from headrace.deadletters.letter import (
-    Cleared,
+    ClearedLetters,
     DeadLetter,
     Kind,
     NewLetter,
     Record,
-    Stored,
+    StoredLetter,
     encode,
     file_name,
     last_number,
@@ -93,7 +93,7 @@ class Ledger:
 
     def take(self, record: Record) -> None:
         """Add what the next file says."""
-        if isinstance(record, Cleared):
+        if isinstance(record, ClearedLetters):
             for known in self.concerned(record):
                 known.superseded = record.reason
             self._held[record.table] = _held(self._of(record.table))
@@ -124,7 +124,7 @@ class Ledger:
             return True
         return letter.kind == "failed" and known.kind == "behind"
 
-    def concerned(self, cleared: Cleared) -> list[LetterSummary]:
+    def concerned(self, cleared: ClearedLetters) -> list[LetterSummary]:
         """Return the letters that this supersedes, those that are then behind nothing too."""
         upto = Position.parse(cleared.upto)
         gone: list[LetterSummary] = []
@@ -184,7 +184,7 @@ class Ledger:
         return self.chosen(table, superseded=False)
 
 
-def identity(letter: NewLetter | Stored) -> Identity:
+def identity(letter: NewLetter | StoredLetter) -> Identity:
     """Return what makes two letters one."""
     position = str(letter.position)
     if letter.baseline is None:
@@ -315,7 +315,7 @@ class Letters:
         where no letter is concerned.
         """
         with self._sure():
-            cleared = Cleared(
+            cleared = ClearedLetters(
                 number=self._last + 1,
                 pipeline=self._pipeline,
                 table=table,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from headrace.config.schema import below
 from headrace.config.text import Node
 from headrace.engine.engine import Engine
-from headrace.engine.from_config import Configured
+from headrace.engine.from_config import EngineConfig
 
 Kind = Literal["add", "drop", "change", "later"]
 
@@ -56,9 +56,9 @@ class ConfigPlan:
 
 
 def planned(
-    before: Configured,
-    after: Configured,
-    started: Configured | None = None,
+    before: EngineConfig,
+    after: EngineConfig,
+    started: EngineConfig | None = None,
     at_work: Collection[str] | None = None,
 ) -> ConfigPlan:
     """
@@ -125,7 +125,7 @@ def planned(
     )
 
 
-def apply(engine: Engine, plan: ConfigPlan, after: Configured) -> None:
+def apply(engine: Engine, plan: ConfigPlan, after: EngineConfig) -> None:
     """Carry out what can be done now; raises with everything that is wrong, and changes nothing."""
     built = after.build()
     wanted = [each for each in built.pipelines if each.name in plan.add]
@@ -137,7 +137,7 @@ def apply(engine: Engine, plan: ConfigPlan, after: Configured) -> None:
 class _Sections:
     """The values of a configuration, section by section, as text that tells them apart."""
 
-    def __init__(self, of: Configured) -> None:
+    def __init__(self, of: EngineConfig) -> None:
         self.sources: dict[str, dict[str, str]] = {name: {} for name in of.sources}
         self.pipelines: dict[str, dict[str, str]] = {name: {} for name in of.pipelines}
         self.rest: dict[str, str] = {}

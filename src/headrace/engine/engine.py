@@ -44,7 +44,7 @@ from headrace.runtime.info import LogOptions
 from headrace.runtime.lease import Fence, Lease, usable_folder
 from headrace.runtime.pipeline_run import PipelineRun
 from headrace.runtime.retention import care_for, end_care
-from headrace.runtime.source_run import Recording
+from headrace.runtime.source_run import SourceRun
 from headrace.runtime.spark import SparkOptions, SparkWatchdog, lend, spark_runner, with_needs
 from headrace.runtime.store import ProgressStore
 from headrace.runtime.threads import Drivers
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 def ask_reload(
-    table: str, runs: Sequence[PipelineRun], recording: Recording, drivers: Drivers
+    table: str, runs: Sequence[PipelineRun], recording: SourceRun, drivers: Drivers
 ) -> tuple[Callable[[], bool], Callable[[], bool]]:
     """
     Ask for a reload of a table; `runs` are its source's pipelines.
@@ -155,7 +155,7 @@ class Engine(Knows, Reconfiguration, Replays):
         self._sources, self._names, self._misnamed = named(
             pipelines, [source for source, _ in self._records]
         )
-        self._recordings: dict[str, Recording] = {}
+        self._recordings: dict[str, SourceRun] = {}
         self._runs: list[PipelineRun] = []
         self._drivers: Drivers | None = None
         self._undo: list[Callable[[], None]] = []
@@ -269,19 +269,19 @@ class Engine(Knows, Reconfiguration, Replays):
         self._step(f"recording {name}")
         return partial(recording.stop, _STOP_SECONDS)
 
-    def _log_of(self, source: Recordable, home: Home) -> Recording:
+    def _log_of(self, source: Recordable, home: Home) -> SourceRun:
         """Open the log of a source that nobody records yet."""
         log = LogReader.open(home.files, source.name)
         # Before it is recorded: a log in a bucket outlives the store, which is on this machine.
         home.store.outrank(log.term)
-        recording = Recording(source.name, source.spec.kind, log, self._heard, time.time)
+        recording = SourceRun(source.name, source.spec.kind, log, self._heard, time.time)
         recording.on_found = partial(self._taken.grow, recording, self._wake)
         recording.fence = Fence(source.name, home.files)
         recording.on_lost = partial(self._nudge, source.name)
         return recording
 
     def _recorder_of(
-        self, recording: Recording, source: Recordable, home: Home
+        self, recording: SourceRun, source: Recordable, home: Home
     ) -> Callable[[], RunningRecorder]:
         """Return what starts the recorder of a source, of the tables that are taken now."""
         # Not the store's later on: another source's log may have raised that since.
@@ -327,7 +327,7 @@ class Engine(Knows, Reconfiguration, Replays):
                 run.nudge()
                 self._wake(run)
 
-    def _run(self, name: str, pipeline: Pipeline, home: Home, recording: Recording) -> PipelineRun:
+    def _run(self, name: str, pipeline: Pipeline, home: Home, recording: SourceRun) -> PipelineRun:
         assert home.runner is not None
         around = Surroundings(
             log=recording.log,
@@ -473,7 +473,7 @@ class Engine(Knows, Reconfiguration, Replays):
         if self._drivers is not None:
             self._drivers.wake(run)
 
-    def _recording(self, source: str) -> Recording:
+    def _recording(self, source: str) -> SourceRun:
         self._chosen(None, source)
         if not self._running or source not in self._recordings:
             raise NotRunning("The engine has not started", source=source)

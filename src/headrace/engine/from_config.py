@@ -5,8 +5,8 @@ An engine from a configuration.
     with configured(tree).engine() as engine:
         engine.await_ready()
 
-`configured` checks all that can be known from the text alone; `Configured.build` makes the
-parts, `Configured.check` looks at the databases as a start would, without starting anything.
+`configured` checks all that can be known from the text alone; `EngineConfig.build` makes the
+parts, `EngineConfig.check` looks at the databases as a start would, without starting anything.
 Each of them reports everything it finds at once, with file, line and column.
 
 `check_databases` finds what is wrong with a configuration's databases and steps, and where that
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SparkConfigured:
+class SparkSection:
     """What is asked of the Spark that an engine starts."""
 
     conf: Mapping[str, str]
@@ -65,7 +65,7 @@ class SparkConfigured:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltEngine:
     """The parts of a configuration, made: for one engine, because targets hold rows."""
 
     sources: Mapping[str, Recordable]
@@ -74,7 +74,7 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class EngineConfig:
     """A configuration whose values are right; nothing is made or touched yet."""
 
     service: str
@@ -83,7 +83,7 @@ class Configured:
     data: Path
     sources: Mapping[str, Chosen] = field(repr=False)
     pipelines: Mapping[str, Values] = field(repr=False)
-    spark: SparkConfigured = field(repr=False)
+    spark: SparkSection = field(repr=False)
     log: Values = field(repr=False)
     warnings: tuple[HeadraceError, ...]
     """What is allowed, and should not be so."""
@@ -107,14 +107,14 @@ class Configured:
         }
         return Engine(*built.pipelines, **{**given, **overrides})
 
-    def build(self) -> Built:
+    def build(self) -> BuiltEngine:
         """Make the sources and pipelines, or raise `InvalidConfiguration` with every error."""
         with gathered() as errors:
             sources = {name: _made(chosen, name, errors) for name, chosen in self.sources.items()}
             pipelines = [
                 _pipeline(name, values, sources, errors) for name, values in self.pipelines.items()
             ]
-        return Built(
+        return BuiltEngine(
             sources,
             tuple(each for each in pipelines if each is not None),
             tuple(
@@ -142,7 +142,7 @@ class Configured:
         return tuple(settings(self.tree, KEYS))
 
 
-def configured(tree: Node) -> Configured:
+def configured(tree: Node) -> EngineConfig:
     """Return the configuration that `tree` is, or raise `InvalidConfiguration` with every error."""
     problems = Problems()
     values = read_section(tree, KEYS, "", problems)
@@ -160,12 +160,12 @@ def configured(tree: Node) -> Configured:
         conf["spark.master"] = spark["master"]
     if values["service"] is not None:
         conf.setdefault("spark.app.name", values["service"])
-    return Configured(
+    return EngineConfig(
         values["service"] or "",
         values["data"],
         values["sources"],
         values["pipelines"],
-        SparkConfigured(conf, spark["ui"], spark["events"]),
+        SparkSection(conf, spark["ui"], spark["events"]),
         values["log"],
         tuple(warnings),
         tree,
@@ -359,7 +359,7 @@ _STEP = re.compile(r"(Filter|Transform) (\d+)")
 """How a step's errors name it; counted from 1."""
 
 
-def check_databases(configured: Configured, built: Built) -> None:
+def check_databases(configured: EngineConfig, built: BuiltEngine) -> None:
     """Raise `InvalidConfiguration` with everything a start would refuse before Spark is up."""
     from headrace.engine.tables import TakenTables
 
@@ -375,7 +375,7 @@ def check_databases(configured: Configured, built: Built) -> None:
 
 
 def _wrong_steps(
-    pipeline: Pipeline, schemas: Mapping[str, TableSchema], configured: Configured
+    pipeline: Pipeline, schemas: Mapping[str, TableSchema], configured: EngineConfig
 ) -> list[HeadraceError]:
     assert pipeline.name is not None
     values = configured.pipelines[pipeline.name]
@@ -397,7 +397,7 @@ def _place_of_step(error: HeadraceError, values: Values) -> SourceLocation:
     return steps[number].values.place if number < len(steps) else values.place
 
 
-def _place_of(error: HeadraceError, source: str, configured: Configured) -> SourceLocation:
+def _place_of(error: HeadraceError, source: str, configured: EngineConfig) -> SourceLocation:
     """Return where the table that an error speaks of is named, or else its source."""
     table = error.facts.get("table")
     for name, values in configured.pipelines.items():

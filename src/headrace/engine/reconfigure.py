@@ -35,7 +35,7 @@ from headrace.pipeline.batch import Runner
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.copy_on_spark import share_copies
 from headrace.runtime.pipeline_run import PipelineRun
-from headrace.runtime.source_run import Recording
+from headrace.runtime.source_run import SourceRun
 from headrace.runtime.store import ProgressStore
 from headrace.runtime.threads import Drivers
 from headrace.storage.files import Files
@@ -69,7 +69,7 @@ class Reconfiguration:
     _runs: list[PipelineRun]
     _records: list[tuple[Recordable, tuple[str, ...]]]
     _sources: dict[str, Recordable]
-    _recordings: dict[str, Recording]
+    _recordings: dict[str, SourceRun]
     _taken: TakenTables
     _undo: list[Undo]
     _home: Home | None
@@ -82,11 +82,11 @@ class Reconfiguration:
     if TYPE_CHECKING:
 
         def _run(
-            self, name: str, pipeline: Pipeline, home: Home, recording: Recording
+            self, name: str, pipeline: Pipeline, home: Home, recording: SourceRun
         ) -> PipelineRun: ...
-        def _log_of(self, source: Recordable, home: Home) -> Recording: ...
+        def _log_of(self, source: Recordable, home: Home) -> SourceRun: ...
         def _recorder_of(
-            self, recording: Recording, source: Recordable, home: Home
+            self, recording: SourceRun, source: Recordable, home: Home
         ) -> Callable[[], RunningRecorder]: ...
         @property
         def _twins(self) -> Twins: ...
@@ -197,7 +197,7 @@ class _Change:
                 run.close()
             raise
 
-    def _record(self, recording: Recording) -> None:
+    def _record(self, recording: SourceRun) -> None:
         """Begin to record a source, now that it is known which tables are taken of it."""
         engine, home = self._engine, self._home
         engine._undo.insert(self._place, partial(recording.stop, _GONE_SECONDS))
@@ -205,7 +205,7 @@ class _Change:
         source = engine._sources[recording.name]
         recording.start(engine._recorder_of(recording, source, home))
 
-    def _record_otherwise(self, name: str, recording: Recording) -> None:
+    def _record_otherwise(self, name: str, recording: SourceRun) -> None:
         """Let a source be recorded by a recorder that knows what is taken of it now."""
         engine = self._engine
         self._share(recording)
@@ -217,7 +217,7 @@ class _Change:
 
         recording.replace(engine._recorder_of(recording, source, self._home), takes)
 
-    def _share(self, recording: Recording) -> None:
+    def _share(self, recording: SourceRun) -> None:
         """Let tasks copy the tables of a source that can be read in parts."""
         engine, home = self._engine, self._home
         if (last := recording.copies) is not None:
@@ -256,7 +256,7 @@ class _Change:
         return new, sources
 
     def _planned(
-        self, add: list[Pipeline], names: list[str], recordings: Mapping[str, Recording]
+        self, add: list[Pipeline], names: list[str], recordings: Mapping[str, SourceRun]
     ) -> list[PipelineRun]:
         engine = self._engine
         runs = [

@@ -52,7 +52,7 @@ from headrace.changelog.ranges import (
 )
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableName, TableSchema
-from headrace.deadletters.hold import Aside, Segments, baseline_letters, set_aside_in, without
+from headrace.deadletters.hold import HeldChanges, Segments, baseline_letters, set_aside_in, without
 from headrace.deadletters.letter import NewLetter
 from headrace.errors import (
     BadTransform,
@@ -469,7 +469,7 @@ class Replay:
         if len(out) >= sum(file.rows for file in files):
             return table.nothing, None
         lineage = self._log.lineage or ""
-        aside = set_aside_in(segments, table.held, (), lineage) if table.held else Aside()
+        aside = set_aside_in(segments, table.held, (), lineage) if table.held else HeldChanges()
         facts = BatchFacts.of(files, batch.first, batch.last)
         facts = replace(facts, without=frozenset(out) | aside.places)
         result = self._runner.rows(self._pipeline, parts, facts)

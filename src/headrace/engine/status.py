@@ -26,8 +26,8 @@ from headrace.runtime.info import CopyInfo, LogInfo, PipelineInfo, SourceInfo, T
 from headrace.runtime.model import Member
 from headrace.runtime.new_tables import takes
 from headrace.runtime.pipeline_run import PipelineRun
-from headrace.runtime.retention import Care
-from headrace.runtime.source_run import Recording
+from headrace.runtime.retention import LogRetention
+from headrace.runtime.source_run import SourceRun
 from headrace.targets.target import Target
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Readiness:
     def __init__(
         self,
         runs: Sequence[PipelineRun],
-        recordings: Mapping[str, Recording],
+        recordings: Mapping[str, SourceRun],
         recorded: Sequence[tuple[str, Sequence[str]]],
         spark_alive: Callable[[], bool],
         at_work: Callable[[], bool],
@@ -204,7 +204,7 @@ class Knows:
     _pipelines: list[Pipeline]
     _names: list[str]
     _runs: list[PipelineRun]
-    _recordings: dict[str, Recording]
+    _recordings: dict[str, SourceRun]
     _readiness: Readiness
     _taken: TakenTables
     _spark: SparkRunner | None
@@ -255,7 +255,7 @@ class Knows:
     def log_info(self, source: str) -> LogInfo:
         """Return what a source's log holds, how far back it goes, and for whom."""
         recording = self._recordings.get(source)
-        if recording is None or not isinstance(recording.care, Care):
+        if recording is None or not isinstance(recording.care, LogRetention):
             raise NotRunning("No such source at work", source=source)
         return recording.care.info()
 

@@ -15,7 +15,7 @@ from headrace.changelog.schema import TableSchema
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.new_tables import own_tables
 from headrace.runtime.pipeline_run import PipelineRun
-from headrace.runtime.source_run import Recording
+from headrace.runtime.source_run import SourceRun
 
 if TYPE_CHECKING:
     from headrace.capture.source import Recordable
@@ -59,7 +59,7 @@ class TakenTables:
         """Return the tables of a source that are recorded without a pipeline."""
         return [table for name, tables in self.recorded if name == source for table in tables]
 
-    def ask_baselines(self, recordings: Mapping[str, Recording]) -> None:
+    def ask_baselines(self, recordings: Mapping[str, SourceRun]) -> None:
         """See that tables without a pipeline have a baseline in the log: after a gap, too."""
         for source, tables in self.recorded:
             if (recording := recordings.get(source)) is not None:
@@ -71,7 +71,7 @@ class TakenTables:
         """Return the tables that a pipeline begins with."""
         return own_tables(run.pipeline, self._known(run.source))
 
-    def grow(self, recording: Recording, wake: Callable[[PipelineRun], None]) -> None:
+    def grow(self, recording: SourceRun, wake: Callable[[PipelineRun], None]) -> None:
         """Let everybody have what the recorder found by now; `wake` those who have to act."""
         source, found = recording.name, recording.found
         if found is None:

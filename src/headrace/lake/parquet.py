@@ -122,7 +122,7 @@ class ParquetTable:
         with _writing(self.folder):
             self.check_ours()
             if told.num_rows:
-                with Appearing(self, f"{batch.first}-{batch.last}") as file:
+                with AtomicFile(self, f"{batch.first}-{batch.last}") as file:
                     file.add(told)
         self.position = batch.last
         return self.position
@@ -196,7 +196,7 @@ class ParquetTable:
         if not kept.num_rows and rows.num_rows:
             path.unlink()
         elif kept.num_rows < rows.num_rows:
-            with Appearing(self, path.stem, kept.schema) as cut:
+            with AtomicFile(self, path.stem, kept.schema) as cut:
                 cut.add(kept)
 
     def _named_as_ours(self, names: set[str]) -> bool:
@@ -228,7 +228,7 @@ class ParquetTable:
         return TableTaken(why, remedy=remedy, table=str(self.folder))
 
 
-class Appearing:
+class AtomicFile:
     """A file that appears whole at the end, or not at all."""
 
     def __init__(self, table: ParquetTable, name: str, schema: pa.Schema | None = None) -> None:
@@ -237,7 +237,7 @@ class Appearing:
         self._schema = schema or pa.schema(list(table.shape.columns))
         self._writer = pq.ParquetWriter(self._temporary, self._schema, compression="zstd")
 
-    def __enter__(self) -> Appearing:
+    def __enter__(self) -> AtomicFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *about: object) -> None:
@@ -306,7 +306,7 @@ class ParquetLoading:
         with _writing(table.folder):
             table.check_ours()
             table.mark_found()
-            with Appearing(table, self._name) as file:
+            with AtomicFile(table, self._name) as file:
                 # Changes alone, without a baseline, say nothing of what was before.
                 if self._baseline and table.others(own):
                     file.add(emptied_row(self._shape, emptied, now))

@@ -27,8 +27,8 @@ from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import BadCluster
 from headrace.lake.rows import (
-    Emptying,
     LakeShape,
+    Truncation,
     bounds,
     change_rows,
     ended,
@@ -68,7 +68,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedParts:
     """What executors made of one table's share of a batch, ready to be committed."""
 
     receipts: tuple[Receipt, ...]
@@ -106,7 +106,7 @@ def stage_changes(
     epoch: int,
     after: Position,
     emptied: Position | None,
-) -> Staged:
+) -> StagedParts:
     """
     Let executors make what a commit takes of the changes behind `after`, and of truncates.
 
@@ -117,7 +117,7 @@ def stage_changes(
     beyond = max(after, emptied) if emptied is not None and shape.mode == "merge" else after
     frame = _by_place(frame, shape)
     told = frame.where(F.col("_position") > F.lit(str(beyond)))
-    found: tuple[Emptying, ...] = ()
+    found: tuple[Truncation, ...] = ()
     if shape.mode != "append":
         if shape.mode == "history" and emptied is not None and emptied > after:
             found = _emptyings(told)
@@ -140,7 +140,7 @@ def stage_changes(
     return replace(_collected(told, write), after=after, emptied=first)
 
 
-def stage_rows(frame: DataFrame, shape: LakeShape, folder: Workspace) -> Staged:
+def stage_rows(frame: DataFrame, shape: LakeShape, folder: Workspace) -> StagedParts:
     """Let executors write rows of a baseline, by place."""
     own = _by_place(frame, shape).drop(*OURS)
     return _collected(own, partial(_rows_part, shape, folder))
@@ -158,17 +158,17 @@ def _by_place(frame: DataFrame, shape: LakeShape) -> DataFrame:
     )
 
 
-def _emptyings(frame: DataFrame) -> tuple[Emptying, ...]:
+def _emptyings(frame: DataFrame) -> tuple[Truncation, ...]:
     """Return the truncates of a frame, in order: every task is to know of all of them."""
     from pyspark.sql import functions as F
 
     rows = frame.where(F.col("_op") == "truncate").select(
         "_commit", "_ordinal", F.unix_micros("_time")
     )
-    return tuple(sorted(Emptying((row[0], row[1]), row[2]) for row in rows.collect()))
+    return tuple(sorted(Truncation((row[0], row[1]), row[2]) for row in rows.collect()))
 
 
-def _collected(frame: DataFrame, write: partial[Iterator[pa.RecordBatch]]) -> Staged:
+def _collected(frame: DataFrame, write: partial[Iterator[pa.RecordBatch]]) -> StagedParts:
     told = frame.mapInArrow(write, _RECEIPT)
     try:
         receipts = told.toArrow().column("receipt").to_pylist()
@@ -181,7 +181,7 @@ def _collected(frame: DataFrame, write: partial[Iterator[pa.RecordBatch]]) -> St
             remedy="Give executors this environment: headrace cluster pack writes an archive of"
             " it. Or let the driver prepare all batches, with a staged_from beyond them.",
         ) from None
-    return Staged(tuple(msgspec.json.decode(text, type=Receipt) for text in receipts))
+    return StagedParts(tuple(msgspec.json.decode(text, type=Receipt) for text in receipts))
 
 
 # -- in a task -------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def _changes_part(
     shape: LakeShape,
     folder: Workspace,
     epoch: int,
-    emptied: Sequence[Emptying],
+    emptied: Sequence[Truncation],
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Make a part of the changes of some keys."""

@@ -454,7 +454,7 @@ def _nulls(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Emptying:
+class Truncation:
     """One truncate."""
 
     place: RowReference
@@ -466,20 +466,20 @@ class Emptying:
         return self.micros, str(Position(epoch, *self.place))
 
 
-def emptyings(rows: pa.Table, emptied: Position | None, now: datetime) -> tuple[Emptying, ...]:
+def emptyings(rows: pa.Table, emptied: Position | None, now: datetime) -> tuple[Truncation, ...]:
     """Return the truncates among the rows; where there are none, the one that was `emptied`."""
     found = rows.take(pa.array(_truncates(rows)))
     if found.num_rows or emptied is None:
         commits, ordinals = found.column(1).to_pylist(), found.column(2).to_pylist()
         micros = found.column(3).cast(pa.int64()).to_pylist()
         places = zip(commits, ordinals, strict=True)
-        return tuple(Emptying(place, at) for place, at in zip(places, micros, strict=True))
+        return tuple(Truncation(place, at) for place, at in zip(places, micros, strict=True))
     time = emptied_time(rows, emptied) or now
-    return (Emptying((emptied.commit, emptied.ordinal), round(time.timestamp() * 1_000_000)),)
+    return (Truncation((emptied.commit, emptied.ordinal), round(time.timestamp() * 1_000_000)),)
 
 
 def ended(
-    rows: pa.Table, schema: TableSchema, key: Sequence[str], emptied: Sequence[Emptying]
+    rows: pa.Table, schema: TableSchema, key: Sequence[str], emptied: Sequence[Truncation]
 ) -> pa.Table:
     """Return the changes without truncates; each is a delete of the keys that it finds instead."""
     rows = rows.filter(pa.array(rows.column(0).to_numpy() != Op.TRUNCATE))
@@ -503,7 +503,7 @@ def _truncates(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.flatnonzero(rows.column(0).to_numpy() == Op.TRUNCATE)
 
 
-def _deleted(rows: pa.Table, emptied: Emptying) -> pa.Table:
+def _deleted(rows: pa.Table, emptied: Truncation) -> pa.Table:
     values = (int(Op.DELETE), *emptied.place, emptied.micros)
     types = [field.type for field in rows.schema][: len(values)]
     told = [

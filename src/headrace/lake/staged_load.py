@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.changelog.position import Position
-from headrace.lake.parts import Staged
+from headrace.lake.parts import StagedParts
 from headrace.lake.rows import CHANGE, VALID, LakeShape, begins, emptied_row
 from headrace.lake.sql import ADDED, GONE, key, merge_history, value
 from headrace.pipeline.failed_rows import Workspace
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _NUMBER = "number"
 
 
-class Staging:
+class StagedLoad:
     """One load of one table. For the thread that writes."""
 
     def __init__(self, folder: Workspace, shape: LakeShape) -> None:
@@ -54,14 +54,14 @@ class Staging:
         """Where the first change is that stays a row of its own; None: there is none."""
         self._counted = 0
         self._files: dict[str, list[str]] = {"rows": [], "changes": [], "told": []}
-        self._pieces: dict[int, Staged] = {}
+        self._pieces: dict[int, StagedParts] = {}
         self._written = 0
 
     def rows(self, rows: pa.Table) -> None:
         """Take rows of the baseline, by place."""
         self._put("rows", rows)
 
-    def piece(self, number: int, staged: Staged) -> None:
+    def piece(self, number: int, staged: StagedParts) -> None:
         """Take a piece of the baseline that executors wrote; again, it takes its own place."""
         self._pieces[number] = staged
 
@@ -150,7 +150,7 @@ Commit = Callable[["Commits", "CommitNote"], bool]
 
 def staged_commit(
     table: LakeTable,
-    staging: Staging,
+    staging: StagedLoad,
     at: Position,
     baseline: BaselineId,
     now: datetime,
@@ -178,7 +178,7 @@ def _replacing(frame: DataFrame) -> Commit:
 
 
 def _appending(
-    table: LakeTable, staging: Staging, at: Position, session: SparkSession, now: datetime
+    table: LakeTable, staging: StagedLoad, at: Position, session: SparkSession, now: datetime
 ) -> Commit:
     from pyspark.sql import functions as F
 
@@ -201,7 +201,7 @@ def _appending(
     return partial(_behind, frame, emptied)
 
 
-def _telling(table: LakeTable, staging: Staging, session: SparkSession) -> Commit:
+def _telling(table: LakeTable, staging: StagedLoad, session: SparkSession) -> Commit:
     """Return what tells changes alone: those that the table does not have yet."""
     from pyspark.sql import functions as F
 

@@ -53,7 +53,7 @@ from headrace.lake.history import (
 )
 from headrace.lake.iceberg import IcebergTable
 from headrace.lake.memory import LakeHome, Memory
-from headrace.lake.parts import Staged, stage_changes, stage_rows
+from headrace.lake.parts import StagedParts, stage_changes, stage_rows
 from headrace.lake.rows import (
     VALID,
     LakeShape,
@@ -70,7 +70,7 @@ from headrace.lake.rows import (
     versions,
 )
 from headrace.lake.sql import GONE, merge_history, merge_rows
-from headrace.lake.staged_load import Staging
+from headrace.lake.staged_load import StagedLoad
 from headrace.observe.logs import logger
 from headrace.pipeline.failed_rows import Workspace
 from headrace.pipeline.plan.types import spark_type
@@ -223,7 +223,7 @@ class LakeTable:
         if self.lost is not None:
             _log.warning("table is loaded anew", table=self.name, why=self.lost)
 
-    def write(self, batch: Batch, rows: pa.Table, staged: Staged | None = None) -> Position:
+    def write(self, batch: Batch, rows: pa.Table, staged: StagedParts | None = None) -> Position:
         """Take one table's share of a batch, in one commit; `staged` is in place of the rows."""
         self.settle()
         if batch.last <= self.position:
@@ -251,7 +251,7 @@ class LakeTable:
             self._tidy()
         return self.position
 
-    def stage(self, frame: DataFrame, epoch: int, emptied: Position | None) -> Staged:
+    def stage(self, frame: DataFrame, epoch: int, emptied: Position | None) -> StagedParts:
         """Let executors prepare a batch; nobody sees it before it is written."""
         self.settle()
         if emptied is not None and emptied <= self.position:
@@ -262,7 +262,7 @@ class LakeTable:
         with self._running():
             return stage_changes(frame, self.shape, folder, epoch, self.position, emptied)
 
-    def stage_rows(self, frame: DataFrame, folder: Workspace) -> Staged:
+    def stage_rows(self, frame: DataFrame, folder: Workspace) -> StagedParts:
         """Let executors prepare rows of a baseline."""
         with self._running():
             return stage_rows(frame, self.shape, folder)
@@ -299,7 +299,7 @@ class LakeTable:
             # The history looks right from now on: only this tells the next start.
             self._memory.give_up(self.name, self.lost)
 
-    def switch(self, staging: Staging, at: Position, baseline: int) -> None:
+    def switch(self, staging: StagedLoad, at: Position, baseline: int) -> None:
         """Make staged rows the table, in one commit."""
         from headrace.lake.staged_load import staged_commit
 
@@ -420,7 +420,7 @@ class LakeTable:
         return merge_history(table.table, names, key, _ENDS, within, emptied)
 
     def _staged(
-        self, staged: Staged, rows: pa.Table, emptied: Position | None
+        self, staged: StagedParts, rows: pa.Table, emptied: Position | None
     ) -> Callable[[CommitNote], bool] | None:
         """Return the commit of what executors prepared; None where that is nothing."""
         shape, table = self.shape, self._table()

@@ -51,7 +51,7 @@ from headrace.targets.target import BaselineId, Batch, Loading, SchemaAnswer, Ta
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.lake.parts import Staged
+    from headrace.lake.parts import StagedParts
     from headrace.lake.table import LakeTable, Sessions
 
 
@@ -62,12 +62,12 @@ class TableLoading:
     """Rows beside the table, in files, until one commit makes them the table."""
 
     def __init__(self, table: LakeTable, baseline: BaselineId) -> None:
-        from headrace.lake.staged_load import Staging
+        from headrace.lake.staged_load import StagedLoad
 
         self._table = table
         self._baseline = baseline
         self._shape = table.shape
-        self._staging = Staging(table.staging_folder.within(uuid.uuid4().hex), table.shape)
+        self._staging = StagedLoad(table.staging_folder.within(uuid.uuid4().hex), table.shape)
         # Without a baseline there are changes alone, and a table of changes keeps each of them;
         # so it does where no key tells which row of the baseline a change is of.
         self._tells = self._shape.mode == "append" and not (baseline and self._shape.key)
@@ -244,7 +244,7 @@ class TableTarget:
             if isinstance(found, ParquetTable):
                 reached.append(found.write(batch, rows))
             else:
-                staged = cast("Staged | None", batch.staged.get(table))
+                staged = cast("StagedParts | None", batch.staged.get(table))
                 reached.append(found.write(batch, rows, staged))
         return min(reached, default=batch.last)
 

@@ -92,7 +92,7 @@ class BatchFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedRows:
     """Some rows of a baseline, in the shape of the result."""
 
     rows: pa.Table
@@ -135,7 +135,7 @@ class Runner(Protocol):
         """
         ...
 
-    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[Loaded]:
+    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[LoadedRows]:
         """Yield the rows of a baseline's segments, in the shape of the result, in any order."""
         ...
 

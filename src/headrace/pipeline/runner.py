@@ -39,7 +39,7 @@ from headrace.changelog.entries import File
 from headrace.changelog.schema import TableSchema
 from headrace.errors import FunctionFailed, HeadraceError, JobFailed, RowFailed, SparkGone
 from headrace.pipeline.baseline_copy import copy_parts
-from headrace.pipeline.batch import BatchFacts, Behind, Loaded, Runner, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, Behind, LoadedRows, Runner, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.failed_rows import Isolation, Scratch, Workspace
 from headrace.pipeline.job import Job, JobInput
@@ -295,7 +295,7 @@ class SparkRunner:
             work.rows_out = ordered.num_rows
         return JobResult(ordered, truncate, took, facts.rows, work.isolation.failures)
 
-    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[Loaded]:
+    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[LoadedRows]:
         before: Isolation | None = None
         found: tuple[Failure, ...] = ()
         for chunk in _chunks(part):
@@ -307,7 +307,7 @@ class SparkRunner:
                 work.rows_out = rows.num_rows
             new = tuple(each for each in work.isolation.failures if each not in found)
             found += new
-            yield Loaded(rows, new)
+            yield LoadedRows(rows, new)
 
     def give(
         self,

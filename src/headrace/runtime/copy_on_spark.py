@@ -22,7 +22,7 @@ from headrace.observe.logs import logger
 from headrace.storage.files import Files
 
 if TYPE_CHECKING:
-    from headrace.runtime.source_run import Recording
+    from headrace.runtime.source_run import SourceRun
 
 
 WAVE = 8
@@ -131,7 +131,7 @@ class SparkCopies:
 
 
 def share_copies(
-    recordings: Mapping[str, Recording],
+    recordings: Mapping[str, SourceRun],
     sources: Mapping[str, Recordable],
     runner: object,
     files: Files,

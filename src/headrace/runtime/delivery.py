@@ -12,8 +12,8 @@ the intent is done where the target is a function (R30), and progress covers wri
 have returned, never more than these (invariant 2).
 
 A target that is a user's function of DataFrames receives batches and baselines as frames
-(`Giving`). Nothing is collected: what the function does with a frame is its effect. Each frame
-has an id, which comes again with the same rows after a crash (R25).
+(`FrameDelivery`). Nothing is collected: what the function does with a frame is its effect. Each
+frame has an id, which comes again with the same rows after a crash (R25).
 
 The rows of large batches and baselines do not come to the driver: executors prepare them
 (`StagedBatches`; R24, S4). The target is given the frame and makes parts of it by tasks; it then
@@ -39,8 +39,8 @@ from headrace.changelog.position import MAX_COMMIT, MAX_EPOCH, MAX_ORDINAL, ORIG
 from headrace.changelog.reader import LogBatch, LogReader
 from headrace.changelog.schema import TableSchema
 from headrace.deadletters.hold import (
-    Aside,
     Held,
+    HeldChanges,
     Segments,
     baseline_letters,
     beyond,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 # --- frames for a user's function -----------------------------------------------------------------
 
 
-class Giving:
+class FrameDelivery:
     """Lets the function of one pipeline have its frames."""
 
     def __init__(
@@ -124,10 +124,10 @@ class Giving:
         parts: Sequence[SegmentGroup],
         segments: Segments,
         held: Held,
-    ) -> Aside:
+    ) -> HeldChanges:
         """Give one table's share of a batch; return what was set aside."""
         lineage = segments.log.lineage or ""
-        aside = set_aside_in(segments, held, (), lineage) if held else Aside()
+        aside = set_aside_in(segments, held, (), lineage) if held else HeldChanges()
         seen = segments.known()
         if batch.first <= member.reached:
             seen |= segments.upto(member.reached)  # they are in the baseline it was given
@@ -176,7 +176,7 @@ class StagedBatches:
         self, name: str, pipeline: Pipeline, target: StagesFrames, runner: GivesFrames
     ) -> None:
         self._target = target
-        self._giving = Giving(name, pipeline, self, runner)
+        self._giving = FrameDelivery(name, pipeline, self, runner)
         self._loading: StagesRows | None = None
         self._emptied: Position | None = None
         self._staged: object = None
@@ -192,7 +192,7 @@ class StagedBatches:
         parts: Sequence[SegmentGroup],
         segments: Segments,
         held: Held,
-    ) -> tuple[object, Position | None, Aside]:
+    ) -> tuple[object, Position | None, HeldChanges]:
         """Stage one table's share of a batch; return it, its last truncate, what was set aside."""
         self._loading, self._emptied, self._staged = None, segments.truncated_at(), None
         aside = self._giving.changes(member, batch, parts, segments, held)
@@ -292,7 +292,7 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ComputedRows:
     """One table's share of a batch, as the target takes it."""
 
     rows: pa.Table
@@ -324,11 +324,11 @@ class Delivery:
         """Whether an engine before this one wrote letters, not knowing that it is (R31)."""
         self._intent: Intent | None = None
         self._letters: Letters | None = None
-        self._giving: Giving | None = None
+        self._giving: FrameDelivery | None = None
         if isinstance(pipeline.target, TakesFrames):
             if not isinstance(around.runner, GivesFrames):
                 raise BadTransform("This runner has no frames for the target", pipeline=name)
-            self._giving = Giving(name, pipeline, pipeline.target, around.runner)
+            self._giving = FrameDelivery(name, pipeline, pipeline.target, around.runner)
         self._staging = staged_batches(name, pipeline, around.runner)
 
     @property
@@ -520,16 +520,16 @@ class Delivery:
         held: dict[bytes, Position],
         since: Position = ORIGIN,
         window: BaselineWindow | None = None,
-    ) -> Computed:
+    ) -> ComputedRows:
         """Run one table's job; what cannot be computed, or is held, is set aside."""
         files = batch.files_of(member.table)
         if not files:
-            return Computed(member.nothing)
+            return ComputedRows(member.nothing)
         around = self._around
         facts = BatchFacts.of(files, batch.first, batch.last)
         segments = Segments(around.log, batch.epoch, files, window, self._every_change)
         lineage = around.log.lineage or ""
-        aside = set_aside_in(segments, held, (), lineage) if held else Aside()
+        aside = set_aside_in(segments, held, (), lineage) if held else HeldChanges()
         left_out = segments.known() | aside.places
         facts = replace(facts, without=left_out, every_change=self._every_change)
         result = around.runner.rows(self._pipeline, self._parts(member, files), facts)
@@ -540,13 +540,13 @@ class Delivery:
         if result.failures:
             aside = set_aside_in(segments, held, result.failures, lineage)
             rows = without(rows, aside.places)
-        return Computed(rows, result.truncate, aside.letters)
+        return ComputedRows(rows, result.truncate, aside.letters)
 
     def _stages(self, files: Sequence[File]) -> bool:
         """Whether executors prepare these rows, and the driver does not see them."""
         return self._staging is not None and self._staging.wants(sum(file.rows for file in files))
 
-    def _stage(self, member: Member, batch: LogBatch) -> Computed:
+    def _stage(self, member: Member, batch: LogBatch) -> ComputedRows:
         """Let executors prepare one table's share; what cannot be computed is set aside."""
         assert self._staging is not None
         files = batch.files_of(member.table)
@@ -556,9 +556,9 @@ class Delivery:
         staged, emptied, aside = self._staging.changes(member, batch, parts, segments, held)
         self.jobs += 1
         truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
-        return Computed(member.nothing, truncate, aside.letters, staged)
+        return ComputedRows(member.nothing, truncate, aside.letters, staged)
 
-    def _give(self, giving: Giving, taking: Sequence[Member], batch: LogBatch) -> Position:
+    def _give(self, giving: FrameDelivery, taking: Sequence[Member], batch: LogBatch) -> Position:
         """Let the user's function have each table's share as a frame."""
         for member in taking:
             files = batch.files_of(member.table)
@@ -579,7 +579,7 @@ class Delivery:
         window = self._around.log.window(table, baseline)
         return window if window is not None and window.overlaps(batch.first) else None
 
-    def _clear_truncated(self, batch: LogBatch, computed: dict[str, Computed]) -> None:
+    def _clear_truncated(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> None:
         for table, each in computed.items():
             if each.truncate is not None:
                 at = Position(batch.epoch, *each.truncate)
@@ -590,7 +590,7 @@ class Delivery:
             keep(self.letters, new, self._pipeline, self.name)
             reach(LETTERS_STORED)
 
-    def _as_batch(self, batch: LogBatch, computed: dict[str, Computed]) -> Batch:
+    def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
         return Batch(
             id=f"{self.name}/{batch.first}/{batch.last}",
             epoch=batch.epoch,

@@ -49,7 +49,7 @@ def _matched(pipeline: Pipeline, tables: Collection[TableName]) -> list[TableNam
     return [each for each in chosen(tables, pipeline.patterns) if place_of(each) not in named]
 
 
-class Growing:
+class NewTables:
     """One pipeline's tables. `hear` and `left_out` are for any thread, the rest for the run's."""
 
     def __init__(self, pipeline: Pipeline, traits: SourceTraits, runner: Runner) -> None:

@@ -42,10 +42,10 @@ from headrace.runtime.model import (
     resumed,
     watermark,
 )
-from headrace.runtime.new_tables import Growing
-from headrace.runtime.schema_changes import Evolving
+from headrace.runtime.new_tables import NewTables
+from headrace.runtime.schema_changes import SchemaChanges
 from headrace.runtime.target_load import Loads
-from headrace.runtime.wal_pressure import Yielding
+from headrace.runtime.wal_pressure import PipelineRelease
 from headrace.targets.target import FindsItself, Target
 
 MOST_ROWS = 400_000
@@ -88,10 +88,10 @@ class PipelineRun:
         self.wishes = 0
         """Grows with everything that is asked from outside: reason to take a step."""
         self.delivery = Delivery(name, pipeline, around)
-        self.yielding = Yielding(name, around.store)
-        self.growing = Growing(pipeline, traits, around.runner)
+        self.yielding = PipelineRelease(name, around.store)
+        self.growing = NewTables(pipeline, traits, around.runner)
         self._loads = Loads(name, pipeline, self.delivery, around, most_rows)
-        self._evolving = Evolving(
+        self._evolving = SchemaChanges(
             name, pipeline, traits, around, self._owe_all, self._loads.begin_again
         )
         self._traits = traits

@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from headrace.capture.messages import Tend
+from headrace.capture.messages import MaintainLog
 from headrace.changelog.position import Position
 from headrace.changelog.reader import LogReader
 from headrace.changelog.retention import ReaderLease, leases
@@ -27,7 +27,7 @@ from headrace.observe.logs import logger
 from headrace.runtime.info import LogInfo, LogOptions
 from headrace.runtime.model import FOLLOWING, WANTING, Member, TableState
 from headrace.runtime.pipeline_run import PipelineRun
-from headrace.runtime.source_run import Recording
+from headrace.runtime.source_run import SourceRun
 from headrace.runtime.store import Needs, ProgressStore
 from headrace.runtime.target_load import is_newer
 from headrace.storage.files import Files
@@ -192,12 +192,12 @@ WARN = 0.7
 _log = logger(__name__)
 
 
-class Care:
+class LogRetention:
     """Cares for the log of one source. *Threads*: any."""
 
     def __init__(
         self,
-        recording: Recording,
+        recording: SourceRun,
         runs: Callable[[], Sequence[PipelineRun]],
         recorded: Callable[[], Sequence[str]],
         store: ProgressStore,
@@ -216,7 +216,7 @@ class Care:
         self._clock = clock
         self._wall = wall
         self._look_at = clock()
-        self._sent: Tend | None = None
+        self._sent: MaintainLog | None = None
         self._superseded: set[int] = set()
         self._warned = False
         self._told_absent: set[str] = set()
@@ -273,7 +273,7 @@ class Care:
         found_pins = dict.fromkeys(pins)
         return sorted(found_pins, key=lambda pin: (pin.position, pin.kind, pin.whose)), named
 
-    def decide(self) -> Tend:
+    def decide(self) -> MaintainLog:
         """Return what the log may let go of."""
         log, options = self._recording.log, self._options
         heard, end = log.last_entry, log.end  # before the pins: what comes later is not judged
@@ -290,7 +290,7 @@ class Care:
         in_use |= {number for held in log.holds.all() for number in held.baselines}
         in_use |= {number for lease in named for number in lease.baselines}
         drop = before & self._superseded - in_use
-        return Tend(
+        return MaintainLog(
             heard=heard,
             prune=str(lowest(pins, end)),
             settled=str(settled),
@@ -357,7 +357,7 @@ class Care:
 
 
 def care_for(
-    recordings: Mapping[str, Recording],
+    recordings: Mapping[str, SourceRun],
     runs: Sequence[PipelineRun],
     recorded: Callable[[str], Sequence[str]],
     store: ProgressStore,
@@ -369,10 +369,10 @@ def care_for(
     for name, recording in recordings.items():
         if recording.care is None:
             mine, alone = partial(_of_source, runs, name), partial(recorded, name)
-            recording.care = Care(recording, mine, alone, store, files, options, *clocks)
+            recording.care = LogRetention(recording, mine, alone, store, files, options, *clocks)
 
 
-def end_care(recordings: Mapping[str, Recording]) -> None:
+def end_care(recordings: Mapping[str, SourceRun]) -> None:
     """Decide nothing any more."""
     for recording in recordings.values():
         recording.care = None

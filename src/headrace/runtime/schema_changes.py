@@ -31,7 +31,7 @@ _log = logger(__name__)
 _OWING = (TableState.WAITING, TableState.RELOADING)
 
 
-class Evolving:
+class SchemaChanges:
     """Follows the columns of one pipeline's tables. For the run's thread alone."""
 
     def __init__(

@@ -181,7 +181,7 @@ SILENT_SECONDS = 20.0
 _log = logger(__name__)
 
 
-class RoomGuard(Protocol):
+class WalGuard(Protocol):
     """Sees to it that the source keeps our place (R28)."""
 
     def pins(self) -> Mapping[str, Watermark]:
@@ -193,7 +193,7 @@ class RoomGuard(Protocol):
         ...
 
 
-class Tends(Protocol):
+class LogRetentionPolicy(Protocol):
     """Decides what the log may let go of (R27)."""
 
     def look(self) -> None:
@@ -205,7 +205,7 @@ class Tends(Protocol):
         ...
 
 
-class Recording:
+class SourceRun:
     """A source's recorder and log. Safe to call from several threads."""
 
     def __init__(
@@ -254,9 +254,9 @@ class Recording:
         self._clock = clock
         self._heard_at = clock()
         self._progress = Progress(clock)
-        self.guard: RoomGuard | None = None
+        self.guard: WalGuard | None = None
         """Who sees to it that the source keeps our place; None while no pipeline is at work."""
-        self.care: Tends | None = None
+        self.care: LogRetentionPolicy | None = None
         """Who decides what the log may let go of; None while not all pipelines are open."""
         self._room: Room | None = None
         self.found: Mapping[str, TableSchema] | None = None

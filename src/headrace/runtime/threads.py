@@ -4,9 +4,9 @@ The threads that drive pipelines: one each, so that a slow or failing one delays
 A thread waits on its source's log; a new entry there, or a request to the pipeline, wakes it.
 Between two steps a pipeline is at rest, and that is when it can be paused.
 
-`Guard` makes sure that a source keeps our place: it looks at the source's room whenever that was
-measured (R28). One pipeline at a time gives way, and the source has time to show the effect of
-that before the next one does.
+`SourceWalGuard` makes sure that a source keeps our place: it looks at the source's room whenever
+that was measured (R28). One pipeline at a time gives way, and the source has time to show the
+effect of that before the next one does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headrace.observe.logs import logger
 from headrace.pipeline.batch import Runner
 from headrace.runtime.model import Watermark
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
-from headrace.runtime.source_run import Recording
-from headrace.runtime.wal_pressure import is_full, pinned_by, to_set_aside
+from headrace.runtime.source_run import SourceRun
+from headrace.runtime.wal_pressure import is_full, pinned_by, to_release
 
 # --- the guard of a source's room -----------------------------------------------------------------
 
@@ -34,12 +34,12 @@ PATIENCE = 1
 _log = logger(__name__)
 
 
-class Guard:
+class SourceWalGuard:
     """Guards one source. Called on the recorder's reader thread, once a measurement."""
 
     def __init__(
         self,
-        recording: Recording,
+        recording: SourceRun,
         runs: Sequence[PipelineRun],
         wake: Callable[[PipelineRun], None],
         acknowledge: Callable[[], None],
@@ -60,7 +60,7 @@ class Guard:
         """Take a new measurement."""
         marks, end = self.pins(), self._recording.log.end
         self._warn(room, pinned_by(room, end, marks))
-        name = None if self._patience else to_set_aside(room, end, marks)
+        name = None if self._patience else to_release(room, end, marks)
         self._patience = max(0, self._patience - 1)
         if name is None:
             # Pipelines do this whenever they are idle; all of them may hang, one of them aside.
@@ -108,7 +108,7 @@ class Drivers:
 
     def __init__(
         self,
-        recordings: Mapping[str, Recording],
+        recordings: Mapping[str, SourceRun],
         runner: Runner,
         heard: Callable[[], None],
         acknowledge: Callable[[], None],
@@ -138,7 +138,7 @@ class Drivers:
             thread.start()
         for name, recording in list(self._recordings.items()):
             mine = [run for run in all_runs if run.source == name]
-            recording.guard = Guard(recording, mine, self.wake, self._acknowledge)
+            recording.guard = SourceWalGuard(recording, mine, self.wake, self._acknowledge)
 
     def leave(self, run: PipelineRun) -> None:
         """End one pipeline's thread; the others go on."""

@@ -5,9 +5,9 @@ A source that holds too much for us drops our place, and then every pipeline req
 Before it comes to that, the pipeline that holds it back most is released (`SetAside`): it alone
 requires one. All of this is computed from values, so that it can be tested and simulated.
 
-A released pipeline (`Yielding`) holds nothing at its source any more, until it is exact again.
-The release is stored first, and from then on nothing is kept for the pipeline, whatever it is
-doing: one that hangs, failed or is paused is exactly the one that this is for. Its own next step
+A released pipeline (`PipelineRelease`) holds nothing at its source any more, until it is exact
+again. The release is stored first, and from then on nothing is kept for the pipeline, whatever it
+is doing: one that hangs, failed or is paused is exactly the one that this is for. Its own next step
 then puts its tables back. An engine that ends in between leaves that to its next life.
 """
 
@@ -44,7 +44,7 @@ def is_full(room: Room) -> bool:
     return room.limit is not None and room.used >= FULL * room.limit
 
 
-def to_set_aside(room: Room, end: Position, marks: Mapping[str, Watermark]) -> str | None:
+def to_release(room: Room, end: Position, marks: Mapping[str, Watermark]) -> str | None:
     """
     Return the pipeline that is to give way now, if one is; `end` is the end of the log.
 
@@ -81,7 +81,7 @@ def _lowest(end: Position, marks: Mapping[str, Watermark]) -> str | None:
 # --- a released pipeline --------------------------------------------------------------------------
 
 
-class Yielding:
+class PipelineRelease:
     """Whether one pipeline was set aside, and why. Safe to call from several threads."""
 
     def __init__(self, pipeline: str, store: ProgressStore) -> None:

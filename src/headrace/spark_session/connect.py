@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SparkFailed
-from headrace.spark_session.session import Prepared, Spark, SparkInfo, Tags
+from headrace.spark_session.session import PreparedExpressions, Spark, SparkInfo, Tags
 from headrace.spark_session.settings import BULK, SMALL, session_settings
 
 if TYPE_CHECKING:
@@ -116,15 +116,15 @@ class ConnectSpark(Spark):
     def describe_job(self, text: str) -> None:
         """Do nothing: a client cannot name the server's jobs."""
 
-    def prepared(self, expressions: Sequence[str | Column]) -> Prepared:
+    def prepared(self, expressions: Sequence[str | Column]) -> PreparedExpressions:
         from pyspark.sql import functions as F
 
         if all(isinstance(expression, str) for expression in expressions):
-            return Prepared(tuple(expressions), texts=True)
+            return PreparedExpressions(tuple(expressions), texts=True)
         columns = [F.expr(each) if isinstance(each, str) else each for each in expressions]
-        return Prepared(tuple(columns), texts=False)
+        return PreparedExpressions(tuple(columns), texts=False)
 
-    def select(self, frame: DataFrame, chosen: Prepared) -> DataFrame:
+    def select(self, frame: DataFrame, chosen: PreparedExpressions) -> DataFrame:
         if chosen.texts:
             return frame.selectExpr(*chosen.sequence)
         return frame.select(*chosen.sequence)

@@ -395,7 +395,7 @@ _GONE = "gone"
 """The name that objects of a dead JVM are given; no JVM gives it out."""
 
 
-class Running:
+class SharedJvm:
     """A JVM of ours with its session, shared by `users`."""
 
     def __init__(
@@ -416,7 +416,7 @@ class Running:
 
 
 _lock = threading.RLock()
-running: Running | None = None
+running: SharedJvm | None = None
 
 
 def acquire(
@@ -426,7 +426,7 @@ def acquire(
     *,
     ui: bool = False,
     events: bool = False,
-) -> Running | SparkSession:
+) -> SharedJvm | SparkSession:
     """
     Return the Spark of this process with one user more, starting it where none runs.
 
@@ -446,7 +446,7 @@ def acquire(
         return running
 
 
-def release(mine: Running) -> None:
+def release(mine: SharedJvm) -> None:
     """One user less; the last one ends Spark."""
     global running
     with _lock:
@@ -494,7 +494,7 @@ def _start(
     *,
     ui: bool,
     events: bool,
-) -> Running:
+) -> SharedJvm:
     scratch = None
     if data is None:
         scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
@@ -532,7 +532,7 @@ def _start(
             machine.stop()
         else:
             added = [path for path in sys.path if path not in before]
-            return Running(session, machine, scratch, added)
+            return SharedJvm(session, machine, scratch, added)
     raise SparkFailed(
         "Spark did not start", error=type(failure).__name__, log=folder / "logs"
     ) from failure
@@ -574,7 +574,7 @@ def _active() -> SparkSession | None:
     return None
 
 
-def _end(ended: Running) -> None:
+def _end(ended: SharedJvm) -> None:
     # A JVM that is gone already is no reason to warn: it was to go.
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")

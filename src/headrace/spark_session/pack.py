@@ -274,7 +274,7 @@ exec "$here/%s" "$@"
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedArchive:
     """What was written."""
 
     file_count: int
@@ -301,7 +301,7 @@ def pack(
     python: str | None = None,
     with_python: bool = False,
     told: Callable[[int, int], None] = lambda done, total: None,
-) -> Packed:
+) -> PackedArchive:
     """
     Write an archive of these contents; `told` hears bytes done and bytes in all.
 
@@ -325,7 +325,7 @@ def pack(
             _add(archive, entry, size)
             done += size
             told(done, total)
-    return Packed(len(entries), total, interpreter)
+    return PackedArchive(len(entries), total, interpreter)
 
 
 def settings(archive: Path) -> dict[str, str]:

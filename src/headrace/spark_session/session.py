@@ -124,7 +124,7 @@ class SparkInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedExpressions:
     """Expressions that lie in the JVM, ready to be used."""
 
     sequence: Any
@@ -138,7 +138,7 @@ class Spark:
     Safe to use from several threads. `stop` ends only what was started here.
     """
 
-    def __init__(self, session: SparkSession, running: jvm.Running | None = None) -> None:
+    def __init__(self, session: SparkSession, running: jvm.SharedJvm | None = None) -> None:
         self.session = session
         self._running = running
         self.small = _beside(session, session_settings(SMALL))
@@ -195,7 +195,7 @@ class Spark:
         """Name the jobs that this thread starts next; a text of names and positions only."""
         self.session.sparkContext.setJobDescription(text)
 
-    def prepared(self, expressions: Sequence[str | Column]) -> Prepared:
+    def prepared(self, expressions: Sequence[str | Column]) -> PreparedExpressions:
         """Return the expressions as the JVM holds them: sent once, used by every batch."""
         from pyspark.sql import functions as F
 
@@ -203,11 +203,11 @@ class Spark:
         assert jvm is not None
         to_seq = jvm.PythonUtils.toSeq
         if all(isinstance(expression, str) for expression in expressions):
-            return Prepared(to_seq(list(expressions)), texts=True)
+            return PreparedExpressions(to_seq(list(expressions)), texts=True)
         columns = [F.expr(each) if isinstance(each, str) else each for each in expressions]
-        return Prepared(to_seq([column._jc for column in columns]), texts=False)
+        return PreparedExpressions(to_seq([column._jc for column in columns]), texts=False)
 
-    def select(self, frame: DataFrame, chosen: Prepared) -> DataFrame:
+    def select(self, frame: DataFrame, chosen: PreparedExpressions) -> DataFrame:
         """Return the frame of these expressions, in one round trip."""
         from pyspark.sql.classic.dataframe import DataFrame as Classic
 
@@ -397,7 +397,7 @@ def start_session(
     count only where Spark is started here. Raises `NoJava`, `SparkFailed`.
     """
     found = jvm.acquire(data, conf or {}, environ, ui=ui, events=events)
-    if not isinstance(found, jvm.Running):
+    if not isinstance(found, jvm.SharedJvm):
         return Spark.bring(found)
     try:
         return Spark(found.session, found)

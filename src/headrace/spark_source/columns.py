@@ -270,7 +270,7 @@ _WIDTH: Final = len(str(Position(0, 0)))
 
 
 @dataclass(frozen=True)
-class Expanded:
+class ExpandedRows:
     """Rows of a frame, by the changes that they come from."""
 
     index: npt.NDArray[np.int64]
@@ -282,11 +282,11 @@ class Expanded:
     codes: npt.NDArray[np.int8]
     """Its type, by place in `TYPES`."""
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> Expanded:
+    def only(self, kept: npt.NDArray[np.bool_]) -> ExpandedRows:
         """Return those of them that are kept."""
         if kept.all():
             return self
-        return Expanded(self.index[kept], self.before[kept], self.codes[kept])
+        return ExpandedRows(self.index[kept], self.before[kept], self.codes[kept])
 
     @property
     def types(self) -> pa.Array:
@@ -300,7 +300,7 @@ def expanded(
     images: Literal["after", "both"],
     *,
     truncates: bool,
-) -> Expanded:
+) -> ExpandedRows:
     """
     Return the rows that changes come to, in their order.
 
@@ -322,11 +322,11 @@ def expanded(
         codes[first] = _PRE if images == "both" else _DELETE
         if images == "after":
             codes[second] = _INSERT
-    found = Expanded(index, before, codes)
+    found = ExpandedRows(index, before, codes)
     return found if truncates else found.only(codes != _TRUNCATE)
 
 
-def picked(rows: Expanded, after: pa.Array | None, before: pa.Array | None) -> pa.Array:
+def picked(rows: ExpandedRows, after: pa.Array | None, before: pa.Array | None) -> pa.Array:
     """Return a column of the rows, from the columns of the two images."""
     if before is None or not rows.before.any():
         assert after is not None

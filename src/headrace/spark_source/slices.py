@@ -40,7 +40,7 @@ from headrace.spark_source.columns import (
     MARKS,
     TYPES,
     UNSENT,
-    Expanded,
+    ExpandedRows,
     Fit,
     FrameColumns,
     child,
@@ -71,7 +71,7 @@ class Marks:
         found = cls(_listed(unsent), _listed(exact))
         return found if found.unsent or found.exact else None
 
-    def columns(self, rows: Expanded, fits: Sequence[Fit]) -> dict[str, pa.Array]:
+    def columns(self, rows: ExpandedRows, fits: Sequence[Fit]) -> dict[str, pa.Array]:
         """Return the two columns that tell of marks on these columns."""
         unsent: list[list[str] | None] = [None] * len(rows.index)
         exact: list[list[tuple[str, str]] | None] = [None] * len(rows.index)
@@ -86,13 +86,13 @@ class Marks:
             EXACT: pa.array(exact, MARKS[EXACT]),
         }
 
-    def _rows(self, rows: Expanded) -> list[tuple[int, int, int]]:
+    def _rows(self, rows: ExpandedRows) -> list[tuple[int, int, int]]:
         """Return the rows that may have marks: their number, their change's, and which image."""
         marked = np.array(sorted({*self.unsent, *self.exact}), np.int64)
         found = np.flatnonzero(np.isin(rows.index, marked))
         return [(int(at), int(rows.index[at]), -1 if rows.before[at] else 1) for at in found]
 
-    def first(self, rows: Expanded, fits: Sequence[Fit]) -> tuple[int, Fit, bool] | None:
+    def first(self, rows: ExpandedRows, fits: Sequence[Fit]) -> tuple[int, Fit, bool] | None:
         """Return the first row with a mark on one of these columns; and whether it was not sent."""
         by_field = {fit.field: fit for fit in fits}
         for at, index, sign in self._rows(rows):
@@ -108,7 +108,7 @@ class Marks:
 
 def refuse_marked(
     marks: Marks,
-    rows: Expanded,
+    rows: ExpandedRows,
     fits: Sequence[Fit],
     ours: dict[str, pa.Array],
     *,
@@ -370,7 +370,7 @@ def _of_baseline(task: Task, slice: Slice, file: Segment) -> pa.Table | None:
     count = min(stop, about.rows) - start
     read = {name: values.slice(start, count) for name, values in read.items()}
     index = np.arange(count, dtype=np.int64)
-    rows = Expanded(index, np.zeros(count, np.bool_), np.zeros(count, np.int8))
+    rows = ExpandedRows(index, np.zeros(count, np.bool_), np.zeros(count, np.int8))
     at = slice.part.first
     ours = {
         "_change_type": rows.types,
@@ -398,7 +398,7 @@ def _of_baseline(task: Task, slice: Slice, file: Segment) -> pa.Table | None:
 
 def _passing(
     where: Predicate,
-    rows: Expanded,
+    rows: ExpandedRows,
     marks: Marks | None,
     asked: Sequence[Fit],
     have: dict[str, pa.Array],
@@ -416,7 +416,7 @@ def _passing(
 def _told(
     frame: FrameColumns,
     marks: Marks,
-    rows: Expanded,
+    rows: ExpandedRows,
     fits: Sequence[Fit],
     ours: dict[str, pa.Array],
 ) -> dict[str, pa.Array]:
@@ -438,7 +438,9 @@ def _kept(slice: Slice, read: dict[str, pa.Array]) -> Any:
     return kept if slice.window is None else kept & ~slice.window.held(table)
 
 
-def _column(fit: Fit, rows: Expanded, read: dict[str, pa.Array], looks_before: bool) -> pa.Array:
+def _column(
+    fit: Fit, rows: ExpandedRows, read: dict[str, pa.Array], looks_before: bool
+) -> pa.Array:
     if fit.source is None:
         made = filled(fit, len(rows.index))
         # A truncate has no row; whatever else there is was in the table before the column.
@@ -451,7 +453,7 @@ def _column(fit: Fit, rows: Expanded, read: dict[str, pa.Array], looks_before: b
     return found if found.type == shape else found.cast(shape)
 
 
-def _ours(slice: Slice, read: dict[str, pa.Array], rows: Expanded) -> dict[str, pa.Array]:
+def _ours(slice: Slice, read: dict[str, pa.Array], rows: ExpandedRows) -> dict[str, pa.Array]:
     commits, ordinals = (read[name].to_numpy() for name in ("_commit", "_ordinal"))
     commits, ordinals = commits[rows.index], ordinals[rows.index]
     return {
@@ -463,7 +465,7 @@ def _ours(slice: Slice, read: dict[str, pa.Array], rows: Expanded) -> dict[str, 
 
 
 def _refuse_lost_images(
-    slice: Slice, read: dict[str, pa.Array], rows: Expanded, file: Segment
+    slice: Slice, read: dict[str, pa.Array], rows: ExpandedRows, file: Segment
 ) -> None:
     """Raise where an update has no row from before it: its preimage would be all null."""
     image = read.get("before")

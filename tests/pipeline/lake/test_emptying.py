@@ -19,7 +19,7 @@ from headrace.changelog.change import Op
 from headrace.changelog.position import Position
 from headrace.lake.parts import Receipt, _changes_part
 from headrace.lake.rows import (
-    Emptying,
+    Truncation,
     begins,
     change_rows,
     emptyings,
@@ -66,7 +66,7 @@ Version = tuple[int, str | None, str, str | None]
 
 
 def merged(
-    before: dict[int, str], told: list[dict[str, Any]], first: Emptying | None
+    before: dict[int, str], told: list[dict[str, Any]], first: Truncation | None
 ) -> list[Version]:
     """Do what `merge_history` says to a history of these rows."""
     found: list[Version] = []
@@ -180,7 +180,7 @@ def test_a_truncate_that_no_row_tells_of_is_told_with_a_time() -> None:
     told = told_rows(rows, APPEND, 1, Position(1, 3), NOW).to_pylist()
     assert (told[0]["c2"], told[0]["c4"]) == ("truncate", NOW)
     assert emptyings(rows, Position(1, 3), NOW) == (
-        Emptying((3, 0), round(NOW.timestamp() * 1_000_000)),
+        Truncation((3, 0), round(NOW.timestamp() * 1_000_000)),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from headrace.changelog.position import Position
 from headrace.errors import TableTaken
 from headrace.lake import staged_load
-from headrace.lake.parts import Staged
+from headrace.lake.parts import StagedParts
 from headrace.lake.rows import Mode
 from headrace.testing.contracts import batch, loaded
 from headrace.testing.source import TABLE
@@ -88,7 +88,7 @@ def test_a_history_of_which_executors_leave_nothing_ends_when_it_was_emptied_fir
     kept = writer.begun(ROWS)
     made = batch([], 9, first=2, truncate=8)
     first = (1_600_000_000_000_000, str(Position(1, 6)))
-    kept.write(made, made.tables[TABLE], Staged((), kept.position, first))
+    kept.write(made, made.tables[TABLE], StagedParts((), kept.position, first))
     (statement,) = writer.lake.statements
     assert first[1] in statement
     assert str(first[0]) in statement

@@ -26,7 +26,7 @@ from headrace.lake.history import (
     written,
 )
 from headrace.lake.memory import Memory
-from headrace.lake.parts import Staged
+from headrace.lake.parts import StagedParts
 from headrace.lake.rows import Mode, shaped
 from headrace.pipeline.failed_rows import Workspace
 from headrace.storage.disk import RealDisk
@@ -394,11 +394,11 @@ def staged_with(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Position | 
         epoch: int,
         after: Position,
         emptied: Position | None,
-    ) -> Staged:
+    ) -> StagedParts:
         made = Path(folder.place)
         made.mkdir(parents=True)
         asked.append((made, emptied))
-        return Staged((), after)
+        return StagedParts((), after)
 
     monkeypatch.setattr(table, "stage_changes", stage)
     return asked

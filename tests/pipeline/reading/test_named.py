@@ -13,7 +13,7 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.retention import NamedReader, ReaderLease, leases, prune
 from headrace.errors import PositionExpired
 from headrace.runtime.info import LogOptions
-from headrace.runtime.retention import Care
+from headrace.runtime.retention import LogRetention
 from headrace.storage.files import Files
 from tests.changelog.log_making import SOURCE, insert, reading
 from tests.pipeline.reading.made_log import MadeLog, ids
@@ -31,12 +31,12 @@ def held(log: MadeLog) -> tuple[Position, tuple[int, ...]]:
     return found.position, found.baselines
 
 
-def care_of(log: MadeLog) -> Care:
+def care_of(log: MadeLog) -> LogRetention:
     """Return the care of a log that nobody else reads."""
     recording: Any = SimpleNamespace(name=SOURCE, log=reading(log.files), found=[])
     store: Any = SimpleNamespace(needs_of=lambda source: [], places=set)
     clocks = (time.monotonic, time.time)
-    return Care(recording, list, list, store, log.files, LogOptions(keep=0.0), *clocks)
+    return LogRetention(recording, list, list, store, log.files, LogOptions(keep=0.0), *clocks)
 
 
 @pytest.mark.meets("R27")

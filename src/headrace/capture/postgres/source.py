@@ -47,7 +47,7 @@ from headrace.capture.postgres.server.ddl_watch import DdlWatch, IdentityCheck, 
 from headrace.capture.postgres.server.facts import described
 from headrace.capture.postgres.server.partitions import Trees
 from headrace.capture.postgres.server.start_position import (
-    Publishing,
+    SourcePublication,
     Witness,
     open_slot,
     refuse_unknown,
@@ -113,7 +113,7 @@ class PostgresSource:
         self._snapshots = Snapshots(self.options)
         self.kept_first = self._snapshots.kept_first
         self._parts = PartReader(self.options)
-        self._publishing = Publishing(self.options)
+        self._publishing = SourcePublication(self.options)
         self._toast = Toast(self.options, self._reader)
         self._trees = Trees(self.options)
         self._standing = IdentityCheck(self.options)

@@ -219,7 +219,7 @@ Row = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadLimits:
     """How much may be read in one go."""
 
     most: int
@@ -229,7 +229,7 @@ class Reading:
 
 
 def fetch(
-    database: sqlite3.Connection, sql: str, values: Sequence[object], limits: Reading
+    database: sqlite3.Connection, sql: str, values: Sequence[object], limits: ReadLimits
 ) -> tuple[list[Row], bool]:
     """Return rows up to one of the limits, at least one; with them, whether that was all."""
     try:
@@ -245,7 +245,7 @@ def fetch(
 
 
 def _fetch(
-    database: sqlite3.Connection, sql: str, values: Sequence[object], limits: Reading
+    database: sqlite3.Connection, sql: str, values: Sequence[object], limits: ReadLimits
 ) -> tuple[list[Row], bool]:
     cursor = database.execute(sql, values)
     rows: list[Row] = []

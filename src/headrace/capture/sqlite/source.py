@@ -34,7 +34,7 @@ from headrace.capture.sqlite.copy import SQLiteCopy
 from headrace.capture.sqlite.database import (
     OURS,
     CapturePosition,
-    Reading,
+    ReadLimits,
     Row,
     busy,
     connect,
@@ -193,7 +193,7 @@ def sample(source: SQLiteSource, table: str, most: int) -> TableSample:
             # may not write would leave it lying there.
             database.execute("pragma query_only = on")
             query = f"select {column_list(schema.names)} from {quoted(table)} limit ?"
-            limits = Reading(most, MOST_BYTES, math.inf)
+            limits = ReadLimits(most, MOST_BYTES, math.inf)
             rows, _ = fetch(database, query, (most,), limits)
     finally:
         database.close()
@@ -280,7 +280,7 @@ class SQLiteSource:
         self._schema_version = -1
         self._busy_since: float | None = None
         self._was_open = False
-        self._pruning: triggers.Pruning | None = None
+        self._pruning: triggers.CursorPruner | None = None
         self._awake = False
 
     @property
@@ -391,7 +391,7 @@ class SQLiteSource:
         self._busy_since = None
         self._watch = CommitWatch(self.path, lambda: self._version(database, "data_version"))
         self._inode = 0
-        self._pruning = triggers.Pruning(database, self._reader, capture)
+        self._pruning = triggers.CursorPruner(database, self._reader, capture)
         self._was_open = True
         return self._at
 
@@ -532,7 +532,7 @@ class SQLiteSource:
     def _read_group(self, database: sqlite3.Connection, most: int) -> Changes | None:
         width = max(len(schema.columns) for schema in self._schemas.values())
         images = ", ".join(f"{side}{number}" for side in "ba" for number in range(width))
-        limits = Reading(most, READ_BYTES, time.monotonic() + self._slice)
+        limits = ReadLimits(most, READ_BYTES, time.monotonic() + self._slice)
         with reading(database):
             self._look_for_ddl(database)
             if compare(database, self._at) != "same":

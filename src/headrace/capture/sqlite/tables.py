@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from headrace.capture.sqlite.database import (
     PREFIX,
-    Reading,
+    ReadLimits,
     Row,
     fetch,
     is_ours,
@@ -328,7 +328,7 @@ class Pages:
         chunks = self._chunks
 
         def read() -> tuple[list[Row], bool]:
-            limits = Reading(chunks.rows, chunks.bytes, time.monotonic() + chunks.seconds)
+            limits = ReadLimits(chunks.rows, chunks.bytes, time.monotonic() + chunks.seconds)
             with reading(self._database):
                 self._begins()
                 rows, done = fetch(self._database, sql, values, limits)

@@ -19,10 +19,10 @@ from a copy brings its log and every reader's place with it, so that nothing in 
 went back: positions would come again with other changes (R40). Only the file itself is another
 one. A copy that is written over the very same file has the same inode, and is not noticed.
 
-`Pruning` removes what every reader has. Each reader keeps its cursor in the database. What lies
-strictly below the lowest one is removed, never the newest row, and only in small steps at moments
-when the write lock is free: the application must not notice (R42). Pruning must not disturb the
-reader, so a lock that is taken, or any other refusal, only means "later".
+`CursorPruner` removes what every reader has. Each reader keeps its cursor in the database. What
+lies strictly below the lowest one is removed, never the newest row, and only in small steps at
+moments when the write lock is free: the application must not notice (R42). Pruning must not disturb
+the reader, so a lock that is taken, or any other refusal, only means "later".
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ REST_SECONDS = 1.0
 LONGEST_REST_SECONDS = 30.0
 
 
-class Pruning:
+class CursorPruner:
     """Moves one reader's cursor and removes what nobody needs."""
 
     def __init__(

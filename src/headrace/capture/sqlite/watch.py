@@ -223,7 +223,7 @@ Wake: TypeAlias = FileWatch | PollInterval | External | Combined
 DEFAULT = Combined(FileWatch(), PollInterval(0.25))
 
 
-class Waiting:
+class Waiter:
     """Waits for what a `Wake` names; `ring` ends a wait from any thread, and in signal handlers."""
 
     def __init__(self, wake: Wake, path: str, version: Callable[[], int]) -> None:

@@ -541,7 +541,7 @@ class SparkFacts(Protocol):
     def ui(self) -> str | None: ...
 
 
-class Explained(Protocol):
+class BatchExplanation(Protocol):
     """What the engine tells about a pipeline's last batch; its text is the whole of it."""
 
     @property
@@ -567,7 +567,7 @@ class DemoEngine(Protocol):
 
     def spark_info(self) -> SparkFacts | None: ...
 
-    def explain(self, pipeline: str) -> Explained: ...
+    def explain(self, pipeline: str) -> BatchExplanation: ...
 
     def dead_letters(self) -> tuple[DeadLetter, ...]: ...
 

@@ -57,7 +57,7 @@ from headrace.cli.demo.model import (
     Summary,
 )
 from headrace.cli.demo.shops import WriterTotals
-from headrace.cli.signals import Ending
+from headrace.cli.signals import StopRequest
 from headrace.errors import (
     ControlError,
     HeadraceError,
@@ -97,7 +97,7 @@ class Letter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedRows:
     """What the target must hold, by order id."""
 
     rows: Mapping[int, Row]
@@ -130,7 +130,7 @@ def as_in_target(order: Row) -> dict[str, object] | None:
     return row
 
 
-def expect(orders: Mapping[int, Row], letters: Iterable[Letter]) -> Expected:
+def expect(orders: Mapping[int, Row], letters: Iterable[Letter]) -> ExpectedRows:
     """Return what the target must hold of these orders; `letters` are in position order."""
     first: dict[int, Letter] = {}
     for letter in letters:
@@ -144,10 +144,10 @@ def expect(orders: Mapping[int, Row], letters: Iterable[Letter]) -> Expected:
             found.wrong.append(RowDifference(key, "causeless"))
         if letter.before is not None:
             _expect_row(found, key, letter.before, "causeless")
-    return Expected(found.rows, tuple(sorted(first)), tuple(found.wrong))
+    return ExpectedRows(found.rows, tuple(sorted(first)), tuple(found.wrong))
 
 
-def compare(expected: Expected, found: Iterable[Row]) -> Comparison:
+def compare(expected: ExpectedRows, found: Iterable[Row]) -> Comparison:
     """Compare row by row and column by column; a value of another type is another value."""
     differences = list(expected.wrong)
     seen: set[object] = set()
@@ -605,7 +605,7 @@ class DemoSession:
     """One run: `open_shop`, then `run`, once."""
 
     def __init__(
-        self, settings: DemoSettings, shop: Shop, build: Build, view: DemoView, ending: Ending
+        self, settings: DemoSettings, shop: Shop, build: Build, view: DemoView, ending: StopRequest
     ) -> None:
         self._settings = settings
         self._shop = shop

@@ -56,7 +56,7 @@ _MAKES_MOMENTS = re.compile(r"^Cast$|Date|Timestamp")
 
 
 @dataclass(frozen=True, slots=True)
-class Analysed:
+class AnalysedExpression:
     """An expression that Spark accepts and that gives the same result every time."""
 
     expression: Expression
@@ -86,7 +86,9 @@ def as_column(expression: Expression) -> Column:
     return F.expr(f"({expression}\n)") if isinstance(expression, str) else expression
 
 
-def analyse(spark: Spark, frame: DataFrame, expression: Expression, place: str) -> Analysed:
+def analyse(
+    spark: Spark, frame: DataFrame, expression: Expression, place: str
+) -> AnalysedExpression:
     """Return the expression analysed over the columns of `frame`, or raise `BadExpression`."""
     bindings = None
     if isinstance(expression, str):
@@ -103,10 +105,10 @@ def analyse(spark: Spark, frame: DataFrame, expression: Expression, place: str) 
         raise BadExpression(f"{place} gives another result each time")
     if bindings is not None and any(name == "" for *_, name in bindings):
         bindings = None
-    return Analysed(expression, type_, bindings)
+    return AnalysedExpression(expression, type_, bindings)
 
 
-def must_be_boolean(analysed: Analysed, place: str) -> Analysed:
+def must_be_boolean(analysed: AnalysedExpression, place: str) -> AnalysedExpression:
     """Return the expression if it is true or false, else raise `BadExpression`."""
     if not isinstance(analysed.type, BooleanType):
         found = analysed.type.simpleString()

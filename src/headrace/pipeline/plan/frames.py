@@ -22,7 +22,7 @@ from headrace.changelog.change import Op
 from headrace.errors import BadFrame, HeadraceError
 from headrace.pipeline.check_steps import OURS
 from headrace.pipeline.plan.expressions import must_repeat
-from headrace.pipeline.plan.projection import Framed
+from headrace.pipeline.plan.projection import FrameStep
 from headrace.pipeline.plan.stages import OTHER_KEY, RECEIPT
 from headrace.pipeline.steps import FrameFunction
 from headrace.spark_session.errors import bad_expression
@@ -92,7 +92,7 @@ def columns_made(
     return t.StructType([field for field in found if field.name not in OURS])
 
 
-def compared(rows: pa.Table, framed: Framed, by: Sequence[int]) -> pa.Table:
+def compared(rows: pa.Table, framed: FrameStep, by: Sequence[int]) -> pa.Table:
     """
     Return the rows without receipts, or raise `BadFrame` where the two do not agree.
 

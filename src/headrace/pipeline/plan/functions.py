@@ -40,7 +40,7 @@ cloudpickle.register_pickle_by_value(executor_calls)  # type: ignore[no-untyped-
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class CallableFunction:
     """A function that Spark can call."""
 
     function: Function
@@ -65,7 +65,7 @@ class Called:
         return result
 
 
-def called(spark: Spark, function: Function, place: str, in_sight: StructType) -> Called:
+def called(spark: Spark, function: Function, place: str, in_sight: StructType) -> CallableFunction:
     """Return the function ready for a plan, or raise `BadFunction`."""
     columns = tuple(
         (name, _declared(spark, name, text, place)) for name, text in function.columns or ()
@@ -80,10 +80,10 @@ def called(spark: Spark, function: Function, place: str, in_sight: StructType) -
     )
     made = arrow_udf(wrapped, StructType(result)).asNondeterministic()
     reads = in_sight.names if function.reads is None else function.reads
-    return Called(function, made, columns, StructType([in_sight[name] for name in reads]))
+    return CallableFunction(function, made, columns, StructType([in_sight[name] for name in reads]))
 
 
-def must_load(spark: Spark, functions: Sequence[Called]) -> None:
+def must_load(spark: Spark, functions: Sequence[CallableFunction]) -> None:
     """Raise `BadFunction` unless an executor can load each of them: one job, without rows."""
     if not functions:
         return

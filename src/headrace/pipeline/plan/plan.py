@@ -48,10 +48,10 @@ from headrace.changelog.values import ValueType
 from headrace.errors import BadExpression, BadFrame, RowFailed, SparkGone
 from headrace.pipeline.check_steps import Scope, not_text, unsent_column
 from headrace.pipeline.definition import Pipeline
-from headrace.pipeline.plan.expressions import Analysed, analyse, must_be_boolean
+from headrace.pipeline.plan.expressions import AnalysedExpression, analyse, must_be_boolean
 from headrace.pipeline.plan.frames import columns_made, compared, made_by
-from headrace.pipeline.plan.functions import Called, called, must_load
-from headrace.pipeline.plan.projection import ChangeImages, Condition, Framed, Output, Scan, Step
+from headrace.pipeline.plan.functions import CallableFunction, called, must_load
+from headrace.pipeline.plan.projection import ChangeImages, Condition, FrameStep, Output, Scan, Step
 from headrace.pipeline.plan.stages import Stages
 from headrace.pipeline.plan.types import arrow_type, row_schema, segment_schema, spark_type
 from headrace.pipeline.sql import masked, quoted, text_literal
@@ -70,7 +70,7 @@ from headrace.pipeline.steps import (
     Where,
 )
 from headrace.spark_session.errors import analysing, running
-from headrace.spark_session.session import Prepared, Spark
+from headrace.spark_session.session import PreparedExpressions, Spark
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -140,7 +140,7 @@ def must_be_sent(filters: Iterable[Condition], schema: TableSchema) -> None:
 
 
 @dataclass
-class Transformed:
+class VisibleColumns:
     """The columns in sight, followed through the transforms."""
 
     spark: Spark
@@ -189,7 +189,7 @@ class Transformed:
         """Return the columns in sight, as `check_steps` checks them."""
         types = {each.column.name: each.column.type for each in self.outputs}
         key = frozenset(each.column.name for each in self._keys())
-        return Scope(types, key, framed=any(isinstance(each, Framed) for each in self.steps))
+        return Scope(types, key, framed=any(isinstance(each, FrameStep) for each in self.steps))
 
     def _derive(self, columns: Sequence[tuple[str, Expression]], place: str) -> None:
         frame = self.spark.empty(self._in_sight())
@@ -230,7 +230,7 @@ class Transformed:
                 outputs.append(Output(same.column, same.type))
             else:
                 outputs.append(self._new(field_.name, field_.dataType, f"{place}, {field_.name}"))
-        self.steps.append(Framed(make, place, tuple(self.outputs), tuple(made.names)))
+        self.steps.append(FrameStep(make, place, tuple(self.outputs), tuple(made.names)))
         self.outputs = outputs
 
     def _look_at(self, names: Iterable[str] | None, place: str) -> None:
@@ -275,9 +275,9 @@ class Transformed:
         return StructType([StructField(each.column.name, each.type) for each in self.outputs])
 
 
-def transformed(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> Transformed:
+def transformed(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> VisibleColumns:
     """Follow all transforms of a pipeline."""
-    made = Transformed(spark, schema)
+    made = VisibleColumns(spark, schema)
     framed = False
     for number, transform in enumerate(pipeline.transforms, 1):
         place = f"Transform {number}"
@@ -303,11 +303,11 @@ def reads(filters: Iterable[Condition]) -> set[str] | None:
     """Return the source's columns that the filters look at; None where that is not known."""
     found: set[str] = set()
     for each in filters:
-        if isinstance(each, Analysed):
+        if isinstance(each, AnalysedExpression):
             if each.names is None:
                 return None
             found |= each.names
-        elif isinstance(each, Called):
+        elif isinstance(each, CallableFunction):
             found |= set(each.given.names)
         else:
             found.add(each.field)
@@ -321,7 +321,7 @@ def _renamed(output: Output, names: dict[str, str]) -> Output:
 
 # --- the plan of one pipeline ---------------------------------------------------------------------
 
-Stage: TypeAlias = Prepared | Framed
+Stage: TypeAlias = PreparedExpressions | FrameStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +330,7 @@ class Recipe:
 
     reader: DataFrameReader
     stages: tuple[Stage, ...]
-    around: Prepared | None = None
+    around: PreparedExpressions | None = None
     """What goes round a frame's function; None where there is none."""
 
 
@@ -458,7 +458,7 @@ class PipelinePlan:
         frame = session.read.schema(self._read_schema(shape, all_columns=True)).parquet(*paths)
         frame = self._lifted(frame, shape)
         for each in Stages(self._scan, shape, self._tried).bad():
-            assert not isinstance(each, Framed)
+            assert not isinstance(each, FrameStep)
             frame = self._spark.select(frame, self._spark.prepared(each))
         chosen = ["_place"] if baseline else ["_commit", "_ordinal"]
         return frame.where("bad").select(*chosen)
@@ -489,12 +489,14 @@ class PipelinePlan:
         assert tried is not None
         return tried
 
-    def _prepared(self, shape: ChangeImages) -> tuple[tuple[Stage, ...], Prepared | None]:
+    def _prepared(
+        self, shape: ChangeImages
+    ) -> tuple[tuple[Stage, ...], PreparedExpressions | None]:
         if self._scan.as_text:
             return (self._spark.prepared(self._scan.bound(shape)),), None
         stages = Stages(self._scan, shape)
         prepared = tuple(
-            each if isinstance(each, Framed) else self._spark.prepared(each)
+            each if isinstance(each, FrameStep) else self._spark.prepared(each)
             for each in stages.projections()
         )
         if not self.framed:
@@ -512,14 +514,14 @@ class PipelinePlan:
         return prepared, self._spark.prepared([*head, *nulls, *tail])
 
     def _follow(
-        self, frame: DataFrame, stages: Sequence[Stage], around: Prepared | None
+        self, frame: DataFrame, stages: Sequence[Stage], around: PreparedExpressions | None
     ) -> DataFrame:
         base = frame
         for stage, following in zip(stages, [*stages[1:], None], strict=True):
-            if isinstance(stage, Framed):
+            if isinstance(stage, FrameStep):
                 frame = made_by(stage.make, frame.where("_change is not null"), stage.place)
                 continue
-            if isinstance(following, Framed):
+            if isinstance(following, FrameStep):
                 base = frame
             frame = self._spark.select(frame, stage)
         if around is not None:

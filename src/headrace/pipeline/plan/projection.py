@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from headrace.changelog.change import Op
 from headrace.changelog.schema import Column, TableSchema
-from headrace.pipeline.plan.expressions import Analysed
-from headrace.pipeline.plan.functions import Called
+from headrace.pipeline.plan.expressions import AnalysedExpression
+from headrace.pipeline.plan.functions import CallableFunction
 from headrace.pipeline.sql import condition, quoted
 from headrace.pipeline.steps import (
     Derive,
@@ -79,7 +79,7 @@ class Output:
     source: str | None = None
     """The source's column it is; None for one that was made."""
 
-    derived: Analysed | None = None
+    derived: AnalysedExpression | None = None
     """The expression it is made by; None where it is made otherwise."""
 
     over: tuple[tuple[str, str], ...] | None = None
@@ -90,7 +90,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Framed:
+class FrameStep:
     """A user's function of a DataFrame, and what was in sight before it."""
 
     make: FrameFunction
@@ -100,10 +100,10 @@ class Framed:
     """The columns after it, without ours."""
 
 
-Condition: TypeAlias = Equals | Prefix | Regex | Analysed | Called
+Condition: TypeAlias = Equals | Prefix | Regex | AnalysedExpression | CallableFunction
 """A filter, as far as Spark has to say something on it."""
 
-Step: TypeAlias = Drop | Rename | Derive | Timestamp | Called | Framed
+Step: TypeAlias = Drop | Rename | Derive | Timestamp | CallableFunction | FrameStep
 """A transform, likewise; a mask is an expression by now."""
 
 
@@ -158,20 +158,22 @@ class Scan:
         """Whether everything the user wrote can be bound to an image as text."""
         if self.calls or self.framed is not None:
             return False
-        conditions = (each for each in self.filters if isinstance(each, Analysed))
+        conditions = (each for each in self.filters if isinstance(each, AnalysedExpression))
         return all(each.bindings is not None for each in conditions) and all(
             each.over is not None for each in self.outputs if each.derived is not None
         )
 
     @property
-    def calls(self) -> tuple[Called, ...]:
+    def calls(self) -> tuple[CallableFunction, ...]:
         """The functions, in order."""
-        return tuple(each for each in (*self.filters, *self.steps) if isinstance(each, Called))
+        return tuple(
+            each for each in (*self.filters, *self.steps) if isinstance(each, CallableFunction)
+        )
 
     @property
-    def framed(self) -> Framed | None:
+    def framed(self) -> FrameStep | None:
         """The function of a DataFrame, if there is one."""
-        return next((each for each in self.steps if isinstance(each, Framed)), None)
+        return next((each for each in self.steps if isinstance(each, FrameStep)), None)
 
     @property
     def followed(self) -> tuple[Step, ...]:
@@ -180,7 +182,7 @@ class Scan:
             (
                 at
                 for at, each in enumerate(self.steps, 1)
-                if isinstance(each, Called) and each.leaves_out
+                if isinstance(each, CallableFunction) and each.leaves_out
             ),
             default=0,
         )
@@ -226,7 +228,7 @@ class Scan:
             if isinstance(each, Equals | Prefix | Regex):
                 holds = condition(each, names[each.field], self.schema.column(each.field).type)
             else:
-                assert isinstance(each, Analysed)
+                assert isinstance(each, AnalysedExpression)
                 holds = f"coalesce({each.over(names)}, false)"
             branches.append(f"when not {holds} then false")
         return f"(case when {image} is null then false {' '.join(branches)} else true end)"

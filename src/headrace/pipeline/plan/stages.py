@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark.sql import functions as F
 
 from headrace.changelog.change import Op
-from headrace.pipeline.plan.expressions import Analysed, as_column
-from headrace.pipeline.plan.functions import Called
+from headrace.pipeline.plan.expressions import AnalysedExpression, as_column
+from headrace.pipeline.plan.functions import CallableFunction
 from headrace.pipeline.plan.projection import (
     ChangeImages,
     ChangeSql,
     Condition,
-    Framed,
+    FrameStep,
     Projection,
     Scan,
     Step,
@@ -52,7 +52,7 @@ OTHER_KEY = -2
 
 
 class Stages:
-    """The projections of a scan, in order; a `Framed` stands where its function is called."""
+    """The projections of a scan, in order; a `FrameStep` stands where its function is called."""
 
     def __init__(self, scan: Scan, shape: ChangeImages, tried: Tried | None = None) -> None:
         self._scan = scan
@@ -72,7 +72,7 @@ class Stages:
         last columns. A row without op and failure is none.
         """
 
-    def projections(self) -> Iterator[Projection | Framed]:
+    def projections(self) -> Iterator[Projection | FrameStep]:
         """Yield the stages over segments; the result's columns are `0`, `1`, …"""
         yield from self._rows()
         names = self._names
@@ -82,7 +82,7 @@ class Stages:
         else:
             yield self._scan.result(self._shape, names, columns)
 
-    def bad(self) -> Iterator[Projection | Framed]:
+    def bad(self) -> Iterator[Projection | FrameStep]:
         """Yield the stages of a search: position or place, and `bad`, of every row."""
         names = self._names
         yield from self._rows()
@@ -92,7 +92,7 @@ class Stages:
             *place, f"{names.bad} as bad",
         ]  # fmt: skip
 
-    def _rows(self) -> Iterator[Projection | Framed]:
+    def _rows(self) -> Iterator[Projection | FrameStep]:
         names, scan, before = self._names, self._scan, self._shape.reads_before
         # R22: of a key alone no filter can be asked; the target may hold the row.
         before = before and scan.schema.whole_before
@@ -154,7 +154,7 @@ class Stages:
         """Yield what settles whether the image in sight passes the filters."""
         group: list[Condition] = []
         for each in self._scan.filters:
-            if isinstance(each, Called):
+            if isinstance(each, CallableFunction):
                 yield from self._all_true(group, passing)
                 group = []
                 yield from self._called(each, passing, {})
@@ -172,7 +172,7 @@ class Stages:
                 type_ = self._scan.schema.column(each.field).type
                 true = F.expr(condition(each, quoted(each.field), type_))
             else:
-                assert isinstance(each, Analysed)
+                assert isinstance(each, AnalysedExpression)
                 true = F.coalesce(as_column(each.expression), F.lit(False))
             holds = holds.when(~true, F.lit(False))
         holds = holds.otherwise(F.lit(True))
@@ -185,7 +185,7 @@ class Stages:
 
     # --- transforms -------------------------------------------------------------------------
 
-    def _transformed(self, steps: Sequence[Step], passing: str) -> Iterator[Projection | Framed]:
+    def _transformed(self, steps: Sequence[Step], passing: str) -> Iterator[Projection | FrameStep]:
         """Yield a projection or two for each transform, over the columns in sight."""
         for step in steps:
             seen: Made = {name: quoted(name) for name in self._seen}
@@ -204,9 +204,9 @@ class Stages:
                 case Timestamp(name):
                     made = f"case when {passing} then {self._names.time} end as {quoted(name)}"
                     yield self._stage(seen={**seen, name: made})
-                case Called():
+                case CallableFunction():
                     yield from self._called(step, passing, seen)
-                case Framed():
+                case FrameStep():
                     yield from self._framed(step)
                     passing = self._names.ka
 
@@ -237,7 +237,7 @@ class Stages:
         raised = (f"{names.result}{at} is null" for at in range(count))
         return {names.bad: f"({names.bad} or {' or '.join(raised)})"}
 
-    def _called(self, step: Called, passing: str, seen: Made) -> Iterator[Projection]:
+    def _called(self, step: CallableFunction, passing: str, seen: Made) -> Iterator[Projection]:
         """Yield the call of a function, and what follows from its result."""
         names = self._names
         result = names.result
@@ -255,7 +255,7 @@ class Stages:
 
     # --- frames -----------------------------------------------------------------------------
 
-    def _framed(self, step: Framed) -> Iterator[Projection | Framed]:
+    def _framed(self, step: FrameStep) -> Iterator[Projection | FrameStep]:
         """Yield what the function is given, the function, and what it leaves."""
         scan, shape, names = self._scan, self._shape, self._names
         op, truncate = scan.op(shape, names), int(Op.TRUNCATE)
@@ -314,7 +314,7 @@ class Stages:
         fine = [f"cast(null as string) as {names.failed}"] if scan.calls else []
         yield [f"_change as {names.change}", *fine, *map(quoted, step.names)]
 
-    def _shown(self, step: Framed, op: str, keys: Mapping[str, str]) -> Iterator[str]:
+    def _shown(self, step: FrameStep, op: str, keys: Mapping[str, str]) -> Iterator[str]:
         """Yield the columns in sight; a delete's are those of the row before it."""
         names = self._names
         gone = f"{names.after} is null or ({op} = {int(Op.DELETE)} and {names.before} is not null)"
@@ -364,7 +364,7 @@ def _new_names(steps: Sequence[Step]) -> Iterator[str]:
                 yield from (name for name, _ in columns)
             case Timestamp(name):
                 yield name
-            case Called():
+            case CallableFunction():
                 yield from (name for name, _ in step.columns)
-            case Framed():
+            case FrameStep():
                 yield from step.names

@@ -49,7 +49,7 @@ EVEN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectedColumn:
     """A column of the select list."""
 
     name: str
@@ -88,7 +88,7 @@ class Range:
     snapshot: str
     """The id it was exported under."""
 
-    columns: tuple[Selected, ...]
+    columns: tuple[SelectedColumn, ...]
     """In the order of the log's schema."""
 
     where: str = ""
@@ -196,12 +196,12 @@ def rewritten(table: str) -> SourceUnreachable:
     )
 
 
-def _selected(table: CatalogTable, schema: TableSchema) -> tuple[Selected, ...]:
+def _selected(table: CatalogTable, schema: TableSchema) -> tuple[SelectedColumn, ...]:
     known = {column.name: column for column in table.columns}
     if gone := sorted(set(schema.names) - set(known)):
         raise SchemaChanged("Columns are not there any more", table=table.name, columns=gone)
     return tuple(
-        Selected(name, sends_binary(known[name].type, known[name].modifier))
+        SelectedColumn(name, sends_binary(known[name].type, known[name].modifier))
         for name in schema.names
     )
 
@@ -233,7 +233,7 @@ def _leaf(
     snapshot: str,
     table: CatalogTable,
     leaf: Leaf,
-    columns: tuple[Selected, ...],
+    columns: tuple[SelectedColumn, ...],
     where: str,
 ) -> Iterator[Range | None]:
     # The catalogue's table is read as of the snapshot, its function as of now.

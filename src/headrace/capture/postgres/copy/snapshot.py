@@ -35,17 +35,17 @@ from psycopg import pq
 from headrace.capture.postgres.connection import BEGIN, connect, importing, readable, row, talking
 from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.position import parse_lsn
-from headrace.capture.postgres.server.slot import Created
-from headrace.capture.postgres.stream.transactions import Committed
+from headrace.capture.postgres.server.slot import CreatedSlot
+from headrace.capture.postgres.stream.transactions import RecentCommits
 from headrace.capture.source import NotYet
 from headrace.changelog.history import TransactionSnapshot
 from headrace.errors import NotPermitted, ServerRefused, SourceUnreachable
 from headrace.storage import killpoints
 
 __all__ = [
-    "Awaited",
     "Connect",
     "HeldSnapshot",
+    "InvisibleCommit",
     "TransactionSnapshot",
     "import_snapshot",
     "take_snapshot",
@@ -65,7 +65,7 @@ def visible(xid: int, snapshot: TransactionSnapshot) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited:
+class InvisibleCommit:
     """A transaction that has committed in the log but is not visible to anyone yet."""
 
     xid: int
@@ -164,14 +164,14 @@ class PendingCommits:
         snapshot: TransactionSnapshot,
         sessions: Iterable[ServerSession],
         perhaps: Iterable[int] = (),
-    ) -> tuple[Awaited, ...]:
+    ) -> tuple[InvisibleCommit, ...]:
         """
         Return those that `snapshot`, taken after the look at `sessions`, does not see.
 
         `perhaps` are more of them, by their lower 32 bits.
         """
         xids = self._xids | {_widened(xid, snapshot.xmax) for xid in perhaps}
-        awaited = {xid: Awaited(xid) for xid in xids if not snapshot.sees(xid)}
+        awaited = {xid: InvisibleCommit(xid) for xid in xids if not snapshot.sees(xid)}
         at_work = {(one.pid, one.started): one for one in sessions}
         for one in at_work.values():
             xid = None if one.xid is None else _widened(one.xid, snapshot.xmax)
@@ -187,8 +187,8 @@ class PendingCommits:
         return tuple(awaited[xid] for xid in sorted(awaited))
 
 
-def _awaited(xid: int, session: ServerSession) -> Awaited:
-    return Awaited(xid, session.pid, session.user, session.seconds, session.waits)
+def _awaited(xid: int, session: ServerSession) -> InvisibleCommit:
+    return InvisibleCommit(xid, session.pid, session.user, session.seconds, session.waits)
 
 
 def _widened(xid: int, around: int) -> int:
@@ -333,7 +333,7 @@ def take_snapshot(
     committed: Iterable[tuple[int, int]],
     *,
     unsure: float = 0.0,
-    on_wait: Callable[[tuple[Awaited, ...]], object] = lambda _: None,
+    on_wait: Callable[[tuple[InvisibleCommit, ...]], object] = lambda _: None,
     pause: Callable[[float], object] = time.sleep,
     timeout: float | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -442,7 +442,7 @@ class Snapshots:
         self._first: HeldSnapshot | None = None
         self._until = 0.0
 
-    def keep(self, created: Created) -> None:
+    def keep(self, created: CreatedSlot) -> None:
         """Keep the slot's own snapshot, which ends with the next command there (R14)."""
         self._first = import_snapshot(
             partial(connect, self._options), created.snapshot, created.consistent
@@ -462,7 +462,7 @@ class Snapshots:
         return self._first.first if self._first is not None else None
 
     def another(
-        self, first: int, committed: Committed, unsure: float, beat: Callable[[], None]
+        self, first: int, committed: RecentCommits, unsure: float, beat: Callable[[], None]
     ) -> HeldSnapshot:
         """
         Take a snapshot that has every commit up to `first`; raises `NotYet` after some tries.

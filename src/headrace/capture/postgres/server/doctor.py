@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from headrace.capture.postgres.connection import as_bytes, connect, speaking
-from headrace.capture.postgres.copy.ranges import Selected
+from headrace.capture.postgres.copy.ranges import SelectedColumn
 from headrace.capture.postgres.copy.reader import TRAILER, batch_of, empty, header_size
 from headrace.capture.postgres.options import (
     PostgresOptions,
@@ -169,15 +169,17 @@ def sample(source: PostgresSource, table: str, most: int) -> TableSample:
     return TableSample(schema, *batch_of(schema, binary, CopyMessages.joined(rows)))
 
 
-def _selected(table: CatalogTable, schema: TableSchema) -> list[Selected]:
+def _selected(table: CatalogTable, schema: TableSchema) -> list[SelectedColumn]:
     known = {column.name: column for column in table.columns}
     return [
-        Selected(name, sends_binary(known[name].type, known[name].modifier))
+        SelectedColumn(name, sends_binary(known[name].type, known[name].modifier))
         for name in schema.names
     ]
 
 
-def _query(table: CatalogTable, columns: list[Selected], asked: TableOptions, most: int) -> str:
+def _query(
+    table: CatalogTable, columns: list[SelectedColumn], asked: TableOptions, most: int
+) -> str:
     # Tables that inherit are tables of their own; partitions are not.
     only = "" if table.kind == "p" else "only "
     where = f" where ({asked.where})" if asked.where else ""

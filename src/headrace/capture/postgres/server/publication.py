@@ -34,9 +34,9 @@ from headrace.errors import (
 )
 
 __all__ = [
-    "Ensured",
     "Locker",
-    "Published",
+    "PublicationResult",
+    "PublishedColumns",
     "differences",
     "drop",
     "ensure",
@@ -197,7 +197,7 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedColumns:
     """What is sent of a table, however it came into the publication."""
 
     columns: tuple[str, ...]
@@ -223,7 +223,7 @@ def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
     return Publication(name, comment, operations, via_root, _entries(connection, oid))
 
 
-def published(connection: psycopg.Connection[Any], name: str) -> dict[int, Published]:
+def published(connection: psycopg.Connection[Any], name: str) -> dict[int, PublishedColumns]:
     """Return what is sent, by the table's oid; baselines read exactly this (R18)."""
     if connection.info.server_version >= FILTERS_SINCE:
         sent = "p.attnames::text[], coalesce(p.rowfilter, '')"
@@ -241,7 +241,7 @@ def published(connection: psycopg.Connection[Any], name: str) -> dict[int, Publi
         WHERE p.pubname = %s
     """
     found = connection.execute(query.encode(), (name,)).fetchall()
-    return {oid: Published(tuple(columns), where) for oid, columns, where in found}
+    return {oid: PublishedColumns(tuple(columns), where) for oid, columns, where in found}
 
 
 def published_columns(
@@ -366,7 +366,7 @@ _REPAIRED = {14: 140018, 15: 150013, 16: 160009, 17: 170005}
 
 
 @dataclass(frozen=True, slots=True)
-class Ensured:
+class PublicationResult:
     """What became of a publication; tables by the names the user gave them."""
 
     created: bool = False
@@ -387,7 +387,7 @@ class Ensured:
 @dataclass(frozen=True, slots=True)
 class _Plan:
     statements: tuple[str, ...]
-    outcome: Ensured
+    outcome: PublicationResult
     locked: tuple[CatalogTable, ...] = ()
     """Tables that have to be free of writers first, on servers with the defect of R13."""
 
@@ -398,7 +398,7 @@ def ensure(
     tables: Sequence[CatalogTable],
     on_wait: Callable[[], None] | None = None,
     waits: Sequence[float] = (),
-) -> Ensured:
+) -> PublicationResult:
     """
     Bring the publication in line with what is asked for, and say what was changed.
 
@@ -437,7 +437,7 @@ def ensure(
 
 def missing_changes(
     connection: psycopg.Connection[Any], options: PostgresOptions, tables: Sequence[CatalogTable]
-) -> Ensured:
+) -> PublicationResult:
     """Return what `ensure` would change now; nothing is changed."""
     present = read(connection, options.publication)
     if not options.create_publication or (present and not is_ours(present, options)):
@@ -457,13 +457,13 @@ def named(connection: psycopg.Connection[Any], options: PostgresOptions) -> froz
 
 def verify(
     connection: psycopg.Connection[Any], options: PostgresOptions, tables: Sequence[CatalogTable]
-) -> Ensured:
+) -> PublicationResult:
     """Raise the first of the `differences`; otherwise say which operations are not sent."""
     if found := differences(connection, options, tables):
         raise found[0]
     present = read(connection, options.publication)
     sent = present.operations if present else frozenset()
-    return Ensured(unsent=tuple(name for name in options.publish if name not in sent))
+    return PublicationResult(unsent=tuple(name for name in options.publish if name not in sent))
 
 
 def differences(
@@ -561,7 +561,7 @@ def _plan(
         literal = "'" + comment.replace("'", "''") + "'"
         return _Plan(
             (_creation(options, tables), f"COMMENT ON PUBLICATION {name} IS {literal}"),
-            Ensured(created=True, added=tuple(table.name for table in tables)),
+            PublicationResult(created=True, added=tuple(table.name for table in tables)),
         )
     settings = _settings(options, tables, present)
     wanted = {table.oid: table for table in tables}
@@ -590,7 +590,7 @@ def _plan(
     changed = there if settings else altered
     return _Plan(
         tuple(statements),
-        Ensured(
+        PublicationResult(
             added=tuple(table.name for table in added),
             removed=tuple(written(entry.namespace, entry.table) for entry in removed),
             changed=tuple(table.name for table in changed),
@@ -675,7 +675,7 @@ def _table_differences(
     connection: psycopg.Connection[Any],
     options: PostgresOptions,
     table: CatalogTable,
-    sent: Published,
+    sent: PublishedColumns,
 ) -> list[HeadraceError]:
     asked = _asked(options, table)
     computed = {column.name for column in table.columns if column.generated}

@@ -193,7 +193,7 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
-class Created:
+class CreatedSlot:
     """A new slot: every commit after `consistent` comes, the snapshot holds those before it."""
 
     consistent: int
@@ -290,7 +290,7 @@ def create(
     failover: bool = False,
     timeout: float | None = None,
     on_wait: Callable[[float], None] | None = None,
-) -> Created:
+) -> CreatedSlot:
     """
     Make a slot over a replication connection, and return its consistent point and snapshot.
 
@@ -443,10 +443,10 @@ def _creation(
     return f'CREATE_REPLICATION_SLOT "{name}"{lifetime} LOGICAL {PLUGIN} {options}'
 
 
-def _created(result: pq.abc.PGresult, name: str) -> Created:
+def _created(result: pq.abc.PGresult, name: str) -> CreatedSlot:
     if result.status == pq.ExecStatus.TUPLES_OK:
         consistent, snapshot = result.get_value(0, 1), result.get_value(0, 2)
-        return Created(parse_lsn(_text(consistent)), _text(snapshot))
+        return CreatedSlot(parse_lsn(_text(consistent)), _text(snapshot))
     error = error_from_result(result)
     match error:
         case psycopg.errors.DuplicateObject():

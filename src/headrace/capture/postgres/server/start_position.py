@@ -63,7 +63,7 @@ from headrace.capture.postgres.server.slot import (
     state,
     whom,
 )
-from headrace.capture.postgres.stream.stream import Received, ReplicationStream
+from headrace.capture.postgres.stream.stream import ReceivedMessages, ReplicationStream
 from headrace.capture.source import NotYet
 from headrace.errors import (
     OtherDatabase,
@@ -223,7 +223,7 @@ def unknown(slot: Slot) -> SlotRefused:
 Connection = psycopg.Connection[Any]
 
 
-class Publishing:
+class SourcePublication:
     """The publication of one source, over all its connections."""
 
     def __init__(self, options: PostgresOptions) -> None:
@@ -417,7 +417,7 @@ class _Reading:
         self._xid: int | None = None
         self._touched = False
 
-    def take(self, received: Received) -> None:
+    def take(self, received: ReceivedMessages) -> None:
         for start, stop in zip(received.starts.tolist(), received.stops.tolist(), strict=True):
             if self.answer is None:
                 self._message(bytes(received.buffer[start:stop]))
@@ -458,13 +458,13 @@ class _Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class StartPosition:
     """Two connections to one server, and the place that reading begins at."""
 
     query: Connection
     replication: Connection
     at: LsnPosition
-    created: slots.Created | None
+    created: slots.CreatedSlot | None
     """
     The new slot; None where reading goes on with the one there was.
 
@@ -481,7 +481,7 @@ def application_of(options: PostgresOptions) -> str:
 def open_slot(
     options: PostgresOptions,
     tables: Mapping[str, CatalogTable],
-    publishing: Publishing,
+    publishing: SourcePublication,
     wanted: LsnPosition | None,
     *,
     ours: bool,
@@ -489,7 +489,7 @@ def open_slot(
     on_wait: Callable[[str], object],
     witness: Witness,
     known: Collection[str],
-) -> Opening:
+) -> StartPosition:
     """
     Bring publication and slot in order, and find the place to read on from.
 
@@ -529,13 +529,13 @@ def open_slot(
                 decision = decided(slot=slots.find(query, options.slot), other=same is False)
             match publishing.prepare(query, decision, tables):
                 case Resume(at):
-                    return Opening(query, replication, at, None)
+                    return StartPosition(query, replication, at, None)
                 case Begin(branch=branch):
                     created = _create(options, query, replication, on_wait)
             at = LsnPosition(
                 server.system, server.database, branch, server.timeline, created.consistent
             )
-            return Opening(query, replication, at, created)
+            return StartPosition(query, replication, at, created)
         except BaseException:
             replication.close()
             raise
@@ -554,7 +554,7 @@ def _create(
     query: Connection,
     replication: Connection,
     on_wait: Callable[[str], object],
-) -> slots.Created:
+) -> slots.CreatedSlot:
     created = slots.create(
         replication,
         options.slot,

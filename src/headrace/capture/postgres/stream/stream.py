@@ -297,7 +297,7 @@ _number = struct.Struct(">Q").unpack_from
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedMessages:
     """Messages of pgoutput: each is `buffer[start:stop]` and begins with its kind."""
 
     buffer: bytes | bytearray
@@ -376,7 +376,7 @@ class ReplicationStream:
         """The acknowledgement that the server was last told; 0 before the first."""
         return self._status.confirmed
 
-    def receive(self, wait: float, most_bytes: int = MOST_BYTES) -> Received | None:
+    def receive(self, wait: float, most_bytes: int = MOST_BYTES) -> ReceivedMessages | None:
         """
         Return messages as soon as there are any; None after `wait` seconds or a `wake`.
 
@@ -433,7 +433,7 @@ class ReplicationStream:
         self._begun = False
         self._owned.close()
 
-    def _sorted(self, messages: CopyMessages) -> Received | None:
+    def _sorted(self, messages: CopyMessages) -> ReceivedMessages | None:
         """Return the changes among the messages; take in what the others say."""
         buffer, starts, stops = messages.buffer, messages.starts, messages.stops
         kinds = np.frombuffer(buffer, np.uint8)[np.minimum(starts, len(buffer) - 1)]
@@ -456,7 +456,7 @@ class ReplicationStream:
         numbers: NDArray[np.uint64] = np.ndarray(len(buffer) - 7, ">u8", buffer, strides=(1,))
         received = int(numbers[starts + 1].max())
         self._status.moved(received, max(received, int(numbers[starts + 9].max())))
-        return Received(buffer, starts + _DATA_HEAD, stops, self._status.end)
+        return ReceivedMessages(buffer, starts + _DATA_HEAD, stops, self._status.end)
 
     def _tell(self) -> None:
         with self._speaks, self._speaking():

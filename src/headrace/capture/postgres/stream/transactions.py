@@ -45,7 +45,7 @@ MOST: Final = 131_072
 """How many commits are remembered. A commit becomes visible soon after it was sent."""
 
 
-class Committed:
+class RecentCommits:
     """
     The commits received last: where each ended, and its top-level transaction (R6).
 
@@ -254,7 +254,7 @@ class Transactions:
         self._whole: int | None = None
         self._taking = False
         self._markers: list[str] = []
-        self.committed = Committed()
+        self.committed = RecentCommits()
         self.dropped = 0
         """Commits that came although the log has them."""
 

@@ -220,7 +220,7 @@ class _Made:
     """By field: row and value."""
 
 
-class Completing:
+class RowCompletion:
     """Completes changes of one table that have one schema, and keeps what they bring."""
 
     def __init__(
@@ -684,7 +684,7 @@ class Toast:
             one = self._served[each.schema.table]
             # With columns that are not published nobody can tell how large a row is there.
             most = self._most if len(one.table.columns) <= len(one.schema.columns) else 0
-            completing = Completing(store, one.shape, window, each.schema, most, PART_BYTES)
+            completing = RowCompletion(store, one.shape, window, each.schema, most, PART_BYTES)
             for batch in each.rows.to_batches():
                 for rows in completing.rows(batch):
                     if size >= PART_BYTES:

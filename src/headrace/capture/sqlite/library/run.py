@@ -3,13 +3,13 @@ One run of a capture: batches go to the handler, and places move on behind it.
 
 Everything happens on the thread of the caller. Its connection reads in short transactions and
 writes two things only: a place after a batch, and now and then the removal of what no reader needs
-(`triggers.Pruning`). A lock that another connection holds delays these, and reading too, for
+(`triggers.CursorPruner`). A lock that another connection holds delays these, and reading too, for
 however long it is held; it stops nothing (R42).
 
-`Following` reads the capture log: which rows are next, and whether any may be missing. Each read
-is one short transaction, `at … max(seq)`, as a source's (R41). It begins with a check whether the
-row it goes on after is still the same one (R40), and whether the schema changed (R39). It writes
-nothing.
+`ChangeFollower` reads the capture log: which rows are next, and whether any may be missing. Each
+read is one short transaction, `at … max(seq)`, as a source's (R41). It begins with a check whether
+the row it goes on after is still the same one (R40), and whether the schema changed (R39). It
+writes nothing.
 
 `TableCopy` gives the rows of a table as batches, the first of which begins with the record that
 says so. Rows are read in chunks, each of its own time, while the application goes on writing.
@@ -34,7 +34,7 @@ from headrace.capture.sqlite.database import (
     LOCK_SECONDS,
     CaptureNames,
     CapturePosition,
-    Reading,
+    ReadLimits,
     Row,
     busy,
     connect,
@@ -56,8 +56,8 @@ from headrace.capture.sqlite.library.records import (
 )
 from headrace.capture.sqlite.resume import compare, end_of
 from headrace.capture.sqlite.tables import Chunks, Pages, SourceTable, inspect
-from headrace.capture.sqlite.triggers import Pruning
-from headrace.capture.sqlite.watch import Waiting, Wake
+from headrace.capture.sqlite.triggers import CursorPruner
+from headrace.capture.sqlite.watch import Waiter, Wake
 from headrace.errors import (
     CaptureError,
     SchemaChanged,
@@ -91,7 +91,7 @@ class BaselineNeeded(Exception):
         """By table."""
 
 
-class Following:
+class ChangeFollower:
     """Reads on after the places of some tables."""
 
     def __init__(
@@ -165,7 +165,7 @@ class Following:
                 f"select seq, ts, tbl, op, {images} from {self._names.log} "
                 f"where seq > ? and seq <= ? order by seq limit {self._most}",
                 (self.at.seq, self._end),
-                Reading(self._most, READ_BYTES, time.monotonic() + self._seconds),
+                ReadLimits(self._most, READ_BYTES, time.monotonic() + self._seconds),
             )
         return self._taken(rows)
 
@@ -428,7 +428,7 @@ class CaptureRun:
                 # the write lock would cost the application.
                 self._database.execute("pragma synchronous = normal")
             self._wait_for_locks(COPY_BUSY_SECONDS)
-        self._waiting = Waiting(settings.wake, self._path, self._data_version)
+        self._waiting = Waiter(settings.wake, self._path, self._data_version)
         self._stored: CapturePosition | None = None
         self._taken: CapturePosition | None = None
         self._store_at = 0.0
@@ -571,8 +571,8 @@ class CaptureRun:
     def _follow(self, places: dict[str, CapturePosition], *, mend: bool) -> None:
         database, waiting = self._database, self._waiting
         size = self._settings.batch_size
-        following = self._patient(partial(Following, database, self._names, places, size))
-        pruning = Pruning(database, "", following.epoch, self._names)
+        following = self._patient(partial(ChangeFollower, database, self._names, places, size))
+        pruning = CursorPruner(database, "", following.epoch, self._names)
         self._stored = self._taken = following.at
         self._wait_for_locks(BUSY_SECONDS)
         more = True
@@ -613,7 +613,7 @@ class CaptureRun:
             self._wait_for_locks(LOCK_SECONDS)
             self._store(following, last=True)
 
-    def _mend(self, table: str, problem: CaptureError | None, following: Following) -> None:
+    def _mend(self, table: str, problem: CaptureError | None, following: ChangeFollower) -> None:
         """Copy a table anew, or raise what is wrong with it; leave it where it was taken out."""
         try:
             self._patient(partial(self._look_for_place, table))
@@ -640,7 +640,7 @@ class CaptureRun:
         if now - self._passed_at >= OTHERS_SECONDS:
             self._taken, self._passed_at = at, now
 
-    def _hand_out(self, rows: list[Row], following: Following) -> None:
+    def _hand_out(self, rows: list[Row], following: ChangeFollower) -> None:
         size = self._settings.batch_size
         for at in range(0, len(rows), size):
             if self._closing():
@@ -663,7 +663,7 @@ class CaptureRun:
             # In small steps: whatever is not stored comes again after a death.
             self._store(following)
 
-    def _store(self, following: Following, *, last: bool = False) -> None:
+    def _store(self, following: ChangeFollower, *, last: bool = False) -> None:
         """Store how far the handler is, if it is time; `last` is the last chance."""
         if self._taken is None or self._taken == self._stored:
             return

@@ -35,14 +35,19 @@ class Meter:
     _ours: dict[int, bool] = field(default_factory=dict)
     _alive: dict[int, _Process] = field(default_factory=dict)
     _gone: float = 0.0
+    _ended: float = 0.0
+    """What children had used that had ended at the last look."""
 
     def seconds(self, with_others: bool = True) -> float:
         """Return the CPU seconds so far; `with_others` looks for processes that still run."""
         here = resource.getrusage(resource.RUSAGE_SELF)
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        own = here.ru_utime + here.ru_stime + children.ru_utime + children.ru_stime
-        if with_others and self.mark:
+        ended = children.ru_utime + children.ru_stime
+        # A child that has ended since is counted there, and must not be as one that runs.
+        if self.mark and (with_others or ended != self._ended):
             self._look()
+            self._ended = ended
+        own = here.ru_utime + here.ru_stime + ended
         return own + self._gone + sum(each.seconds for each in self._alive.values())
 
     def _look(self) -> None:

@@ -148,6 +148,27 @@ def test_the_work_of_a_daemon_is_counted_too(monkeypatch: pytest.MonkeyPatch) ->
         assert meter.seconds(with_others=False) >= before
 
 
+@pytest.mark.process
+def test_the_work_of_a_child_is_not_counted_again_when_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(MARK, f"ended-{os.getpid()}")
+    meter = Meter()
+    program = (
+        "import sys, time\n"
+        "while time.process_time() < 0.5: pass\n"
+        "print('done', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"done\n"
+        running = meter.seconds()
+    assert meter.seconds(with_others=False) - running < 0.4
+
+
 # -- what is said at the end ------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ from typing import Any
 
 from headrace.spark_session.java import VECTOR_MODULE, find_java
 from headrace.spark_session.pack import settings
+from tests.spark_session import jvm_options
 from tests.support.patience import patience, slowness
 
 WORKERS = 2
@@ -141,7 +142,7 @@ class Cluster:
             "spark.cores.max": str(WORKERS),
             "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData",
+            "spark.executor.extraJavaOptions": f"-XX:-UsePerfData {_jvm_options()}",
             "spark.pyspark.python": str(self.python),
             # Jobs begin when both executors are there; and one that is silent is given up soon.
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
@@ -284,6 +285,11 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.stop()
+
+
+def _jvm_options() -> str:
+    """Return how this run has its JVMs compile and collect; in the night as users do."""
+    return jvm_options().get("SPARK_SUBMIT_OPTS", "-XX:+UseSerialGC")
 
 
 def given_up_after(seconds: float) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.spark_session.java import find_java
 from tests.spark_session import jvm_options
+from tests.support.cpu import MARK
 
 ROOT = Path(__file__).parents[3]
 
@@ -15,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 def environment() -> dict[str, str]:
     """Return what such a program is started with."""
     java = find_java(os.environ)
-    kept = {name: os.environ[name] for name in ("HOME", "TMPDIR") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("HOME", "TMPDIR", MARK) if name in os.environ}
     return {
         **kept,
         "JAVA_HOME": java.home,

@@ -49,7 +49,7 @@ spark.stop()
 """
 
 
-@pytest.mark.parametrize("kind", ["classic", "connect"])
+@pytest.mark.parametrize("kind", ["classic", pytest.param("connect", marks=pytest.mark.nightly)])
 def test_any_session_knows_the_format_without_being_told(tmp_path: Path, kind: str) -> None:
     log = MadeLog(tmp_path)
     log.flush(insert(1), insert(2))

@@ -334,6 +334,7 @@ def test_reading_goes_on_after_the_position_given(slots: Slots, direct: bool) ->
     found = take(stream, 10)
     second = commit_end(found[:7])
     stream.close()
+    slots.wait_until_free(slot)
     again = slots.open(slot, at=second, direct=direct)
     expected = [found[7], found[1], *found[8:]]  # a Relation is told anew
     assert take(again, 4) == expected

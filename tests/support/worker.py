@@ -96,26 +96,34 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 def _claimed(items: Sequence[pytest.Item], shared: Path) -> Iterator[pytest.Item]:
     """Yield the tests of the files that no other process has begun, the longest files first."""
-    files: dict[Path, list[pytest.Item]] = {}
+    files: dict[str, list[pytest.Item]] = {}
     for item in items:
-        files.setdefault(item.path, []).append(item)
+        name = item.path.relative_to(item.config.rootpath).as_posix()
+        files.setdefault(name, []).append(item)
+    costs = {name: {cost(item) for item in files[name]} for name in files}
     times = json.loads((shared / "times.json").read_text())
     first = os.environ[MARK].endswith("-0")
 
-    def order(path: Path) -> tuple[bool, float, str]:
-        name = path.relative_to(items[0].config.rootpath).as_posix()
-        costs = [cost(item) for item in files[path]]
-        expected = times.get(name, sum(GUESSED[each] for each in costs))
-        # One JVM serves all files on Spark; another process begins one only when idle.
-        return ("spark" in costs) != first, -expected, name
+    def order(name: str) -> tuple[bool, bool, float, str]:
+        expected = times.get(name, sum(GUESSED[cost(item)] for item in files[name]))
+        # One JVM serves all files on Spark; another process begins one only when idle. One cluster
+        # serves all files that need one: whoever has begun it goes on with them.
+        return ("spark" in costs[name]) != first, "cluster" not in costs[name], -expected, name
 
-    for path in sorted(files, key=order):
-        name = path.relative_to(items[0].config.rootpath).as_posix()
-        try:
-            (shared / f"claimed-{name.replace('/', '.')}").open("x").close()
-        except FileExistsError:
-            continue
-        yield from files[path]
+    for name in sorted(files, key=order):
+        claimed = "cluster" if "cluster" in costs[name] else name.replace("/", ".")
+        if _claim(shared / f"claimed-{claimed}"):
+            yield from files[name]
+
+
+def _claim(path: Path) -> bool:
+    """Return whether this process has what a file stands for, and no other."""
+    try:
+        with path.open("x") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        return path.read_text() == str(os.getpid())
+    return True
 
 
 # -- what became of them ------------------------------------------------------------------------

@@ -237,4 +237,14 @@ OF_CONTROL = (
             "::test_new_entries_of_the_log_do_not_shorten_the_pause_after_a_failure"
         ),
     ),
+    Mutation(
+        "a row let go of while its table is reloaded and its baseline has left the log",
+        "runtime/delivery.py",
+        "newest=max(member.newer_than, member.baseline))",
+        "newest=0)",
+        test=(
+            "tests/simulation/test_findings.py"
+            "::test_a_row_stays_held_while_its_table_is_reloaded_though_its_baseline_left_the_log"
+        ),
+    ),
 )

@@ -409,3 +409,36 @@ def test_letters_that_a_truncate_ended_do_not_come_back_with_a_reload() -> None:
         assert life.seats[0].target.seen("orders") == {2: row(2)}
         assert driven.run.delivery.letters.all() == ()
         world.connection.close()
+
+
+@pytest.mark.meets("R30")
+def test_a_row_stays_held_while_its_table_is_reloaded_though_its_baseline_left_the_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.database.add_row("orders", row(2, BAD))
+    rounds(world)
+    life = life_of(world)
+    run = life.engine.driven[0].run
+    assert (run.state, set(target_of(life).rows("orders"))) == (TableState.LIVE, {(1,)})
+    # As where the log was pruned: it has no baseline that the new one could be newer than.
+    monkeypatch.setattr(LogReader, "usable_baseline", lambda log, table: None)
+    world.reload(life, "orders")
+    world.database.emit_update("orders", row(2))
+    world.database.emit_insert("orders", row(3))
+    for _ in range(8):
+        world.now += 1.1
+        rounds(world, 1)
+        world.watch.look(life)
+    assert run.state == TableState.RELOADING
+    assert set(target_of(life).rows("orders")) == {(1,), (3,)}
+    assert [letter.key for letter in run.delivery.letters.all()] == [(2,), (2,)]
+    world.engine_died(life)
+    world.start()
+    world.database.emit_update("orders", row(2))
+    world.database.emit_insert("orders", row(4))
+    for _ in range(8):
+        world.now += 1.1
+        rounds(world, 1)
+        world.watch.look(life_of(world))
+    assert life_of(world).engine.driven[0].run.state == TableState.RELOADING
+    assert set(target_of(life_of(world)).rows("orders")) == {(1,), (3,), (4,)}

@@ -492,9 +492,11 @@ class Delivery:
             self.hops.add(BatchTimes(committed, *times, computed_at, around.wall()))
 
     def _held(self, member: Member) -> dict[bytes, Position]:
-        # Letters of what is loaded beside the table speak of other rows than it has.
-        beside = member.state == TableState.RELOADING
-        return self.letters.held(member.table, newest=member.newer_than if beside else None)
+        if member.state != TableState.RELOADING:
+            return self.letters.held(member.table)
+        # Letters of what is loaded beside the table speak of other rows than it has. Those of its
+        # own baseline count, whatever the one that is loaded has to be newer than.
+        return self.letters.held(member.table, newest=max(member.newer_than, member.baseline))
 
     def forget_intent(self) -> None:
         """Let go of an intent whose changes a baseline will replace."""

@@ -84,7 +84,8 @@ def passed(row: dict[str, Any]) -> object:
 
 
 @pytest.mark.meets("S2", "S12")
-@pytest.mark.parametrize("what", [pytest.param("worker", marks=pytest.mark.nightly), "executor"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("what", ["worker", "executor"])
 def test_one_killed_in_mid_job_is_blamed_on_no_row_and_the_table_goes_on(
     what: str, shop: Shop, cluster: Cluster, remote: Spark, tmp_path: Path
 ) -> None:

@@ -18,7 +18,8 @@ from tests.pipeline.reading.made_log import MadeLog
 from tests.pipeline.reading.plain import environment
 from tests.support.patience import patience
 
-pytestmark = [pytest.mark.ci, pytest.mark.spark, pytest.mark.timeout(3600)]
+# In CI the programs of the guide run in such a session.
+pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.timeout(3600)]
 
 PLAIN = """
 import json, sys, warnings
@@ -49,7 +50,7 @@ spark.stop()
 """
 
 
-@pytest.mark.parametrize("kind", ["classic", pytest.param("connect", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kind", ["classic", "connect"])
 def test_any_session_knows_the_format_without_being_told(tmp_path: Path, kind: str) -> None:
     log = MadeLog(tmp_path)
     log.flush(insert(1), insert(2))

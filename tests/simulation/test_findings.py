@@ -432,13 +432,3 @@ def test_a_row_stays_held_while_its_table_is_reloaded_though_its_baseline_left_t
     assert run.state == TableState.RELOADING
     assert set(target_of(life).rows("orders")) == {(1,), (3,)}
     assert [letter.key for letter in run.delivery.letters.all()] == [(2,), (2,)]
-    world.engine_died(life)
-    world.start()
-    world.database.emit_update("orders", row(2))
-    world.database.emit_insert("orders", row(4))
-    for _ in range(8):
-        world.now += 1.1
-        rounds(world, 1)
-        world.watch.look(life_of(world))
-    assert life_of(world).engine.driven[0].run.state == TableState.RELOADING
-    assert set(target_of(life_of(world)).rows("orders")) == {(1,), (3,), (4,)}

@@ -342,9 +342,7 @@ class PipelineRun:
             table, newer_than = self._reloads[0]
             for member in self.members:
                 if member.table == table:
-                    # Where the log has no baseline any more, newer than the one of these rows: that
-                    # number is stored, and tells after a restart which letters are theirs.
-                    self._owe(member, newer_than or member.baseline)
+                    self._owe(member, newer_than)
             self._reloads.popleft()
         if self.yielding.owing:
             self._give_way()

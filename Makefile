@@ -1,4 +1,4 @@
-# Every command of the project. `make` alone lists them.
+# All commands of the project. `make` lists them.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_HERE := .venv/bin/python
 RUN_TESTS := $(PYTHON_HERE) -m tools.run_tests
 
-# Where a shell forbids bytecode, every process would compile the project again.
+# If a shell turns bytecode off, every process would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
 ARGS ?=
@@ -24,10 +24,10 @@ QUICK ?=
 ONLY ?=
 
 .PHONY: help setup demo test check nightly lint types format fresh bench simulate test-crash \
-	test-cluster test-s3 test-postgres test-spark soak mutate lock reference clean
+	test-cluster test-s3 test-postgres test-spark soak mutate lock reference wheel clean
 
-help: ## this list
-	@echo "Headrace: every committed change of a database, on Spark, to whoever needs it."
+help: ## show this list
+	@echo "Headrace streams every committed change from your database, through Spark, to your tables and services."
 	@echo
 	@while IFS= read -r line; do \
 		case $$line in \
@@ -35,21 +35,21 @@ help: ## this list
 		esac; \
 	done <Makefile
 	@echo
-	@echo "The first run installs what is needed into .venv; it says so before."
+	@echo "The first run installs everything into .venv, and says so first."
 
-setup: ## .venv with everything in it; every target runs it, silent when nothing is to do
+setup: ## install everything into .venv; all other targets do this first
 	@tools/setup
 
-demo: setup ## a shop, its changes, Spark, a live table (ARGS="--for 20s --plain")
+demo: setup ## watch changes of a shop stream into a live table (ARGS="--for 20s --plain")
 	@.venv/bin/headrace demo $(ARGS)
 
-test: setup ## the tests for every change, 10 minutes; FAST=1: in 1 minute (ARGS=tests/changelog)
+test: setup ## run the tests, about 10 minutes; FAST=1: the quick ones (ARGS=tests/changelog)
 	@$(RUN_TESTS) $(if $(FAST),fast,test) $(ARGS)
 
-check: setup ## what CI runs: ruff, mypy, and more tests than make test; 20 minutes
+check: setup ## run what CI runs: ruff, mypy, and more tests than make test; about 20 minutes
 	@$(PYTHON_HERE) -m tools.check
 
-nightly: setup ## what is too long for every commit, by parts, with a ledger (PARTS="cluster s3", LIST=1)
+nightly: setup ## run the long tests in parts, and record the results (PARTS="cluster s3", LIST=1)
 	@$(PYTHON_HERE) -m tools.nightly $(if $(LIST),--list) $(PARTS)
 
 lint: setup
@@ -59,49 +59,52 @@ lint: setup
 types: setup
 	@.venv/bin/mypy
 
-format: setup ## let ruff lay out and mend what it can
+format: setup ## format the code with ruff, and fix what it can
 	@.venv/bin/ruff format .
 	@.venv/bin/ruff check --fix .
 
-fresh: setup ## clone HEAD, then demo and tests there, as on a new machine
+fresh: setup ## clone HEAD, and run the demo and the tests there, as on a new machine
 	@$(PYTHON_HERE) tools/fresh.py
 
-bench: setup ## measure against floors (QUICK=1, ONLY=spine)
+bench: setup ## run the benchmarks (QUICK=1, ONLY=spine)
 	@$(PYTHON_HERE) -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
-simulate: setup ## run the spine on a simulated disk and clock (SEEDS=2000, JOBS=1)
+simulate: setup ## run recorder, log and pipelines on a simulated disk and clock (SEEDS=2000, JOBS=1)
 	@$(PYTHON_HERE) -m tests.simulation --seeds $(SEEDS) --jobs $(JOBS)
 
-test-crash: setup ## kill real processes at named points (MINUTES=10, ROUNDS=, SEED=)
+test-crash: setup ## kill real processes, and check that nothing is lost (MINUTES=10, ROUNDS=, SEED=)
 	@$(PYTHON_HERE) -m tests.crash --minutes $(MINUTES) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED))
 
-test-cluster: setup ## a Spark master, two workers, pipelines on them, and what can be lost
+test-cluster: setup ## test on a Spark cluster with two workers, and kill parts of it
 	@$(RUN_TESTS) nightly --marked cluster --jobs 1 $(or $(ARGS),tests/cluster)
 
-test-s3: setup ## a log on a real server of S3, which is built at the first run
+test-s3: setup ## test a log on S3, with a real server that the first run builds
 	@$(PYTHON_HERE) -m tests.s3.server
 	@$(RUN_TESTS) nightly --marked s3 --jobs 1 $(or $(ARGS),tests/s3)
 
-test-postgres: setup ## the tests of PostgreSQL on every major (VERSIONS="14 18")
+test-postgres: setup ## run the PostgreSQL tests on every major version (VERSIONS="14 18")
 	@$(PYTHON_HERE) -m tools.test_postgres --versions "$(VERSIONS)" $(if $(ARGS),-- $(ARGS))
 
-test-spark: setup ## the tests that need Spark on another release of it (VERSION=4.3, ARGS=tests/pipeline)
+test-spark: setup ## run the Spark tests on another release of Spark (VERSION=4.3, ARGS=tests/pipeline)
 	@$(PYTHON_HERE) -m tools.test_spark --versions "$(VERSION)" $(if $(ARGS),-- $(ARGS))
 
-soak: setup ## a steady load for MINUTES, and whether anything grows (MINUTES=15)
+soak: setup ## run a steady load, and check that nothing grows (MINUTES=15)
 	@$(PYTHON_HERE) -m tests.soak --minutes $(MINUTES)
 
-mutate: setup ## break our own code on purpose; each break must turn a test red (JOBS=2)
+mutate: setup ## break the code on purpose; each break must make a test fail (JOBS=2)
 	@$(PYTHON_HERE) -m tests.mutate --jobs $(JOBS)
 
-reference: setup ## write the pages in docs/reference that are made from the code
+reference: setup ## write the generated pages of docs
 	@$(PYTHON_HERE) -m tools.reference
 
-lock: setup ## choose the versions in requirements.lock anew
+wheel: setup ## build headrace-core and headrace as wheels, in dist/
+	@$(PYTHON_HERE) -m tools.wheel
+
+lock: setup ## update the versions in requirements.lock
 	@.venv/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url \
-		--python-version 3.11 --extra dev pyproject.toml \
+		--python-version 3.11 --all-extras pyproject.toml \
 		--custom-compile-command "make lock" -o requirements.lock
 
-clean: ## remove .venv and the tools' caches; your data stays
+clean: ## remove .venv and caches; your data stays
 	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -30,7 +30,6 @@ from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.segment import describe, segment_bytes
 from headrace.changelog.values import ValueType
 from headrace.lake.formats import DELTA, needs
-from headrace.lake.memory import LakeHome
 from headrace.lake.target import table
 from headrace.pipeline.batch import BatchFacts, SegmentGroup
 from headrace.pipeline.definition import Pipeline
@@ -40,7 +39,7 @@ from headrace.spark_session.session import Spark, start_session
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
 from headrace.targets.memory import memory
-from headrace.targets.target import StagesRows, Target
+from headrace.targets.target import StagesRows, Target, TargetContext
 from headrace.testing.source import MemorySource
 from tests.cluster.cluster import Cluster, packed, running_cluster
 
@@ -143,8 +142,9 @@ def _loads(spark: Spark, folder: Path, paths: Sequence[Path], *, quick: bool) ->
     data.mkdir(parents=True)
     target = table(path=str(folder / "table"), staged_from=1, compact_every=0)
     pipeline, runner = _pipeline(target), SparkRunner(spark)
-    schema = runner.prepare(pipeline, ORDERS, SourceTraits("test"))
-    target.use(LakeHome(lambda: spark, "bench", Files(RealDisk(), str(data)), time.time))
+    prepared = runner.prepare(pipeline, SourceTraits("test"))
+    schema = prepared.output(ORDERS)
+    target.use(TargetContext(lambda: spark, "bench", Files(RealDisk(), str(data)), time.time))
     target.check({ORDERS.table: schema})
     target.open({ORDERS.table: schema}, {ORDERS.table: ORIGIN})
     names = tuple(str(path) for path in paths)
@@ -157,7 +157,7 @@ def _loads(spark: Spark, folder: Path, paths: Sequence[Path], *, quick: bool) ->
         number = next(numbers)
         loading = target.load(ORDERS.table, number)
         assert isinstance(loading, StagesRows)
-        assert runner.give_baseline(pipeline, part, loading.stage) == ()
+        assert prepared.give_baseline(part, loading.stage) == ()
         loading.switch(Position(1, number))
 
     def by_hand() -> None:
@@ -234,7 +234,8 @@ def _jobs(spark: Spark, folder: Path) -> tuple[Callable[[], int], Callable[[], i
     )
 
     pipeline, runner = _pipeline(memory()), SparkRunner(spark)
-    runner.prepare(pipeline, ORDERS, SourceTraits("test"))
+    prepared = runner.prepare(pipeline, SourceTraits("test"))
+    prepared.output(ORDERS)
     parts = [SegmentGroup(ORDERS, (str(path),))]
 
     reader = spark.small.read.schema(from_arrow_schema(ORDERS.segment))
@@ -244,7 +245,7 @@ def _jobs(spark: Spark, folder: Path) -> tuple[Callable[[], int], Callable[[], i
         frame = frame.selectExpr(*_WANTED)
         return int(frame.toArrow().num_rows)
 
-    return lambda: runner.rows(pipeline, parts, facts).rows.num_rows, by_hand
+    return lambda: prepared.rows(parts, facts).rows.num_rows, by_hand
 
 
 def _pipeline(target: Target) -> Pipeline:

@@ -24,12 +24,11 @@ from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import ValueType
-from headrace.lake.memory import LakeHome
 from headrace.lake.target import TableTarget, table
 from headrace.pipeline.result import result_schema
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from headrace.targets.target import Batch
+from headrace.targets.target import Batch, TargetContext
 
 if TYPE_CHECKING:
     from headrace.spark_session.session import Spark
@@ -145,7 +144,7 @@ def _loaded(spark: Spark, folder: Path, mode: str, size: Size) -> TableTarget:
     data = folder / f"data-{mode}"
     data.mkdir()
     target = table(path=str(folder / mode), mode=mode, compact_every=0)
-    target.use(LakeHome(lambda: spark, mode, Files(RealDisk(), str(data)), time.time))
+    target.use(TargetContext(lambda: spark, mode, Files(RealDisk(), str(data)), time.time))
     target.check({NAME: SCHEMA})
     target.open({NAME: SCHEMA}, {NAME: ORIGIN})
     loading = target.load(NAME, 1)

@@ -31,7 +31,7 @@ Use = tuple[tuple[str, ...], str]
 CHILDREN = {
     "headrace": (),
     "tests.interfaces.at_work": (),
-    "tests.interfaces.fake_engine": ("demo",),
+    "tests.interfaces.demo_engine": ("demo",),
 }
 """Modules that are our command line when they are run, with the words they put before others."""
 

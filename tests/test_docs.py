@@ -223,7 +223,8 @@ CITED = re.compile(r"\b([RS]\d{1,2}[a-g]?|RH|H[0-5]|P[1-8])\b")
 
 @pytest.mark.slow
 def test_every_rule_that_is_cited_can_be_looked_up() -> None:
-    rules = (ROOT / "docs/rules.md").read_text() + (ROOT / "docs/how-it-is-tested.md").read_text()
+    internals = ROOT / "docs/internals"
+    rules = "".join((internals / page).read_text() for page in ("rules.md", "how-it-is-tested.md"))
     known = {*re.findall(r"^\*\*([RSHP]\d{1,2}[a-g]?)\.", rules, re.M), "RH"}
     cited: dict[str, str] = {}
     for path in (*modules(ROOT / "src"), *modules(ROOT / "tests")):
@@ -234,13 +235,13 @@ def test_every_rule_that_is_cited_can_be_looked_up() -> None:
 
 
 def test_every_rule_says_whether_it_is_upheld_today() -> None:
-    rules = (ROOT / "docs/rules.md").read_text()
+    rules = (ROOT / "docs/internals/rules.md").read_text()
     said = re.findall(r"^\*\*([RSH]\d{1,2}[a-g]?)\.[^\n]*\n\*(Upheld|From|In part)\b", rules, re.M)
     assert [rule for rule, _ in said] == re.findall(r"^\*\*([RSH]\d{1,2}[a-g]?)\.", rules, re.M)
 
 
 def test_every_invariant_that_is_cited_is_in_the_architecture() -> None:
-    page = (ROOT / "docs/architecture.md").read_text().split("## Invariants")[1]
+    page = (ROOT / "docs/internals/architecture.md").read_text().split("## Invariants")[1]
     known = set(re.findall(r"^(\d+)\. ", page, re.M))
     assert len(known) == 10
     cited = {

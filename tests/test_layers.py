@@ -18,20 +18,20 @@ import pytest
 
 from tests.support.sources import SRC, Module, all_of, modules, parsed
 
-_STORED = {"errors", "config", "storage", "changelog"}
+_STORED = {"errors", "extras", "config", "storage", "changelog"}
 _ENDS = _STORED | {"observe", "tables"}
 _SPARK = _ENDS | {"capture", "targets", "spark_session"}
-_LAKE = _SPARK | {"pipeline", "deadletters", "spark_source"}
-_RUNTIME = _LAKE | {"lake"}
-_ENGINE = _RUNTIME | {"runtime", "recovery", "fanout"}
+_WORK = _SPARK | {"pipeline", "deadletters", "spark_source"}
+_ENGINE = _WORK | {"runtime", "recovery", "fanout"}
 _API = _ENGINE | {"engine", "streams", "client", "v1"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "extras": {"errors"},
     "config": {"errors"},
-    "storage": {"errors"},
+    "storage": {"errors", "extras"},
     "embedded": {"errors"},
-    "changelog": {"errors", "config", "storage"},
+    "changelog": {"errors", "extras", "config", "storage"},
     "observe": _STORED,
     "tables": _STORED,
     "capture": _ENDS,
@@ -40,10 +40,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "pipeline": _SPARK,
     "deadletters": _SPARK | {"pipeline"},
     "spark_source": _SPARK | {"pipeline"},
-    "lake": _LAKE,
-    "runtime": _RUNTIME,
-    "recovery": _RUNTIME | {"runtime"},
-    "fanout": _RUNTIME | {"runtime"},
+    "lake": _WORK,
+    "runtime": _WORK,
+    "recovery": _WORK | {"runtime"},
+    "fanout": _WORK | {"runtime"},
     "engine": _ENGINE,
     "streams": _ENGINE | {"engine"},
     "client": {"errors", "tables", "v1"},
@@ -51,7 +51,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": _API | {"api", "embedded"},
     "testing": {"errors", "storage", "changelog", "tables"},
 }
-"""Each part knows what stands before it."""
+"""
+Each part knows what stands before it.
+
+`lake` is imported by none: a configuration finds it by name, and the rest by `targets.target`.
+"""
 
 SINGLE_MODULES = {"testing": {"headrace.capture.source", "headrace.targets.target"}}
 """What a part may import besides: the two contracts that others implement."""

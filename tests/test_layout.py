@@ -39,18 +39,16 @@ _LIGHT = "loaded by commands that must start without Arrow and Spark; its neighb
 
 SMALL_WITH_ONE_IMPORTER = {
     "capture.postgres.server.wal_usage": "read by people who look for what a slot holds",
-    "capture.sqlite.copy": "the baseline of a table, as capture/postgres/copy is",
+    "capture.sqlite.arrow_rows": "Arrow, which the library, with the same neighbours, does without",
     "capture.sqlite.definition": _LIGHT,
     "cli.cluster": _VERB,
     "cli.config": _VERB,
     "cli.demo.command": _VERB,
     "cli.main": "the root of the command line, run by `python -m headrace`",
     "config.load": "what a configuration is put together from, in its order",
-    "lake.definition": _LIGHT,
     "pipeline.baseline_copy": "imported by Spark's tasks, which need nothing else of the runner",
     "pipeline.plan.frames": "user functions of a DataFrame, next to those of rows",
     "runtime.schema_changes": "one of the steps of a pipeline, each in its module",
-    "runtime.spark": "the engine's Spark, which belongs to what runs and not to the engine",
     "spark_session.executor_probe": "pickled by value for executors without Headrace",
 }
 """Modules that could stand in the one that imports them, and why they do not."""

@@ -190,7 +190,7 @@ def test_make_alone_lists_the_targets() -> None:
     )
     for target in (
         *("setup", "demo", "test", "check", "nightly", "fresh", "bench", "simulate"),
-        *("test-crash", "test-cluster", "test-s3", "soak", "mutate", "lock", "clean"),
+        *("test-crash", "test-cluster", "test-s3", "soak", "mutate", "lock", "wheel", "clean"),
     ):
         assert re.search(rf"^  make {target} +\S", done.stdout, re.M), target
 

@@ -15,13 +15,13 @@ _INTRODUCTION = """\
 
 <!-- Made from src/headrace/cli by `make reference`; edit it there. -->
 
-`headrace COMMAND --help` prints the same. Results go to stdout, everything else to stderr;
-`NO_COLOR` is honoured. Commands end with an [exit code](errors.md): 0 done, 1 failed, 2 wrong
-usage or configuration, 3 not ready, busy or locked, 4 not reachable, 5 refused. With `--json` an
-error is one object, `{"error": {"code", "message", "facts", "remedy"}}`.
+`headrace COMMAND --help` prints the same text. Results go to stdout, everything else to stderr;
+`NO_COLOR` is honoured. [Exit codes](errors.md): 0 done, 1 failed, 2 wrong usage or configuration,
+3 not ready, busy or locked, 4 not reachable, 5 refused. With `--json` an error is one object,
+`{"error": {"code", "message", "facts", "remedy"}}`.
 
-Commands that speak to a running engine find it by its data directory: `--data`, or the one that the
-configuration names, `./headrace-data` where there is none.
+Commands that talk to a running engine find it by its data directory: `--data`, otherwise the one in
+the configuration, otherwise `./headrace-data`.
 """
 
 

@@ -14,24 +14,26 @@ _INTRODUCTION = """\
 
 <!-- Made from the keys of each part by `make reference`; edit them there. -->
 
-Every key there is; any other is refused, with the nearest known one. `headrace validate` tells all
-that is wrong at once, with file, line and column; `headrace config` prints what is in effect,
-secrets masked, with where each value comes from.
+All keys. An unknown key is refused, with the nearest known one. `headrace validate` reports all
+errors at once, with file, line and column. `headrace config` prints the effective configuration,
+with secrets masked and the origin of each value. [The guide](../guides/configuration.md) has the
+syntax.
 
-Values come from, each over those before: the defaults on this page, the file (`--config FILE`, by
-default `headrace.conf` in the present folder), the files of the folder `headrace.conf.d` beside it,
-the environment (`HEADRACE_SOURCES__SHOP__PATH` is `sources.shop.path`), and `--set key=value`.
+Values come from these sources, and later ones win: the defaults on this page, the file
+(`--config FILE`, by default `headrace.conf` in the current folder), the files in the folder
+`headrace.conf.d` next to it, the environment (`HEADRACE_SOURCES__SHOP__PATH` is
+`sources.shop.path`), and `--set key=value`.
 
 | kind | written as |
 |---|---|
 | text | `shop`, or in quotes: `"a text, with anything in it"` |
-| path | a text; in a file it begins at the folder of that file, elsewhere at the present one |
+| path | text; in a file relative to the folder of that file, otherwise to the current folder |
 | boolean | `true`, `false`; also `yes`, `no`, `on`, `off` |
 | duration | a number and a unit: `500ms`, `10s`, `5m`, `24h`, `7d` |
-| size | a number and a unit, `512MiB`, `1GB`; without one it is bytes |
+| size | a number and a unit, `512MiB`, `1GB`; without a unit, bytes |
 | list | `[a, b]` |
-| by name | a section of names that are yours: `by_customer { … }` |
-| connection | a connection string or URI as libpq takes it; shown without its password |
+| by name | a section with names that you choose: `by_customer { … }` |
+| connection | a libpq connection string or URI; shown without its password |
 | reference | where a secret is: `env:NAME`, `file:/path`, or a scheme that a package provides |
 """
 
@@ -55,7 +57,7 @@ def page() -> Iterator[str]:
         yield ""
         yield f"{about} Packages add types by entry points of the group `{catalogue.group}`."
         for type, part in catalogue.built_in.items():
-            also = f" (also `{'`, `'.join(part.also)}`)" if part.also else ""
+            also = f" (also `{'`, `'.join(part.aliases)}`)" if part.aliases else ""
             yield ""
             yield f"### {type}"
             yield ""
@@ -76,7 +78,7 @@ def _rows(keys: Sequence[Key], path: str) -> Iterator[str]:
         below, deeper = _within(key.kind, here)
         # A section by itself says nothing that its keys do not.
         if not isinstance(key.kind, Section):
-            yield f"| `{here}` | {_cell(key.kind.says)} | {_default(key)} | {_cell(key.doc)} |"
+            yield f"| `{here}` | {_cell(key.kind.label)} | {_default(key)} | {_cell(key.doc)} |"
         yield from _rows(deeper, below)
 
 
@@ -90,7 +92,7 @@ def _within(kind: Kind, path: str) -> tuple[str, Sequence[Key]]:
         case ListOf(of):
             return _within(of, f"{path}[]")
         case PartOf():
-            type_ = Key("type", _Types(kind.catalogue), f"Which {kind.says} it is.", required=True)
+            type_ = Key("type", _Types(kind.catalogue), f"Which {kind.label} it is.", required=True)
             return f"{path}.", (type_, *kind.common)
     return path, ()
 
@@ -99,7 +101,7 @@ class _Types:
     """Shows the types of a catalogue, ours alone: the page is the same on every machine."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self.says = " or ".join(f"`{name}`" for name in catalogue.built_in)
+        self.label = " or ".join(f"`{name}`" for name in catalogue.built_in)
 
     def read(self, node: object, at: str, problems: object) -> None:
         """Never asked for."""

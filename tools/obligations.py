@@ -28,8 +28,8 @@ _ABOUT = """\
 
 <!-- Made from the tests by `make reference`; cite a rule there with `@pytest.mark.meets`. -->
 
-The rules themselves are in [rules](../rules.md). A citing test is meant to fail when what it
-cites is removed; `make mutate` tries that for the ones that matter most.
+The rules themselves are in [rules](rules.md). A test that cites a rule must fail when the behaviour
+is removed; `make mutate` tries that for the most important ones.
 
 | rule | proved by |
 |---|---|\

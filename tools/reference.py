@@ -27,13 +27,13 @@ EXIT_CODES = {
 }
 
 _PARTS = {
-    "storage": "Bytes on disk.",
+    "storage": "Files on disk and in buckets.",
     "changelog": "The change log: positions, values, segments, the index.",
     "capture": "Sources and their recorders.",
-    "tables": "Rows of a table in memory.",
+    "tables": "Tables in memory.",
     "pipeline": "Filters, transforms and Spark.",
-    "targets": "Where rows are brought.",
-    "config": "What was given as configuration.",
+    "targets": "Targets of a pipeline.",
+    "config": "Configuration files and options.",
     "control": "The engine and its data directory.",
 }
 
@@ -42,11 +42,11 @@ _INTRODUCTION = """\
 
 <!-- Made from src/headrace/errors.py by `make reference`; edit it there. -->
 
-Everything Headrace raises on purpose is a `headrace.errors.HeadraceError` with four things: a
-`code` that never changes its meaning, a `message`, `facts` (names, counts and positions, never
-row values) and a `remedy`. Its text begins with the code, as in `[headrace:control.locked] …`,
-because text is all that Spark carries out of a job. Errors pickle. A command that ends with an
-error returns the error's exit code to the shell:
+Everything that Headrace raises on purpose is a `headrace.errors.HeadraceError` with a `code` that
+never changes its meaning, a `message`, `facts` (names, counts and positions, never row values) and
+a `remedy`. Its text begins with the code, as in `[headrace:control.locked] …`, because Spark passes
+only text out of a job. Errors can be pickled. A command that fails exits with the exit code of its
+error:
 """
 
 _ABOUT_SPARK = """\
@@ -54,10 +54,10 @@ _ABOUT_SPARK = """\
 
 <!-- Made from src/headrace/spark_session/settings.py by `make reference`; edit it there. -->
 
-What Headrace sets when it starts Spark itself, and in the two sessions its pipelines use beside
-yours when you bring one. Each can be overridden with `Engine(…, spark_conf={"name": "value"})`.
-Besides these, the master is `local[*,4]`, the driver's memory 1 GB on up to two cores and 2 GB on
-more, Spark listens on 127.0.0.1 only, and its log goes to `logs/` in the data directory.
+The settings that Headrace uses when it starts Spark, and in its own two sessions when you pass your
+own session. Override any of them with `Engine(…, spark_conf={"name": "value"})`. The master is
+`local[*,4]`, the driver's memory is 1 GB on up to two cores and 2 GB on more, Spark listens on
+127.0.0.1 only, and its log goes to `logs/` in the data directory.
 """
 
 
@@ -67,7 +67,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield DOCS / "reference" / "errors.md", "\n".join(_errors()) + "\n"
     yield DOCS / "reference" / "spark.md", "\n".join(_spark()) + "\n"
     yield DOCS / "reference" / "cli.md", "\n".join(cli_reference.page()) + "\n"
-    yield DOCS / "reference" / "obligations.md", "\n".join(obligations.page()) + "\n"
+    yield DOCS / "internals" / "obligations.md", "\n".join(obligations.page()) + "\n"
 
 
 def _errors() -> Iterator[str]:
@@ -76,8 +76,8 @@ def _errors() -> Iterator[str]:
     yield "|---:|---|"
     yield from (f"| {number} | {meaning} |" for number, meaning in EXIT_CODES.items())
     yield ""
-    yield "A command line that cannot be understood has the code `cli.usage`. What is not on this"
-    yield f"page is a mistake of ours: code `{HeadraceError.code}`, exit code 1."
+    yield "A wrong command line has the code `cli.usage`. An error that is not on this page is"
+    yield f"a bug in Headrace: code `{HeadraceError.code}`, exit code 1."
     for part, about in _PARTS.items():
         yield ""
         yield f"## {part}"
@@ -99,9 +99,9 @@ def _spark() -> Iterator[str]:
     yield _ABOUT_SPARK
     for title, about, settings in (
         ("The application", "Fixed when Spark starts.", APPLICATION),
-        ("Spark's own pages", "When asked for; on 127.0.0.1 and never on a cluster.", UI),
-        ("Event logs", "When asked for; in `spark-events` in the data directory.", EVENTS),
-        ("Every session of ours", "Where pipelines run; yours is left alone.", SESSION),
+        ("Spark's web UI", "If turned on; on 127.0.0.1 and never on a cluster.", UI),
+        ("Event logs", "If turned on; in `spark-events` in the data directory.", EVENTS),
+        ("Headrace's own sessions", "Pipelines run here; your session is not changed.", SESSION),
         ("Small batches", "Up to 5,000 rows.", SMALL),
         ("Large batches", "All others, and baselines.", BULK),
     ):

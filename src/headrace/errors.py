@@ -51,6 +51,7 @@ The errors that this package raises on purpose: the tree of all, with what each 
     - FunctionFailed           the user's function for a batch raised
     - UnknownValue             a value that did not change was not sent, and is not known here
   + ControlError             the engine
+    - NotInstalled             a package that comes with an extra is missing
     - Locked                   another engine holds the data directory
     - Fenced                   another engine took over
     - BadDataDirectory, BadName, NotRunning
@@ -127,6 +128,7 @@ __all__ = [
     "NoKey",
     "NoRoom",
     "NoSecret",
+    "NotInstalled",
     "NotPermitted",
     "NotRunning",
     "NotUnique",
@@ -501,6 +503,14 @@ class ControlError(HeadraceError):
     """The engine."""
 
     code = "control.failed"
+
+
+class NotInstalled(ControlError):
+    """A package is missing that comes with an extra of the distribution."""
+
+    code = "control.not_installed"
+    exit_code = 2
+    remedy = "Install the extra that the message names, or the whole: pip install headrace."
 
 
 class Locked(ControlError):

@@ -248,7 +248,7 @@ def test_pruning_goes_in_small_steps_and_gives_way(
     monkeypatch.setattr(triggers, "STEP_SECONDS", 0)
     monkeypatch.setattr(triggers, "REST_SECONDS", 0)
     monkeypatch.setattr(triggers, "STEP_ROWS", 10)
-    monkeypatch.setattr("headrace.capture.sqlite.source._BUSY_MS", int(10_000 * patience()))
+    monkeypatch.setattr("headrace.capture.sqlite.source._BUSY_SECONDS", 10 * patience())
     source = opened(path)
     app.executemany("insert into t values (?, 1)", [(number,) for number in range(25)])
     (changes,) = read_all(source)[-1:]
@@ -300,6 +300,29 @@ def test_ddl_does_not_pass_silently(path: Path, app: sqlite3.Connection, sql: li
     with pytest.raises(TableRefused) as caught:
         source.read(10, 0)
     assert caught.value.facts["table"] == "t"
+    source.close()
+
+
+@pytest.mark.meets("R39", "R42")
+@pytest.mark.parametrize("captured", [False, True], ids=["new", "captured before"])
+@pytest.mark.parametrize(
+    "sql", ["alter table t add column w", "alter table t rename column v to w"]
+)
+def test_columns_that_change_between_describe_and_open_are_described_again(
+    path: Path, app: sqlite3.Connection, captured: bool, sql: str
+) -> None:
+    if captured:
+        opened(path).close()
+    source = SQLiteSource(sqlite(path).spec, "one")
+    source.describe(["t"])
+    app.execute(sql)
+    with pytest.raises(SourceUnreachable, match="changed"):
+        source.open(None)
+    app.execute("insert into t (id) values (1)")  # no trigger is in its way
+    place(source)
+    app.execute("insert into t (id, w) values (2, 'new')")
+    (changes,) = read_all(source)
+    assert changes.tables[0].rows["after"][0].as_py()["w"]["t"] == "new"
     source.close()
 
 
@@ -490,8 +513,8 @@ def test_an_idle_reader_looks_seldom_and_asks_the_database_next_to_never(
     app.execute("insert into t values (1, 1)")
     read_all(source)
     source.read(10, 0.1)
-    looks = counted(monkeypatch, source._watch, "moved")
-    asked = counted(monkeypatch, source._watch, "_version")
+    looks = counted(monkeypatch, source._opened().watch, "moved")
+    asked = counted(monkeypatch, source._opened().watch, "_version")
     seconds = 0.15
     assert source.read(10, seconds) is None
     # A busy machine looks less often, and never more.

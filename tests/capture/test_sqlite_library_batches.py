@@ -118,7 +118,7 @@ def test_a_lock_that_is_held_for_long_ends_no_copy(
 def test_a_capture_that_waits_for_a_lock_can_be_closed(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setattr("headrace.capture.sqlite.library.run.CHUNK_ROWS", 2)
+    monkeypatch.setattr("headrace.capture.sqlite.copy.CHUNK_ROWS", 2)
     monkeypatch.setattr(module, "COPY_BUSY_SECONDS", 0.01)
     app.execute("pragma journal_mode = delete")
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(10)])

@@ -62,7 +62,7 @@ def signal_at(line: int) -> Iterator[None]:
         sys.settrace(before)
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", LINES, ids=lambda line: f"line {line - LINES[0]}")
 def test_a_signal_may_close_a_capture_at_any_line_of_its_run(path: Path, line: int) -> None:
     capture = Capture(path, ["t"], print)
     # Before the run has begun, none does. A close that waits here would wait for ever.

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.capture.sqlite import Batch, Capture
+from headrace.capture.sqlite.database import CapturePosition
+from headrace.capture.sqlite.library.run import CaptureRun
+from headrace.capture.sqlite.tables import SourceTable
 from headrace.errors import SchemaChanged, TableRefused
 from tests.capture.library import Heard, Running, ops, running
 
@@ -119,7 +122,7 @@ def test_with_a_bootstrap_the_rows_of_that_table_come_again_and_it_goes_on(
 def test_columns_that_change_during_a_bootstrap_end_it(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.sqlite.library.run.CHUNK_ROWS", 2)
+    monkeypatch.setattr("headrace.capture.sqlite.copy.CHUNK_ROWS", 2)
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(10)])
 
     def alters(batch: Batch) -> None:
@@ -132,10 +135,26 @@ def test_columns_that_change_during_a_bootstrap_end_it(
         Capture(path, ["t"], alters, batch_size=3).bootstrap()
 
 
+def test_columns_that_change_before_the_first_row_is_read_end_it_too(
+    path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = CaptureRun._changes_after
+
+    def alters(run: CaptureRun, table: SourceTable) -> CapturePosition | None:
+        add_column(app)
+        return begin(run, table)
+
+    monkeypatch.setattr(CaptureRun, "_changes_after", alters)
+    heard = Heard()
+    with pytest.raises(SchemaChanged):
+        Capture(path, ["t"], heard).bootstrap()
+    assert heard.records == []
+
+
 def test_columns_that_change_during_a_bootstrap_make_its_rows_come_again(
     path: Path, app: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.sqlite.library.run.CHUNK_ROWS", 2)
+    monkeypatch.setattr("headrace.capture.sqlite.copy.CHUNK_ROWS", 2)
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(10)])
 
     def alters(batch: Batch) -> None:

@@ -59,7 +59,7 @@ def replayed(records: list[Record]) -> dict[object, object]:
 def test_rows_and_changes_together_are_the_table(
     path: Path, app: sqlite3.Connection, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.capture.sqlite.library.run.CHUNK_ROWS", 7)
+    monkeypatch.setattr("headrace.capture.sqlite.copy.CHUNK_ROWS", 7)
     app.execute("create table t (id integer primary key, v)")
     app.executemany("insert into t values (?, 0)", [(number,) for number in range(60)])
     Capture(path, ["t"], print).setup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -13,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.capture.sqlite import Capture, Combined, External, FileWatch, Interval, triggers
+from headrace.capture.sqlite import (
+    Batch,
+    Capture,
+    Combined,
+    External,
+    FileWatch,
+    Interval,
+    triggers,
+)
 from headrace.capture.sqlite.library import run as module
 from headrace.capture.sqlite.watch import Waiter
 from headrace.errors import SourceRefused, SourceUnreachable
@@ -225,3 +234,23 @@ def test_a_file_that_was_replaced_is_noticed(path: Path, app: sqlite3.Connection
     path.rename(path.with_suffix(".old"))
     run.join()
     assert isinstance(run.error, SourceUnreachable)
+
+
+def test_a_file_that_is_replaced_while_its_rows_are_copied_is_noticed(
+    path: Path, app: sqlite3.Connection
+) -> None:
+    app.execute("create table u (id integer primary key, v)")
+    Capture(path, ["u"], print).setup()
+    app.execute("pragma wal_checkpoint(truncate)")
+
+    def replaces(batch: Batch) -> None:
+        heard(batch)
+        if len(heard.batches) == 1:
+            shutil.copy(path, path.with_suffix(".new"))
+            path.with_suffix(".new").replace(path)
+        assert len(heard.batches) < 10, "copies the file that is gone again and again"
+
+    heard = Heard()
+    with pytest.raises(SourceUnreachable, match="replaced"):
+        Capture(path, ["t", "u"], replaces).bootstrap_and_cdc()
+    assert [record.table for record in heard.records] == ["t"]

@@ -167,15 +167,15 @@ def test_every_value_knows_its_place() -> None:
     root = parse('a = 1\nb {\n  c = [x, "y"]\n}\n', "shop.conf")
     section = at(root, "b")
     items = at(root, "b", "c")
-    assert str(at(root, "a").place) == "shop.conf:1:5"
-    assert str(section.place) == "shop.conf:2:3"
-    assert str(items.place) == "shop.conf:3:7"
+    assert str(at(root, "a").location) == "shop.conf:1:5"
+    assert str(section.location) == "shop.conf:2:3"
+    assert str(items.location) == "shop.conf:3:7"
     assert isinstance(items.value, list)
-    assert [str(item.place) for item in items.value] == ["shop.conf:3:8", "shop.conf:3:11"]
+    assert [str(item.location) for item in items.value] == ["shop.conf:3:8", "shop.conf:3:11"]
 
 
 def test_a_substituted_value_has_the_place_where_it_is_written() -> None:
-    assert str(at(parse("a = ${b}\nb = 1", "x"), "a").place) == "x:2:5"
+    assert str(at(parse("a = ${b}\nb = 1", "x"), "a").location) == "x:2:5"
 
 
 def test_the_environment_gives_what_the_text_does_not() -> None:
@@ -183,7 +183,7 @@ def test_the_environment_gives_what_the_text_does_not() -> None:
     text = "a = ${DATABASE_URL}, b = 1, e = ${EMPTY}, n = ${b}, d = ${a.c}, m = ${?NONE}"
     root = parse(text, "x", environment=given)
     assert root.plain() == {"a": "postgres://…", "b": 1, "e": "", "n": 1, "d": "dotted"}
-    assert at(root, "a").place == SourceLocation("environment variable DATABASE_URL")
+    assert at(root, "a").location == SourceLocation("environment variable DATABASE_URL")
 
 
 def test_a_key_may_have_the_name_of_the_variable_it_comes_from() -> None:
@@ -198,7 +198,7 @@ def test_text_from_the_environment_is_never_taken_for_a_number() -> None:
 def test_text_that_holds_a_variable_is_placed_where_it_is_joined() -> None:
     root = parse('a = "u:"${NAME}"@h"', "x", environment={"NAME": "me"})
     assert root.plain() == {"a": "u:me@h"}
-    assert str(at(root, "a").place) == "x:1:5"
+    assert str(at(root, "a").location) == "x:1:5"
 
 
 # -- include ----------------------------------------------------------------------------
@@ -242,15 +242,15 @@ def test_a_file_is_included(text: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('include required("not there.conf")', "main.conf:1:18: There is no such file"),
-        ('include "list.conf"', "list.conf:1:1: A list stands where keys belong"),
+        ('include required("not there.conf")', "main.conf:1:18: The included file does not exist"),
+        ('include "list.conf"', "list.conf:1:1: A list where keys are expected"),
         ('include "bad.conf"', "bad.conf:1:5: The list that begins here is not closed"),
         ('include "loop.conf"', "again.conf:1:9: Files include each other: loop.conf → again.conf"),
         ('include "main.conf"', "main.conf:1:9: Files include each other"),
-        ("include base.conf", "After include stands the name of a file, in double quotes"),
-        ("include = 1", "After include stands the name of a file, in double quotes"),
+        ("include base.conf", "include must be followed by a file name in double quotes"),
+        ("include = 1", "include must be followed by a file name in double quotes"),
         ('include url("http://x/y")', "Only files can be included"),
-        ('include file("base.conf"', "The text ends where ) belongs"),
+        ('include file("base.conf"', "The text ends where ) is expected"),
         ('a = [{ include "base.conf" }]', "A file cannot be included in a list"),
     ],
 )

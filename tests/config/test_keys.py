@@ -178,7 +178,7 @@ def test_a_value_of_another_kind_is_refused(kind: Kind, written: Plain, code: st
 
 
 def test_a_bad_entry_is_named_by_its_number() -> None:
-    assert "key[1] is a text" in wrong(ListOf(Text()), ["a", []])
+    assert "key[1] must be a text" in wrong(ListOf(Text()), ["a", []])
 
 
 def test_a_path_begins_where_the_file_that_says_it_lies() -> None:
@@ -193,4 +193,4 @@ def test_a_path_begins_where_the_file_that_says_it_lies() -> None:
 def test_a_value_knows_where_it_was_written_or_else_its_section() -> None:
     section, own = SourceLocation("a.conf", 1, 1), SourceLocation("a.conf", 2, 3)
     values: Values = checked(Node({"path": Node("x", own)}, section), KEYS)
-    assert (values.place_of("path"), values.place_of("mode")) == (own, section)
+    assert (values.location_of("path"), values.location_of("mode")) == (own, section)

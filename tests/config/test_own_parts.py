@@ -155,7 +155,7 @@ def test_keys_of_a_package_are_checked_as_ours_are() -> None:
     assert [(each.code, each.remedy) for each in caught.value.errors] == [
         ("config.unknown_part", "Did you mean recent?"),
         ("config.unknown_key", "Did you mean size?"),
-        ("config.wrong_value", "Write such a number."),
+        ("config.wrong_value", "Change it to such a number."),
     ]
 
 

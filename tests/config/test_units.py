@@ -66,14 +66,14 @@ def test_a_size_in_bytes(text: str, count: int) -> None:
     "text", ["", "10", "s", "-1s", "1e3s", "1S", "1 fortnight", "1h30m", "1.s", ".5s", "1s s", "∞"]
 )
 def test_what_is_no_duration_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(WrongValue, match="This is no duration") as caught:
+    with pytest.raises(WrongValue, match="Not a valid duration") as caught:
         duration(text)
     assert "250ms" in caught.value.remedy
 
 
 @pytest.mark.parametrize("text", ["", "-1B", "1 KB x", "1kb", "1 furlong", "9" * 40 + "B"])
 def test_what_is_no_size_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(WrongValue, match="This is no size") as caught:
+    with pytest.raises(WrongValue, match="Not a valid size") as caught:
         size(text)
     assert "512MiB" in caught.value.remedy
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from headrace.runtime.pipeline_run import PipelineRun
+from headrace.runtime.delivery import Delivery
+from headrace.runtime.target_load import Loads
 from tests.control.test_schema_changes import Kept, Told, World, stopped
 
 pytestmark = pytest.mark.meets("R23b")
@@ -21,23 +22,23 @@ def alter(world: World) -> None:
     world.flush()
 
 
-def once(run: PipelineRun, step: str, before: Callable[[], None]) -> None:
+def once(worker: Loads | Delivery, step: str, before: Callable[[], None]) -> None:
     """Let something happen just before the next time that a piece of work is done."""
-    own = getattr(run._loads, step)
+    own = getattr(worker, step)
 
-    def done() -> bool:
-        setattr(run._loads, step, own)
+    def done(*given: object) -> object:
+        setattr(worker, step, own)
         before()
-        return bool(own())
+        return own(*given)
 
-    setattr(run._loads, step, done)
+    setattr(worker, step, done)
 
 
 @pytest.mark.parametrize("kind", [Told, Kept])
 def test_a_batch_that_has_columns_nobody_has_followed_waits_for_them(kind: type[Told]) -> None:
     target = kind("continue")
     world = World(target)
-    once(world.live, "join", lambda: alter(world))
+    once(world.live.delivery, "next_batch", lambda: alter(world))
     world.settle(world.live)
     assert target.told == ["id status note"]
     assert target.seen[-1] == ROW
@@ -47,7 +48,7 @@ def test_a_batch_that_has_columns_nobody_has_followed_waits_for_them(kind: type[
 def test_a_pipeline_that_is_to_stop_takes_nothing_in_columns_that_came_meanwhile() -> None:
     target = Told("continue")
     world = World(target, "stop")
-    once(world.live, "join", lambda: alter(world))
+    once(world.live.delivery, "next_batch", lambda: alter(world))
     world.settle(world.live)
     assert "note" in str(stopped(world.live).facts)
     assert len(target.seen) == 3
@@ -73,7 +74,7 @@ def test_what_is_being_loaded_gets_the_columns_that_came_meanwhile(step: str) ->
         world.take_baseline()
         world.live.step()
     world.asked.clear()
-    once(world.live, step, altered_and_copied)
+    once(world.live._loads, step, altered_and_copied)
     world.settle(world.live)
     assert world.live.ready
     assert ROW in target.seen

@@ -259,8 +259,8 @@ def test_nothing_is_acknowledged_before_the_new_pipeline_is_open(
         adding.start()
         assert again.opening.wait(PATIENCE)
         held = shop.cursor()
-        engine._acknowledge()
-        engine._heard()
+        engine._state.acknowledge()
+        engine._state.notify()
         assert shop.cursor() == held
         again.go_on.set()
         adding.join(PATIENCE)
@@ -327,13 +327,13 @@ def test_a_second_pipeline_of_patterns_keeps_its_tables(shop: Shop, tmp_path: Pa
 
 
 def test_what_is_dropped_is_let_go_of_by_whoever_computed_it(engine: Engine, shop: Shop) -> None:
-    runner = engine._runner
+    runner = engine._state.runner
     assert isinstance(runner, ArrowRunner)
     engine.change([Pipeline(shop.source(), "customers", memory(), name="customers")])
     assert engine.await_ready(PATIENCE)
     engine.replay("customers", "memory")
     engine.change(drop=["customers"])
-    assert runner.forgotten == ["customers", "customers.replay"]
+    assert runner.closed == ["customers.replay", "customers"]
     assert engine.await_ready(PATIENCE)
 
 

@@ -421,6 +421,6 @@ def test_what_is_shown_has_no_secret_in_it(tmp_path: Path) -> None:
 
 
 def test_what_is_shown_says_where_it_comes_from(tmp_path: Path) -> None:
-    found = {each.name: each.place for each in of(shop_plain(tmp_path)).settings()}
+    found = {each.name: each.location for each in of(shop_plain(tmp_path)).settings()}
     assert found["pipelines.paid.filters[0].value"] == PLACE
     assert found["pipelines.paid.mode"] == SourceLocation("")

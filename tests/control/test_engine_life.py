@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,11 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.engine.engine import Engine
 from headrace.errors import NotRunning, TargetError
 from headrace.pipeline.definition import Pipeline
+from headrace.runtime.spark import SparkOptions, with_needs
+from headrace.storage.disk import RealDisk
+from headrace.storage.files import Files
 from headrace.targets.memory import memory
+from headrace.targets.target import TargetContext
 from headrace.testing.source import MemorySource
 from headrace.testing.target import ScriptedTarget
 from tests.support.arrow_runner import ArrowRunner
@@ -41,6 +45,36 @@ def changes_in(shop: Shop) -> list[Position]:
                 found.append(Position(batch.epoch, row["_commit"], row["_ordinal"]))
         after = batch.last
     return found
+
+
+class ContextTarget(FileTarget):
+    """A target of another package that needs the engine's Spark and data directory."""
+
+    context: TargetContext | None = None
+
+    def spark_needs(self) -> Mapping[str, str]:
+        return {"spark.sql.extensions": "org.example.Ours"}
+
+    def use(self, context: TargetContext) -> None:
+        self.context = context
+
+
+def test_a_target_is_given_its_context_by_what_it_can_do_alone(shop: Shop, tmp_path: Path) -> None:
+    target = ContextTarget(tmp_path / "rows.db")
+    pipeline = shop.pipeline(target, name="kept")
+    files = Files(RealDisk(), str(shop.data))
+    options = with_needs(SparkOptions({}, ui=False, events=False), [pipeline], files)
+    assert options.conf["spark.sql.extensions"] == "org.example.Ours"
+    with Engine(pipeline, data=shop.data, runner=ArrowRunner(), recorder="thread") as engine:
+        assert engine.await_ready(PATIENCE)
+        context = target.context
+        assert context is not None
+        assert context.pipeline == "kept"
+        assert context.files.path("") == files.path("")
+        assert context.lineage() == shop.log().lineage
+        context.check()
+        with pytest.raises(NotRunning, match="without Spark"):
+            context.spark()
 
 
 @pytest.mark.process

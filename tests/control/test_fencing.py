@@ -52,7 +52,7 @@ def test_a_pipeline_whose_recorder_lost_the_log_stops_until_the_engine_is_restar
     target = ScriptedTarget()
     with shop.engine(shop.pipeline(target)) as engine:
         assert engine.await_ready(PATIENCE)
-        engine._recordings["shop"].on_report(Failed.of(LOST, stops=True))
+        engine._state.recordings["shop"].on_report(Failed.of(LOST, stops=True))
         assert await_that(engine, lambda: fenced(engine))
         (info,) = engine.pipelines()
         assert info.error is not None
@@ -73,10 +73,10 @@ def test_another_failure_of_a_recorder_stops_no_pipeline(shop: Shop) -> None:
     with shop.engine(shop.pipeline(ScriptedTarget())) as engine:
         assert engine.await_ready(PATIENCE)
         report = Failed.of(SourceUnreachable("No answer"), stops=True)
-        engine._recordings["shop"].on_report(report)
+        engine._state.recordings["shop"].on_report(report)
         (info,) = engine.pipelines()
         assert (info.state, info.error) == ("live", None)
-        engine._recordings["shop"].fence.look()
+        engine._state.recordings["shop"].fence.look()
 
 
 # -- while a job runs ---------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_an_engine_whose_recorder_says_nothing_finds_it_in_the_log_before_it_wri
         first.reject(TargetError("Not now"), 1000)
         shop.insert(range(50, 55))
         assert await_that(before, lambda: first.calls["write"] > wrote)
-        recorder = before._recordings["shop"].recorder
+        recorder = before._state.recordings["shop"].recorder
         assert recorder is not None
         recorder.stop()
         with engine_of(shop, second, tmp_path / "other") as after:

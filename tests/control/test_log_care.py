@@ -268,7 +268,7 @@ def test_a_part_that_is_read_beside_the_pipelines_is_kept_meanwhile(market: Mark
     with engine(market, scripted(market, TargetDisk())) as running:
         assert running.await_ready(patience())
         at = running.source_info("shop").end
-        log = running._recordings["shop"].log
+        log = running._state.recordings["shop"].log
         with log.holds.hold("replay of kept", at, [1]):
             fill(market, running)
             assert ("reader", "replay of kept") in pins(running)

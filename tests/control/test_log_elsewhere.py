@@ -145,7 +145,7 @@ def test_a_log_elsewhere_is_not_left_by_an_engine_that_does_not_say_so(
     shop: Shop, bucket: SimulatedBucket
 ) -> None:
     followed(shop, range(100, 110))
-    with pytest.raises(WrongValue, match="lies elsewhere"), engine_of(shop, memory(), None):
+    with pytest.raises(WrongValue, match="is in another storage"), engine_of(shop, memory(), None):
         pass
     assert not (shop.data / "log").exists()
     followed(shop, range(200, 210))
@@ -176,7 +176,10 @@ def test_a_configuration_names_the_place_and_a_wrong_one_is_told_with_its_line(
 ) -> None:
     file = tmp_path / "headrace.conf"
     file.write_text(f'{CONFIGURATION}log.storage = "s3://logs/shop"\n')
-    assert configured(load(file, environment={})).engine()._log_options.storage == "s3://logs/shop"
+    assert (
+        configured(load(file, environment={})).engine()._state.options.log.storage
+        == "s3://logs/shop"
+    )
     file.write_text(f'{CONFIGURATION}log.storage = "gs://logs/shop"\n')
     with pytest.raises(InvalidConfiguration) as caught:
         configured(load(file, environment={}))

@@ -222,7 +222,7 @@ def test_a_recorder_in_a_process_of_its_own_tells_what_it_found(shop: Shop) -> N
     pipeline = Pipeline(source, tables=["*"], target=memory(), name="all")
     with shop.engine(pipeline, recorder="process") as engine:
         assert engine.await_ready(PATIENCE)
-        assert engine._recordings["shop"].found == source.describe(["items", "orders"])
+        assert engine._state.recordings["shop"].found == source.describe(["items", "orders"])
         error = engine.source_info("shop").left_out["keyless"]
         assert error.code == "capture.unsupported_table"
         assert "primary key" in error.remedy
@@ -286,7 +286,7 @@ def test_no_table_counts_as_gone_before_the_recorder_has_looked(market: Market) 
         assert engine.await_ready(PATIENCE)
         silent = SourceRun("shop", "test", market.log(), lambda: None, time.time)
         woken: list[PipelineRun] = []
-        engine._taken.grow(silent, woken.append)
+        engine._state.tables.grow(silent, woken.append)
         assert woken == []
         assert engine.is_ready()
 

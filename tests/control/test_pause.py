@@ -243,12 +243,12 @@ def test_nothing_is_acknowledged_before_it_is_known_what_targets_need(market: Ma
     class Slow(ArrowRunner):
         """As Spark, that takes seconds to start, while the recorder is at work already."""
 
-        def prepare(self, *arguments, **named):  # type: ignore[no-untyped-def]
+        def output(self, *arguments, **named):  # type: ignore[no-untyped-def]
             assert await_seen(lambda: engine.source_info("shop").state == "streaming")
             market.put("orders", 12)
             assert await_seen(lambda: engine.source_info("shop").end.commit >= 2)
             heard.set()
-            return super().prepare(*arguments, **named)
+            return super().output(*arguments, **named)
 
     engine = market.engine(market.pipeline(target), runner=Slow())
     with engine:
@@ -279,9 +279,9 @@ def test_a_start_that_fails_acknowledges_nothing(market: Market) -> None:
     class Slow(ArrowRunner):
         """Leaves the recorder time to begin."""
 
-        def prepare(self, *arguments, **named):  # type: ignore[no-untyped-def]
+        def output(self, *arguments, **named):  # type: ignore[no-untyped-def]
             assert await_seen(lambda: engine.source_info("shop").state == "streaming")
-            return super().prepare(*arguments, **named)
+            return super().output(*arguments, **named)
 
     engine = market.engine(
         market.pipeline(Unopenable(), name="first"),
@@ -330,9 +330,9 @@ def test_what_is_known_can_be_asked_while_the_engine_starts(market: Market) -> N
     asked: list[str] = []
 
     class Curious(ArrowRunner):
-        def prepare(self, *arguments, **named):  # type: ignore[no-untyped-def]
+        def output(self, *arguments, **named):  # type: ignore[no-untyped-def]
             asked.extend(info.state for info in engine.pipelines())
-            return super().prepare(*arguments, **named)
+            return super().output(*arguments, **named)
 
     engine = market.engine(market.pipeline(memory()), runner=Curious())
     with engine:

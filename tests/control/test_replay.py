@@ -200,10 +200,12 @@ def test_two_replays_of_one_pipeline_go_on_at_the_same_time(market: Market) -> N
     meet = threading.Barrier(2, timeout=PATIENCE)
 
     class Meeting(ArrowRunner):
-        def baseline(self, pipeline: Pipeline, part: Any) -> Any:
-            if (pipeline.name or "").endswith(".replay"):
-                meet.wait()
-            return super().baseline(pipeline, part)
+        def prepare(self, pipeline: Pipeline, traits: Any, name: str | None = None) -> Any:
+            prepared: Any = super().prepare(pipeline, traits, name)
+            if (name or "").endswith(".replay"):
+                baseline = prepared.baseline
+                prepared.baseline = lambda part: (meet.wait(), baseline(part))[1]
+            return prepared
 
     with market.engine(market.pipeline(memory()), runner=Meeting()) as engine:
         assert engine.await_ready(PATIENCE)
@@ -270,9 +272,8 @@ def test_a_gap_in_between_is_refused_before_anything_is_given() -> None:
 
     def replayed(start: Position | None) -> IndexedMemory:
         into = memory()
-        Replay(
-            "orders", pipeline, into, world.log, ArrowRunner(world.disk), world.source.traits, print
-        ).run(start, None)
+        prepared = ArrowRunner(world.disk).prepare(pipeline, world.source.traits)
+        Replay("orders", pipeline, into, world.log, prepared, print).run(start, None)
         return into
 
     with pytest.raises(ChangesMissing) as caught:

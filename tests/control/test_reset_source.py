@@ -82,7 +82,7 @@ def test_another_reader_of_the_database_goes_on_unharmed(shop: Shop, tmp_path: P
     other = Engine(
         shop.pipeline(theirs),
         data=tmp_path / "other",
-        runner=shop.engine()._runner,
+        runner=shop.engine()._state.options.runner,
         recorder="thread",
     )
     with other, shop.engine(shop.pipeline(mine)) as engine:

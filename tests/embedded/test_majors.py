@@ -36,7 +36,7 @@ def test_the_table_has_a_line_for_every_major() -> None:
 
 def test_a_major_that_cannot_be_had_fails_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert majors.main(["--versions", "9"]) == 1
-    assert "Ask for one of 14, 15, 16, 17, 18" in capsys.readouterr().out
+    assert "Use one of 14, 15, 16, 17, 18" in capsys.readouterr().out
 
 
 def test_no_test_at_all_is_no_success() -> None:

@@ -1,8 +1,8 @@
 """
 Long commands on a thread of this process, for tests to which a process is not the point.
 
-The command line is the real one. Engines run on Arrow, their recorders in a thread, the demo's is
-made for tests, and the end is asked for by a call where a process is sent a signal.
+The command line is the real one. Engines run on Arrow, their recorders in a thread, and the end is
+asked for by a call where a process is sent a signal.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import pytest
 from headrace.cli import main, run, signals
 from headrace.cli.demo import command as flow
 from headrace.engine.from_config import EngineConfig
-from tests.interfaces.fake_engine import fake_build
+from tests.interfaces.demo_engine import ArrowEngine
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
 from tests.support.shop import await_seen
 
 
-class Asked:
-    """An end that a test asks for."""
+class Asked(signals.EndOnRequest):
+    """An end that a test asks for: no signal, no terminal."""
 
-    def __init__(self, *, keys: bool = False) -> None:
+    def __init__(self) -> None:
         self.event = threading.Event()
         self.keys = ""
 
@@ -39,7 +39,7 @@ class Asked:
     def __exit__(self, *_: object) -> None: ...
 
     @property
-    def asked(self) -> bool:
+    def asked(self) -> bool:  # type: ignore[override]
         return self.event.is_set()
 
     def wait(self, seconds: float) -> bool:
@@ -126,8 +126,8 @@ def _begun(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Iterator[Inside]
     command = Inside(list(arguments), end)
     with monkeypatch.context() as patched:
         patched.setattr(EngineConfig, "engine", of_arrow)
-        patched.setattr(flow, "build", fake_build)
-        patched.setattr(signals, "EndOnRequest", lambda *, keys: end)
+        patched.setattr(flow, "build", ArrowEngine)
+        patched.setattr(signals, "EndOnRequest", lambda **_: end)
         patched.setattr(run, "STARTING_SECONDS", 0.02)
         patched.setattr(run, "RUNNING_SECONDS", 0.05)
         patched.setattr(sys, "stdout", _Stream(command.thread, command.out, sys.stdout))

@@ -416,7 +416,7 @@ def test_a_source_that_is_gone_is_not_green(shop: Shop) -> None:
     with shop.engine(shop.pipeline(target, "orders")) as engine, serve(engine, shop.data):
         assert engine.await_ready(patience())
         control = Control.connect(shop.data)
-        recording = engine._recordings["shop"]
+        recording = engine._state.recordings["shop"]
         recording._state = "reconnecting"
         told = control.call("Status")
         (pipeline,) = told["pipelines"]

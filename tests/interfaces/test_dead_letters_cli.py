@@ -372,7 +372,7 @@ def test_values_as_json_have_their_kind(value: object, shown: object) -> None:
     ],
 )
 def test_values_for_people_can_be_told_apart(value: object, shown: str) -> None:
-    assert views.value_text(value) == shown
+    assert views.exact_value_text(value) == shown
 
 
 @pytest.mark.meets("P8")

@@ -1,27 +1,55 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.changelog.position import Position
 from headrace.cli.demo.goods import BARCODE
-from headrace.cli.demo.model import RowDifference
-from headrace.cli.demo.session import MOST_SHOWN, ExpectedRows, as_in_target, compare, expect
+from headrace.cli.demo.session import (
+    MOST_SHOWN,
+    ExpectedRows,
+    RowDifference,
+    as_in_target,
+    compare,
+    expect,
+)
 from headrace.cli.demo.sqlite_shop import SqliteShop, make
+from headrace.deadletters.letter import DeadLetter
 
 Rows = dict[int, dict[str, object]]
 
 
-@dataclass(frozen=True)
-class Letter:
-    key: tuple[object, ...]
-    before: Mapping[str, object] | None
-    after: Mapping[str, object] | None
-    kind: str = "failed"
+def letter(
+    number: int,
+    before: Mapping[str, object] | None,
+    after: Mapping[str, object] | None,
+    kind: Literal["failed", "behind"] = "failed",
+) -> DeadLetter:
+    now = datetime.now(UTC)
+    return DeadLetter(
+        pipeline="orders",
+        table="orders",
+        lineage="a",
+        position=Position(1, 1),
+        baseline=None,
+        op="insert" if before is None else "update",
+        kind=kind,
+        code="ARITHMETIC_OVERFLOW" if kind == "failed" else "",
+        facts={},
+        key=(number,),
+        before=before,
+        after=after,
+        time=now,
+        parked=now,
+        superseded=None,
+        keys=(str(number).encode(),),
+    )
 
 
 def rows() -> Rows:
@@ -131,7 +159,7 @@ def target(*orders: Mapping[str, object]) -> list[Mapping[str, object]]:
 
 @pytest.mark.meets("R30")
 def test_an_order_that_never_came_in_is_held_and_must_be_absent() -> None:
-    expected = expect({1: order(1), 3: SPOILT}, [Letter((3,), None, SPOILT)])
+    expected = expect({1: order(1), 3: SPOILT}, [letter(3, None, SPOILT)])
     found = compare(expected, target(order(1)))
     assert (found.equal, found.rows, found.held) == (True, 1, (3,))
     wrong = compare(expected, [*target(order(1)), {**order(3), "total_cents": 0}])
@@ -141,8 +169,8 @@ def test_an_order_that_never_came_in_is_held_and_must_be_absent() -> None:
 @pytest.mark.meets("R30")
 def test_an_order_that_was_spoilt_later_must_be_as_it_was_before() -> None:
     letters = [
-        Letter((3,), order(3), SPOILT),
-        Letter((3,), SPOILT, order(3, status="paid"), "behind"),
+        letter(3, order(3), SPOILT),
+        letter(3, SPOILT, order(3, status="paid"), "behind"),
     ]
     expected = expect({3: order(3, status="paid")}, letters)
     assert compare(expected, target(order(3))).equal
@@ -152,9 +180,9 @@ def test_an_order_that_was_spoilt_later_must_be_as_it_was_before() -> None:
 
 
 def test_a_letter_of_an_order_that_can_be_computed_is_a_difference() -> None:
-    expected = expect({3: order(3)}, [Letter((3,), None, order(3))])
+    expected = expect({3: order(3)}, [letter(3, None, order(3))])
     assert compare(expected, []).differences == (RowDifference(3, "causeless"),)
-    alone = expect({}, [Letter((3,), order(3), None, "behind")])
+    alone = expect({}, [letter(3, order(3), None, "behind")])
     assert RowDifference(3, "causeless") in compare(alone, target(order(3))).differences
 
 
@@ -164,7 +192,7 @@ def test_an_order_that_cannot_be_computed_and_has_no_letter_is_a_difference() ->
 
 
 def test_a_held_order_does_not_hide_another_that_differs() -> None:
-    expected = expect({1: order(1), 3: SPOILT}, [Letter((3,), None, SPOILT)])
+    expected = expect({1: order(1), 3: SPOILT}, [letter(3, None, SPOILT)])
     assert compare(expected, target(order(1, qty=3))).differences == (
         RowDifference(1, "columns", ("qty", "total_cents")),
     )

@@ -175,11 +175,11 @@ def test_the_commands_with_spark_work_when_pasted_and_a_killed_recorder_comes_ba
     # The same demo goes on, now on a terminal; with Spark's pages, until its recorder was killed.
     line = f"{again} --for 10m --kill --spark-ui --explain"
     terminal = Terminal(["-c", line], plain.folder, 80, 40, program="/bin/sh")
-    wanted = ("q to end", "dead-letters", "lookup customer")
+    wanted = ("q to quit", "dead-letters", "customer 7:")
     terminal.until(lambda text: all(part in text for part in wanted), SECONDS)
     shown = terminal.text
     assert sum(line.startswith("headrace demo") for line in shown.splitlines()) == 1
-    for part in ("shop (SQLite)", "change log", "Spark ", "memory", "p50", "0001-", "k kills the"):
+    for part in ("PIPELINE", "SQLite", "change log", "Spark ", "p50", "0001-", "k kills the"):
         assert part in shown
     (address,) = set(re.findall(r"Spark's own pages: (http://127\.0\.0\.1:\d+)", shown))
     with urllib.request.urlopen(address, timeout=patience()) as page:
@@ -187,7 +187,7 @@ def test_the_commands_with_spark_work_when_pasted_and_a_killed_recorder_comes_ba
         assert b"headrace" in page.read()
     terminal.child.send("k")
     terminal.until(lambda text: "recorder is back after" in text, SECONDS)
-    terminal.until(lambda text: "restarted once" in text, SECONDS)
+    terminal.until(lambda text: "1 restart" in text, SECONDS)
     terminal.child.send("q")
     assert terminal.to_the_end(SECONDS) == 0
     text = terminal.all_text

@@ -72,7 +72,7 @@ def test_the_command_that_writes_the_log_works_when_pasted(plain: Done) -> None:
 def test_on_a_terminal_it_goes_on_and_a_killed_recorder_comes_back(plain: Done) -> None:
     options = ["--source", "postgres", "--for", "10m", "--kill", "--explain"]
     terminal = Terminal(["-m", "headrace", "demo", *options], plain.folder, 60, 40)
-    terminal.until(lambda text: "lookup customer" in text and "shop (PostgreSQL)" in text, SECONDS)
+    terminal.until(lambda text: "customer 7:" in text and "PostgreSQL," in text, SECONDS)
     shown = terminal.text
     assert sum(line.startswith("headrace demo") for line in shown.splitlines()) == 1
     for part in ("change log", "Spark ", "memory", "p50", "0001-"):

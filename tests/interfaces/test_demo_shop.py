@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.demo import goods
-from headrace.cli.demo.session import Writer
+from headrace.cli.demo.shops import Writer
 from headrace.cli.demo.sqlite_shop import SqliteShop, connected, file_errors, is_shop, make
 from headrace.errors import StorageError, StorageFull
 
@@ -105,7 +105,7 @@ def test_the_writer_ends_with_the_process_that_started_it(shop: SqliteShop) -> N
     program = f"""
 import os, signal
 from pathlib import Path
-from headrace.cli.demo.session import Writer
+from headrace.cli.demo.shops import Writer
 from headrace.cli.demo.sqlite_shop import SqliteShop
 print(Writer(SqliteShop(Path({str(shop.folder)!r})), 50).pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

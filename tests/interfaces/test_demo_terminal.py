@@ -12,16 +12,25 @@ from tests.interfaces.terminal import Terminal
 
 pytestmark = pytest.mark.process
 
-FAKE = ["-m", "tests.interfaces.fake_engine", "--for", "10m", "--data", "d"]
+DEMO = ["-m", "tests.interfaces.demo_engine", "--for", "10m", "--data", "d"]
 
 
 @pytest.mark.parametrize("columns", [60, pytest.param(80, marks=pytest.mark.ci), 200])
 def test_the_picture_is_drawn_in_place_and_q_ends_it_right(columns: int, tmp_path: Path) -> None:
-    terminal = Terminal(FAKE, tmp_path, columns, 30)
-    terminal.until(lambda text: "lookup customer" in text and "q ends" in text)
+    terminal = Terminal(DEMO, tmp_path, columns, 30)
+    terminal.until(lambda text: "customer 7" in text and "q to quit" in text)
     shown = terminal.text
     assert shown.count("headrace demo") == 1
-    for said in ("shop (SQLite)", "change log", "Spark 4.2.1", "memory", "p50", "p95", "0001-"):
+    for said in (
+        "PIPELINE",
+        "SQLite",
+        "change log",
+        "Spark 4.2.1",
+        "memory",
+        "p50",
+        "p95",
+        "0001-",
+    ):
         assert said in shown
     terminal.child.send("q")
     assert terminal.to_the_end() == 0
@@ -34,8 +43,8 @@ def test_the_picture_is_drawn_in_place_and_q_ends_it_right(columns: int, tmp_pat
 
 
 def test_ctrl_c_ends_it_right_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
-    terminal = Terminal(FAKE, tmp_path, 80)
-    terminal.until(lambda text: "lookup customer" in text)
+    terminal = Terminal(DEMO, tmp_path, 80)
+    terminal.until(lambda text: "customer 7" in text)
     terminal.child.sendintr()
     assert terminal.to_the_end() == 0
     assert "target = source: yes" in terminal.all_text
@@ -43,8 +52,8 @@ def test_ctrl_c_ends_it_right_and_leaves_the_terminal_as_it_was(tmp_path: Path) 
 
 
 def test_a_key_that_means_nothing_is_ignored(tmp_path: Path) -> None:
-    terminal = Terminal(FAKE, tmp_path, 60)
-    terminal.until(lambda text: "lookup customer" in text)
+    terminal = Terminal(DEMO, tmp_path, 60)
+    terminal.until(lambda text: "customer 7" in text)
     terminal.child.send("x\n")
     before = terminal.text
     terminal.until(lambda text: text != before)
@@ -55,7 +64,7 @@ def test_a_key_that_means_nothing_is_ignored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("view", [[], pytest.param(["--plain"], marks=pytest.mark.ci)])
 def test_k_kills_the_recorder_and_its_return_is_shown(view: list[str], tmp_path: Path) -> None:
-    terminal = Terminal([*FAKE, "--kill", *view], tmp_path, 80, 30)
+    terminal = Terminal([*DEMO, "--kill", *view], tmp_path, 80, 30)
     terminal.until(lambda text: "press k to kill the recorder" in text)
     before = termios.tcgetattr(terminal.child.fileno())
     assert not before[3] & (termios.ICANON | termios.ECHO)
@@ -72,7 +81,7 @@ def test_k_kills_the_recorder_and_its_return_is_shown(view: list[str], tmp_path:
 
 @pytest.mark.parametrize("end", ["q", "\x03"])
 def test_the_terminal_is_left_as_it_was_found(end: str, tmp_path: Path) -> None:
-    terminal = Terminal([*FAKE, "--kill", "--plain"], tmp_path, 80)
+    terminal = Terminal([*DEMO, "--kill", "--plain"], tmp_path, 80)
     found = termios.tcgetattr(terminal.child.fileno())
     terminal.until(lambda text: "press k" in text)
     assert termios.tcgetattr(terminal.child.fileno()) != found
@@ -82,7 +91,7 @@ def test_the_terminal_is_left_as_it_was_found(end: str, tmp_path: Path) -> None:
 
 
 def test_no_colour_is_drawn_where_none_is_wanted(tmp_path: Path) -> None:
-    terminal = Terminal(FAKE, tmp_path, 80, no_color="1")
+    terminal = Terminal(DEMO, tmp_path, 80, no_color="1")
     terminal.until(lambda text: "dead-letters" in text)
     terminal.child.send("q")
     assert terminal.to_the_end() == 0
@@ -91,7 +100,7 @@ def test_no_colour_is_drawn_where_none_is_wanted(tmp_path: Path) -> None:
 
 
 def test_q_before_the_first_row_ends_it_with_a_word(tmp_path: Path) -> None:
-    terminal = Terminal(FAKE, tmp_path, 60)
+    terminal = Terminal(DEMO, tmp_path, 60)
     terminal.until(lambda text: "orders in shop.db" in text)
     terminal.child.send("q")
     code = terminal.to_the_end()

@@ -75,7 +75,7 @@ def test_a_folder_that_is_missing_is_told_as_that(
     assert main.exit_code([*command, str(tmp_path / "gone" / "file")]) == 1
     told = capsys.readouterr().err
     assert "storage.failed" in told
-    assert "Check that its folder is there" in told
+    assert "Check that its folder exists" in told
     assert "should not have" not in told
 
 

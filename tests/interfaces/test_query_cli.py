@@ -86,7 +86,7 @@ def test_rows_are_counted_listed_and_limited(
     assert len(out.splitlines()) == 4
     assert err == "2 rows\nMore rows than these 2: --limit N, or --all.\n"
     here.shop.insert(range(11, 31))
-    assert here.engine._readiness.wait_for(lambda: here.engine.pipelines()[0].rows == 30, 30)
+    assert here.engine._state.readiness.wait_for(lambda: here.engine.pipelines()[0].rows == 30, 30)
     assert len(rows(capsys)) == 20
     assert len(rows(capsys, "--limit", "0")) == 0
 
@@ -153,7 +153,10 @@ def watching(here: AtWork, *options: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.process
-def test_changes_are_printed_as_they_come_and_ctrl_c_ends_it(here: AtWork) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "term"])
+def test_changes_are_printed_as_they_come_and_a_signal_ends_it(
+    number: signal.Signals, here: AtWork
+) -> None:
     with watching(here, "--rows", "--json") as child:
         assert child.stdout is not None
         first = [json.loads(child.stdout.readline()) for _ in range(10)]
@@ -162,7 +165,7 @@ def test_changes_are_printed_as_they_come_and_ctrl_c_ends_it(here: AtWork) -> No
         update = json.loads(child.stdout.readline())
         assert (update["op"], update["key"]) == ("update", [7])
         assert (update["before"]["customer_id"], update["after"]["customer_id"]) == (0, 70)
-        child.send_signal(signal.SIGINT)
+        child.send_signal(number)
         _, err = child.communicate(timeout=patience())
     assert (child.returncode, err) == (0, "")
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from headrace.api.messages import Rates
 from headrace.api.server import serve
 from headrace.cli import errors, main
 from headrace.cli.status import (
@@ -239,7 +240,7 @@ def test_top_on_a_terminal_is_live_and_ends_when_asked(
     here: AtWork, tmp_path: Path, end: str
 ) -> None:
     terminal = Terminal(["-m", "headrace", "top"], tmp_path, 110)
-    terminal.until(lambda text: "streaming" in text and "q ends it" in text)
+    terminal.until(lambda text: "streaming" in text and "q to quit" in text)
     here.engine.pause("orders")
     terminal.until(lambda text: "paused" in text and "not ready" in text)
     terminal.child.send(end)
@@ -332,6 +333,35 @@ def test_a_bar_shows_share_speed_and_time_left() -> None:
     unknown = {**copy, "expected": None, "left_seconds": None, "waits": "pid 9"}
     assert "%" not in drawn(copy_bar(unknown))
     assert copy_text(unknown) == "copying orders: 500 rows, 250 rows/s, waits for pid 9"
+
+
+def test_a_rate_looks_at_the_last_seconds_only() -> None:
+    now, count = 0.0, 1_000
+    rates = Rates(lambda: [("orders", count)], clock=lambda: now)
+    assert rates.look() == {"orders": None}  # one look tells nothing
+    for _ in range(19):
+        now, count = now + 1, count + 40
+        shown = rates.look()["orders"]
+    assert shown == pytest.approx(40)
+    for _ in range(6):
+        now += 1
+        shown = rates.look()["orders"]
+    assert shown == 0.0
+
+
+def test_commands_that_are_suggested_lead_to_the_same_engine(
+    here: AtWork,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told(capsys, "pause", "orders")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for options in (["--data", "../data"], ["--config", "../headrace.conf"]):
+        for verb in (["status"], ["top", "--once"]):
+            shown = told(capsys, *verb, *options)
+            assert f"headrace resume orders {options[0]} {options[1]}" in shown
 
 
 def test_figures_are_no_finer_than_known() -> None:

@@ -64,10 +64,10 @@ def test_every_error_is_told_with_file_line_and_column(
     assert exit_code(["validate"]) == 2
     told = capsys.readouterr().err
     assert "✗ 3 errors in the configuration" in told
-    assert "headrace.conf:3:37: sources.shop.pth is not known" in told
+    assert "headrace.conf:3:37: sources.shop.pth is not a known key" in told
     assert "→ Did you mean path?" in told
     assert "headrace.conf:3:14: sources.shop.path is missing" in told
-    assert "headrace.conf:6:12: pipelines.paid.tables is a list" in told
+    assert "headrace.conf:6:12: pipelines.paid.tables must be a list" in told
 
 
 @pytest.mark.parametrize(

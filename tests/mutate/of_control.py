@@ -67,6 +67,12 @@ OF_CONTROL = (
         also=(("runtime/pipeline_run.py", "or member.owes(self._around.log)\n", "\n"),),
     ),
     Mutation(
+        "a gap passed over while every table is live and quiet",
+        "runtime/pipeline_run.py",
+        "        if looked_at == self._quiet_at:\n",
+        "        if self._quiet_at is not None:\n",
+    ),
+    Mutation(
         "live before it is shown",
         "runtime/target_load.py",
         "                waiting[0].switch(at)\n",
@@ -74,9 +80,9 @@ OF_CONTROL = (
         also=(
             (
                 "runtime/target_load.py",
-                "            self._settle(member, at, load.baseline)\n            self._switched",
+                "            self._settle(member, at, load.baseline)\n            self.switched",
                 "            self._settle(member, at, load.baseline)\n"
-                "            load.loading.switch(at)\n            self._switched",
+                "            load.loading.switch(at)\n            self.switched",
             ),
         ),
         test=f"{GUARDS}::test_a_table_is_noted_as_live_only_once_its_target_shows_it",
@@ -84,8 +90,8 @@ OF_CONTROL = (
     Mutation(
         "what is shown is noted for one table of two",
         "runtime/pipeline_run.py",
-        "        self._loads.note_switched()\n",
-        "",
+        "            self._loads.note_switched()\n",
+        "            pass\n",
         test=(
             "tests/control/test_several_tables.py"
             "::test_no_table_goes_on_before_it_is_noted_that_all_are_shown"

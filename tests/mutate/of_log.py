@@ -80,6 +80,26 @@ OF_LOG = (
         ),
     ),
     Mutation(
+        "a source is read before it is maintained",
+        "capture/recorder.py",
+        "            if self._clock() >= self._maintain_at:\n",
+        "            if self._clock() > self._maintain_at:\n",
+        test=(
+            "tests/capture/test_housekeeping.py"
+            "::test_a_source_is_maintained_before_its_first_read_and_then_when_it_says"
+        ),
+    ),
+    Mutation(
+        "a change passes the housekeeping",
+        "capture/recorder.py",
+        "        if beats or self._busy or self._clock() >= self._housekeeping_at:\n",
+        "        if True:\n",
+        test=(
+            "tests/capture/test_housekeeping.py"
+            "::test_changes_pass_no_housekeeping_while_nothing_in_it_is_due"
+        ),
+    ),
+    Mutation(
         "no lineage check in the recorder",
         "capture/recorder.py",
         '    if at.lineage != log.lineage:\n        return "lineage"\n',
@@ -210,8 +230,8 @@ OF_LOG = (
     ),
     Mutation(
         "a lost store begins at the first term",
-        "engine/engine.py",
-        "        home.store.outrank(log.term)\n",
+        "engine/assembly.py",
+        "    directory.store.outrank(log.term)\n",
         "",
         test=(
             "tests/control/test_log_elsewhere.py"

@@ -47,10 +47,17 @@ OF_ROWS = (
         test=f"{GUARDS}::test_a_letter_is_on_disk_before_the_target_has_anything_of_its_batch",
     ),
     Mutation(
+        "letters of an earlier run hold nothing",
+        "deadletters/store.py",
+        "        self.written = last > 0\n",
+        "        self.written = False\n",
+        test=f"{GUARDS}::test_a_row_with_a_letter_stays_as_it_was_whatever_comes_later",
+    ),
+    Mutation(
         "held key not parked behind",
         "runtime/delivery.py",
-        "if held else HeldChanges()\n        left",
-        "if False else HeldChanges()\n        left",
+        "        if not held:\n            return known, ()\n",
+        "        return known, ()\n",
         test=f"{GUARDS}::test_a_row_with_a_letter_stays_as_it_was_whatever_comes_later",
     ),
     Mutation(

@@ -97,9 +97,10 @@ def run(
     traits: SourceTraits = TRAITS,
 ) -> JobResult:
     """Prepare a pipeline and run one batch through it."""
-    runner.prepare(what, schema, traits)
+    prepared = runner.prepare(what, traits)
+    prepared.output(schema)
     parts, facts = batch(folder, schema, *segments)
-    return runner.rows(what, parts, facts)
+    return prepared.rows(parts, facts)
 
 
 def told(result: JobResult, *names: str) -> list[tuple[Any, ...]]:

@@ -94,12 +94,12 @@ for text in (
     "nothing + 1", "1 +",
 ):
     try:
-        runner.prepare(pipeline(transforms=[derive(x=text)]), ORDERS, TRAITS)
+        runner.prepare(pipeline(transforms=[derive(x=text)]), TRAITS).output(ORDERS)
     except BadExpression:
         continue
     raise AssertionError(text)
 for text in ("concat('now', status)", "status like 'open%'", "year(date '2026-01-01')"):
-    runner.prepare(pipeline(transforms=[derive(x=text)]), ORDERS, TRAITS)
+    runner.prepare(pipeline(transforms=[derive(x=text)]), TRAITS).output(ORDERS)
 
 raised = None
 try:

@@ -47,11 +47,11 @@ DIFFERS = {
 @pytest.mark.parametrize("text", DIFFERS)
 def test_what_could_differ_when_a_batch_runs_again_is_refused(spark: Spark, text: str) -> None:
     with pytest.raises(BadExpression) as caught:
-        SparkRunner(spark).prepare(pipeline(filters=[where(text)]), ORDERS, TRAITS)
+        SparkRunner(spark).prepare(pipeline(filters=[where(text)]), TRAITS).output(ORDERS)
     assert caught.value.message.startswith("Filter 1 ")
     assert caught.value.facts["kind"] == DIFFERS[text]
     with pytest.raises(BadExpression) as caught:
-        SparkRunner(spark).prepare(pipeline(transforms=[derive(x=text)]), ORDERS, TRAITS)
+        SparkRunner(spark).prepare(pipeline(transforms=[derive(x=text)]), TRAITS).output(ORDERS)
     assert caught.value.message.startswith("Transform 1, x ")
 
 
@@ -68,7 +68,7 @@ def test_the_same_is_refused_of_a_column(spark: Spark) -> None:
     ]
     for column in columns:
         with pytest.raises(BadExpression):
-            SparkRunner(spark).prepare(pipeline(filters=[where(column())]), ORDERS, TRAITS)
+            SparkRunner(spark).prepare(pipeline(filters=[where(column())]), TRAITS).output(ORDERS)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,9 @@ def test_an_expression_spark_refuses_is_named_by_its_place(
     spark: Spark, text: str, part: str, condition: str
 ) -> None:
     with pytest.raises(BadExpression) as caught:
-        SparkRunner(spark).prepare(pipeline(filters=[where("true"), where(text)]), ORDERS, TRAITS)
+        SparkRunner(spark).prepare(pipeline(filters=[where("true"), where(text)]), TRAITS).output(
+            ORDERS
+        )
     error = caught.value
     assert error.message.startswith(f"Filter 2 {part}")
     assert str(error.facts["condition"]).startswith(condition)
@@ -99,14 +101,14 @@ def test_an_expression_spark_refuses_is_named_by_its_place(
 
 def test_a_condition_must_be_true_or_false(spark: Spark) -> None:
     with pytest.raises(BadExpression) as caught:
-        SparkRunner(spark).prepare(pipeline(filters=[where("qty + 1")]), ORDERS, TRAITS)
+        SparkRunner(spark).prepare(pipeline(filters=[where("qty + 1")]), TRAITS).output(ORDERS)
     assert caught.value.message == "Filter 1 is int, and a condition is true or false"
 
 
 @pytest.mark.parametrize("text", ["qty as amount", "null", "qty *"])
 def test_a_derived_column_needs_a_value_and_no_name_of_its_own(spark: Spark, text: str) -> None:
     with pytest.raises(BadExpression):
-        SparkRunner(spark).prepare(pipeline(transforms=[derive(x=text)]), ORDERS, TRAITS)
+        SparkRunner(spark).prepare(pipeline(transforms=[derive(x=text)]), TRAITS).output(ORDERS)
 
 
 @pytest.mark.meets("S17")
@@ -185,13 +187,14 @@ def test_a_missing_or_damaged_segment_is_never_blamed_on_a_row(
     spark: Spark, tmp_path: Path
 ) -> None:
     runner, what = SparkRunner(spark), pipeline()
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     parts, facts = batch(tmp_path, ORDERS, [insert(1, {"id": 1})])
     missing = SegmentGroup(ORDERS, (str(tmp_path / "missing.parquet"),))
     with pytest.raises(JobFailed) as caught:
-        runner.rows(what, [missing], facts)
+        prepared.rows([missing], facts)
     assert caught.value.facts["condition"] == "PATH_NOT_FOUND"
     damaged = Path(parts[0].paths[0])
     damaged.write_bytes(damaged.read_bytes()[:-20])
     with pytest.raises(JobFailed):
-        runner.rows(what, parts, facts)
+        prepared.rows(parts, facts)

@@ -112,13 +112,14 @@ def test_a_failing_row_among_many_is_told_and_the_others_are_there(
     assert spark.fit_for(MANY) is spark.bulk
     what = pipeline(transforms=[derive(x="100 / qty")])
     runner = SparkRunner(spark, scratch=Workspace(str(tmp_path / "scratch")))
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     log = tmp_path / "log"
     log.mkdir()
     first = MANY * 6 // 10
     bad = {77, MANY - 1}
     parts, facts = batch(log, ORDERS, inserts(first, bad), inserts(MANY - first, bad, first + 1))
-    result = runner.rows(what, parts, facts)
+    result = prepared.rows(parts, facts)
     assert result.failures == (
         Failure((77, 0), "DIVIDE_BY_ZERO"),
         Failure((MANY - 1, 0), "DIVIDE_BY_ZERO"),
@@ -139,11 +140,12 @@ def test_a_failing_row_among_many_is_told_and_the_others_are_there(
 def test_a_row_fails_by_the_image_before_it_too(spark: Spark, tmp_path: Path, way: str) -> None:
     what = pipeline(filters=[where("100 / qty > 1")])
     runner = SparkRunner(spark)
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     changes = [update(at, order(at, 0 if at == 40 else 2), order(at, 4)) for at in range(1, 101)]
     changes.append(delete(101, order(7, 0)))
     parts, facts = batch(tmp_path, ORDERS, changes)
-    result = runner.rows(what, parts, facts)
+    result = prepared.rows(parts, facts)
     assert [failure.place for failure in result.failures] == [(40, 0), (101, 0)]
     assert [id for *_, id in told(result, "id")] == [at for at in range(1, 101) if at != 40]
 
@@ -155,10 +157,11 @@ def test_each_row_is_told_with_its_own_condition(spark: Spark, tmp_path: Path, w
         transforms=[derive(x="100 / qty", y="cast(status as int)", z="qty * 2000000000")]
     )
     runner = SparkRunner(spark)
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     rows = [order(1, 1, "5"), order(2, 0, "5"), order(3, 1, "secret"), order(4, 2, "5")]
     parts, facts = batch(tmp_path, ORDERS, [insert(at, row) for at, row in enumerate(rows, 1)])
-    result = runner.rows(what, parts, facts)
+    result = prepared.rows(parts, facts)
     assert [(failure.place[0], failure.code) for failure in result.failures] == [
         (2, "DIVIDE_BY_ZERO"),
         (3, "CAST_INVALID_INPUT"),
@@ -177,7 +180,8 @@ def test_a_row_of_a_baseline_is_told_by_segment_and_row_number(
     monkeypatch.setattr("headrace.pipeline.runner.BASELINE_ROWS", 60)
     what = pipeline(filters=[where("100 / qty > 30")])
     runner = SparkRunner(spark, scratch=Workspace(str(tmp_path / "scratch")))
-    output = runner.prepare(what, ORDERS, traits)
+    prepared = runner.prepare(what, traits)
+    output = prepared.output(ORDERS)
     log = tmp_path / "log"
     log.mkdir()
     segments = [
@@ -186,7 +190,7 @@ def test_a_row_of_a_baseline_is_told_by_segment_and_row_number(
         for s in range(4)
     ]  # fmt: skip
     parts, _ = batch(log, ORDERS, *segments)
-    loaded = list(runner.baseline(what, parts[0]))
+    loaded = list(prepared.baseline(parts[0]))
     assert [each.failures for each in loaded] == [
         (Failure((1, 5), "DIVIDE_BY_ZERO"),),
         (Failure((3, 29), "DIVIDE_BY_ZERO"),),
@@ -203,18 +207,18 @@ def test_a_row_of_a_baseline_is_told_by_segment_and_row_number(
 def test_one_row_too_many_stops_the_pipeline(spark: Spark, tmp_path: Path, jobs: list[int]) -> None:
     runner = SparkRunner(spark)
     what = pipeline(transforms=[derive(x="100 / qty")])
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     parts, facts = batch(tmp_path, ORDERS, inserts(200, set(range(1, 22))))
     with pytest.raises(TooManyFailed) as caught:
-        runner.rows(what, parts, facts)
+        prepared.rows(parts, facts)
     assert (caught.value.facts["found"], caught.value.facts["limit"]) == (21, 20)
     assert caught.value.facts["condition"] == "DIVIDE_BY_ZERO"
     assert jobs[0] <= 2 + 21
     allowed = pipeline(transforms=what.transforms, on_error=DeadLetters(max_per_batch=21))
-    runner.prepare(allowed, ORDERS, TRAITS)
-    assert len(runner.rows(allowed, parts, facts).failures) == 21
+    assert len(runner.prepare(allowed, TRAITS).rows(parts, facts).failures) == 21
     with pytest.raises(TooManyFailed):
-        list(runner.baseline(what, parts[0]))
+        list(prepared.baseline(parts[0]))
 
 
 @pytest.mark.meets("S2")
@@ -223,14 +227,15 @@ def test_a_pipeline_that_is_to_stop_tells_the_row_it_stopped_at(
 ) -> None:
     runner = SparkRunner(spark)
     what = pipeline(transforms=[derive(x="100 / qty")], on_error="stop")
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     parts, facts = batch(tmp_path, ORDERS, inserts(50, {30}))
     with pytest.raises(RowFailed) as caught:
-        runner.rows(what, parts, facts)
+        prepared.rows(parts, facts)
     assert caught.value.facts["condition"] == "DIVIDE_BY_ZERO"
     assert (caught.value.facts["commit"], caught.value.facts["ordinal"]) == (30, 0)
     with pytest.raises(RowFailed) as caught:
-        list(runner.baseline(what, parts[0]))
+        list(prepared.baseline(parts[0]))
     assert (caught.value.facts["segment"], caught.value.facts["row"]) == (0, 29)
 
 
@@ -239,7 +244,8 @@ def test_a_value_outside_its_type_is_a_failure_without_a_job(
     spark: Spark, tmp_path: Path, jobs: list[int]
 ) -> None:
     runner, what = SparkRunner(spark), pipeline(filters=[where("qty > 0")])
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     changes = [
         insert(1, order(1)),
         insert(2, order(2, "many"), 3),
@@ -247,7 +253,7 @@ def test_a_value_outside_its_type_is_a_failure_without_a_job(
         delete(4, order(5)),
     ]
     parts, facts = batch(tmp_path, ORDERS, changes)
-    result = runner.rows(what, parts, facts)
+    result = prepared.rows(parts, facts)
     assert result.failures == (
         Failure((2, 3), "VALUE_OUTSIDE_TYPE", {"column": "qty"}),
         # The filter asks for it of the row before, to tell whether the target has it.
@@ -255,7 +261,7 @@ def test_a_value_outside_its_type_is_a_failure_without_a_job(
     )
     assert told(result, "id") == [("insert", 1, 1), ("delete", 4, 5)]
     assert jobs[0] == 1
-    [loaded] = runner.baseline(what, replace(parts[0], marked=2))
+    [loaded] = prepared.baseline(replace(parts[0], marked=2))
     assert loaded.failures == (
         Failure((0, 1), "VALUE_OUTSIDE_TYPE", {"column": "qty"}),
         Failure((0, 2), "VALUE_OUTSIDE_TYPE", {"column": "qty"}),
@@ -267,12 +273,13 @@ def test_changes_that_are_set_aside_are_not_computed(
     spark: Spark, tmp_path: Path, jobs: list[int]
 ) -> None:
     runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     log = tmp_path / "log"
     log.mkdir()
     parts, facts = batch(log, ORDERS, inserts(10, {4}), inserts(10, set(), 11))
     without = frozenset({(4, 0), (5, 0), (12, 0)})
-    result = runner.rows(what, parts, replace(facts, without=without))
+    result = prepared.rows(parts, replace(facts, without=without))
     assert result.failures == ()
     assert result.rows["_commit"].to_pylist() == [at for at in range(1, 21) if at not in (4, 5, 12)]
     assert jobs[0] == 1
@@ -290,9 +297,10 @@ def test_rows_that_a_python_function_refuses_are_told_by_the_job_itself(
         transforms=[function(inverse, columns={"x": "double"}), derive(y="100 / (qty - 5)")]
     )
     runner = SparkRunner(spark)
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     parts, facts = batch(tmp_path, ORDERS, inserts(20, {3, 9}), inserts(5, set(), 21))
-    result = runner.rows(what, parts, facts)
+    result = prepared.rows(parts, facts)
     assert [(each.place, each.code) for each in result.failures] == [
         ((3, 0), "FUNCTION_FAILED"),
         ((9, 0), "FUNCTION_FAILED"),
@@ -301,20 +309,39 @@ def test_rows_that_a_python_function_refuses_are_told_by_the_job_itself(
     assert result.failures[0].facts["function"] == "inverse"
     assert [id for *_, id in told(result, "id")] == [at for at in range(1, 26) if at not in (3, 9)]
     assert jobs[0] == 1
-    [loaded] = runner.baseline(what, parts[0])
+    [loaded] = prepared.baseline(parts[0])
     assert [each.place for each in loaded.failures] == [(0, 2), (0, 8)]
     assert loaded.rows.num_rows == 23
     assert jobs[0] == 2
     # And together with a row on which Spark itself fails.
     both, facts = batch(tmp_path, ORDERS, [*inserts(20, {3}), insert(21, order(21, 5))])
-    failures = runner.rows(what, both, facts).failures
+    failures = prepared.rows(both, facts).failures
     assert [(each.place[0], each.code) for each in failures] == [
         (3, "FUNCTION_FAILED"),
         (21, "DIVIDE_BY_ZERO"),
     ]
-    [loaded] = runner.baseline(what, both[0])
+    [loaded] = prepared.baseline(both[0])
     assert [each.place for each in loaded.failures] == [(0, 2), (0, 20)]
     assert loaded.rows.num_rows == 19
+
+
+@pytest.mark.meets("S2", "S10")
+def test_a_pipeline_that_is_to_stop_tells_the_row_that_a_python_function_refused(
+    spark: Spark, tmp_path: Path
+) -> None:
+    what = pipeline(transforms=[function(inverse, columns={"x": "double"})], on_error="stop")
+    prepared = SparkRunner(spark).prepare(what, TRAITS)
+    parts, facts = batch(tmp_path, ORDERS, inserts(20, {3, 9}))
+    with pytest.raises(RowFailed) as caught:
+        prepared.rows(parts, facts)
+    assert caught.value.facts["function"] == "inverse"
+    assert (caught.value.facts["commit"], caught.value.facts["ordinal"]) == (3, 0)
+    with pytest.raises(RowFailed) as caught:
+        list(prepared.baseline(parts[0]))
+    assert (caught.value.facts["segment"], caught.value.facts["row"]) == (0, 2)
+    with pytest.raises(RowFailed) as caught:
+        prepared.give(parts, facts, lambda failures: frozenset(), lambda frame: None)
+    assert caught.value.facts["commit"] == 3
 
 
 @pytest.mark.meets("S8")
@@ -323,23 +350,24 @@ def test_a_running_job_is_cancelled(spark: Spark, tmp_path: Path) -> None:
     inner = "aggregate(sequence(1, 1000000), 0L, (a, x) -> (a + x * qty) % 7)"
     slow = f"aggregate(sequence(1, 1000000), 0L, (b, y) -> b + y + {inner})"
     runner, what = SparkRunner(spark), pipeline(name="slow", transforms=[derive(x=slow)])
-    other = pipeline(name="other")
-    for each in (what, other):
-        runner.prepare(each, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    other = runner.prepare(pipeline(name="other"), TRAITS)
+    for each in (prepared, other):
+        each.output(ORDERS)
     parts, facts = batch(tmp_path, ORDERS, inserts(100, set()))
     tracker = spark.session.sparkContext._jsc.sc().statusTracker()
 
     def cancel() -> None:
         assert await_seen(lambda: len(tracker.getActiveJobIds()) > 0)
-        runner.cancel(what)
+        prepared.cancel()
 
     canceller = threading.Thread(target=cancel)
     canceller.start()
     with pytest.raises(JobCancelled):
-        runner.rows(what, parts, facts)
+        prepared.rows(parts, facts)
     canceller.join()
-    runner.cancel(other)
-    assert runner.rows(other, parts, facts).rows.num_rows == 100
+    other.cancel()
+    assert other.rows(parts, facts).rows.num_rows == 100
 
 
 @SELDOM_HALVING
@@ -356,8 +384,9 @@ def test_failing_rows_of_two_schema_versions_are_found_in_both(
     )
     facts = replace(first, rows=first.rows + second.rows)
     runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
-    runner.prepare(what, wider, TRAITS)
-    result = runner.rows(what, [*old, *new], facts)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(wider)
+    result = prepared.rows([*old, *new], facts)
     assert [failure.place for failure in result.failures] == [(2, 0), (8, 0)]
     assert [id for *_, id in told(result, "id")] == [1, 3, 4, 5, 6, 7, 9, 10]
 
@@ -367,26 +396,28 @@ def test_a_segment_that_cannot_be_read_is_never_blamed_on_rows(
     spark: Spark, tmp_path: Path, jobs: list[int]
 ) -> None:
     runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     parts, facts = batch(tmp_path, ORDERS, inserts(5, set()), inserts(5, {8}, 6))
     Path(parts[0].paths[0]).unlink()
     with pytest.raises(JobFailed) as caught:
-        runner.rows(what, parts, facts)
+        prepared.rows(parts, facts)
     assert not isinstance(caught.value, RowFailed)
     narrow = table(("id", "int64"), ("status", "text"), ("qty", "text"), ("price", "text"))
     path, _ = written(tmp_path, narrow, [insert(1, order(1, "x") | {"price": "y"})])
     with pytest.raises(JobFailed) as caught:
-        runner.rows(what, [SegmentGroup(ORDERS, (path,))], facts)
+        prepared.rows([SegmentGroup(ORDERS, (path,))], facts)
     assert str(caught.value.facts["condition"]).startswith("FAILED_READ_FILE")
 
 
 def test_what_a_pipeline_did_last_can_be_explained(spark: Spark, tmp_path: Path) -> None:
     runner, what = SparkRunner(spark), pipeline(name="explained", filters=[where("qty > 0")])
-    runner.prepare(what, ORDERS, TRAITS)
-    assert "No batch has been computed yet" in str(runner.explain(what))
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
+    assert "No batch has been computed yet" in str(prepared.explain())
     parts, facts = batch(tmp_path, ORDERS, inserts(10, {3}))
-    runner.rows(what, parts, facts)
-    told_ = runner.explain(what)
+    prepared.rows(parts, facts)
+    told_ = prepared.explain()
     assert (told_.pipeline, told_.rows_in, told_.rows_out) == ("explained", 10, 9)
     assert told_.jobs == 1
     assert told_.tasks >= 1

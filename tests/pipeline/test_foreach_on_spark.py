@@ -129,11 +129,12 @@ def test_an_interrupt_passes_through_a_function() -> None:
 @pytest.mark.meets("S17")
 def test_a_frame_tells_what_happened_and_where(spark: Spark, tmp_path: Path) -> None:
     runner = SparkRunner(spark)
-    assert isinstance(runner, GivesFrames)
     what = pipeline(
         filters=[where("qty > 0")], transforms=[rename(id="number"), derive(twice="qty * 2")]
     )
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    assert isinstance(prepared, GivesFrames)
+    prepared.output(ORDERS)
     changes = [
         insert(1, order(1)),
         truncate(2),
@@ -147,7 +148,7 @@ def test_a_frame_tells_what_happened_and_where(spark: Spark, tmp_path: Path) -> 
     parts, facts = batch(tmp_path, ORDERS, changes)
     taken = Taken()
     facts = replace(facts, first=Position(10, 1), last=Position(10, 2**40))
-    assert runner.give(what, parts, facts, alone, taken) == ()
+    assert prepared.give(parts, facts, alone, taken) == ()
     assert taken.columns == [
         "number", "status", "qty", "price", "twice",
         "_op", "_position", "_commit", "_ordinal", "_time",
@@ -177,9 +178,10 @@ def test_two_schema_versions_come_in_the_shape_of_the_last(spark: Spark, tmp_pat
     old, first = batch(tmp_path, ORDERS, [insert(1, order(1)), insert(4, order(4))])
     new, second = batch(tmp_path, wider, [insert(2, {"id": 2, "note": "n", "qty": 2**40})])
     runner, what, taken = SparkRunner(spark), pipeline(), Taken()
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     facts = replace(first, rows=first.rows + second.rows)
-    runner.give(what, [*old, *new], facts, alone, taken)
+    prepared.give([*old, *new], facts, alone, taken)
     assert taken.columns[:4] == ["id", "note", "qty", "price"]
     assert taken.told("_commit", "id", "note", "qty") == [
         (1, 1, None, 2),
@@ -196,7 +198,8 @@ def test_a_baseline_comes_in_pieces_as_inserts_without_positions(
     monkeypatch.setattr("headrace.pipeline.runner.BASELINE_ROWS", 20)
     runner = SparkRunner(spark)
     what = pipeline(filters=[where("qty > -1")], transforms=[derive(x="100 / qty")])
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     segments = [
         [insert(0, order(s * 10 + at, 0 if (s, at) == (2, 3) else 2)) for at in range(10)]
         for s in range(3)
@@ -209,7 +212,7 @@ def test_a_baseline_comes_in_pieces_as_inserts_without_positions(
         taken(frame)
         pieces.append(piece)
 
-    failures = runner.give_baseline(what, parts[0], take)
+    failures = prepared.give_baseline(parts[0], take)
     assert failures == (Failure((2, 3), "DIVIDE_BY_ZERO"),)
     assert pieces == [1, 2]
     assert {len(frame) for frame in taken.frames} == {20, 9}
@@ -234,7 +237,8 @@ def test_a_baseline_without_rows_is_one_piece_with_all_columns(
     }
     runner = SparkRunner(spark)
     what = pipeline(filters=[where("qty > -1")], transforms=[made[step]])
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     pieces: list[int] = []
     schemas = []
 
@@ -243,9 +247,9 @@ def test_a_baseline_without_rows_is_one_piece_with_all_columns(
         schemas.append(frame.dtypes)
         frame.write.mode("overwrite").parquet(str(tmp_path / "out"))
 
-    assert runner.give_baseline(what, SegmentGroup(ORDERS, ()), take) == ()
+    assert prepared.give_baseline(SegmentGroup(ORDERS, ()), take) == ()
     parts, _ = batch(tmp_path, ORDERS, [insert(0, order(1, 2))])
-    assert runner.give_baseline(what, parts[0], take) == ()
+    assert prepared.give_baseline(parts[0], take) == ()
     assert pieces == [1, 1]
     assert schemas[0] == schemas[1]
 
@@ -265,7 +269,8 @@ def test_a_row_of_ours_that_fails_in_the_function_is_left_out_with_what_follows_
     spark: Spark, tmp_path: Path, written: bool
 ) -> None:
     runner, what = SparkRunner(spark), pipeline(transforms=[derive(x="100 / qty")])
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     log = tmp_path / "log"
     log.mkdir()
     parts, facts = bad_batch(log)
@@ -286,9 +291,7 @@ def test_a_row_of_ours_that_fails_in_the_function_is_left_out_with_what_follows_
 
     target = foreach_batch(fn)
     given = replace(facts, without=frozenset({(1, 0)}))
-    failures = runner.give(
-        what, parts, given, behind, lambda frame: target.write_frame(frame, ABOUT)
-    )
+    failures = prepared.give(parts, given, behind, lambda frame: target.write_frame(frame, ABOUT))
     assert failures == (Failure((7, 0), "DIVIDE_BY_ZERO"),)
     assert asked == [failures]
     assert calls == [2]
@@ -301,7 +304,8 @@ def test_a_function_whose_own_expressions_fail_is_to_blame_and_no_row(
     spark: Spark, tmp_path: Path
 ) -> None:
     runner, what = SparkRunner(spark), pipeline()
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     parts, facts = bad_batch(tmp_path)
 
     def divides(frame: DataFrame, about: FrameBatch) -> None:
@@ -319,7 +323,7 @@ def test_a_function_whose_own_expressions_fail_is_to_blame_and_no_row(
             target.write_frame(frame, ABOUT)
 
         with pytest.raises(FunctionFailed):
-            runner.give(what, parts, facts, alone, take)
+            prepared.give(parts, facts, alone, take)
 
 
 def inverse(row: dict[str, Any]) -> dict[str, Any]:
@@ -333,15 +337,16 @@ def test_rows_that_a_python_function_refuses_are_left_out_from_the_first_call(
 ) -> None:
     runner = SparkRunner(spark)
     what = pipeline(transforms=[function(inverse, columns={"x": "double"})])
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     parts, facts = bad_batch(tmp_path)
     taken = Taken()
-    [failure] = runner.give(what, parts, facts, alone, taken)
+    [failure] = prepared.give(parts, facts, alone, taken)
     assert (failure.place, failure.code) == ((7, 0), "FUNCTION_FAILED")
     [frame] = taken.frames
     assert [row["id"] for row in frame] == [at for at in range(1, 21) if at != 7]
     assert frame[0]["x"] == 50.0
-    [failure] = runner.give_baseline(what, parts[0], taken)
+    [failure] = prepared.give_baseline(parts[0], taken)
     assert failure.place == (0, 6)
     assert len(taken.frames[-1]) == 19
 
@@ -356,16 +361,17 @@ def test_a_function_of_frames_that_loses_rows_is_found_before_the_target_is_call
     keeps = pipeline(transforms=[frame(lambda df: df.withColumn("x", df.qty + 1))])
     loses = pipeline(transforms=[frame(lambda df: df.where("id <> 3"))])
     taken = Taken()
-    for what in (keeps, loses):
-        runner.prepare(what, ORDERS, TRAITS)
-    runner.give(keeps, parts, facts, alone, taken)
-    runner.give_baseline(keeps, parts[0], taken)
+    keeping, losing = (runner.prepare(what, TRAITS) for what in (keeps, loses))
+    for prepared in (keeping, losing):
+        prepared.output(ORDERS)
+    keeping.give(parts, facts, alone, taken)
+    keeping.give_baseline(parts[0], taken)
     assert [len(each) for each in taken.frames] == [20, 20]
     assert {row["x"] for each in taken.frames for row in each} == {1, 3}
     with pytest.raises(BadFrame):
-        runner.give(loses, parts, facts, alone, taken)
+        losing.give(parts, facts, alone, taken)
     with pytest.raises(BadFrame):
-        runner.give_baseline(loses, parts[0], taken)
+        losing.give_baseline(parts[0], taken)
     assert len(taken.frames) == 2
 
 
@@ -373,7 +379,8 @@ def test_a_function_of_frames_that_loses_rows_is_found_before_the_target_is_call
 @pytest.mark.meets("S2")
 def test_sparks_own_trouble_in_a_function_is_the_jobs(spark: Spark, tmp_path: Path) -> None:
     runner, what = SparkRunner(spark), pipeline()
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     parts, facts = bad_batch(tmp_path)
 
     def fn(frame: DataFrame, about: FrameBatch) -> None:
@@ -382,7 +389,7 @@ def test_sparks_own_trouble_in_a_function_is_the_jobs(spark: Spark, tmp_path: Pa
 
     target = foreach_batch(fn)
     with pytest.raises(JobFailed) as caught:
-        runner.give(what, parts, facts, alone, lambda frame: target.write_frame(frame, ABOUT))
+        prepared.give(parts, facts, alone, lambda frame: target.write_frame(frame, ABOUT))
     assert str(caught.value.facts["condition"]).startswith("FAILED_READ_FILE")
 
 
@@ -392,10 +399,11 @@ def test_a_pipeline_that_is_to_stop_stops_before_the_function_is_called_again(
 ) -> None:
     runner = SparkRunner(spark)
     what = pipeline(transforms=[derive(x="100 / qty")], on_error="stop")
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     parts, facts = bad_batch(tmp_path)
     taken = Taken()
     with pytest.raises(RowFailed) as caught:
-        runner.give(what, parts, facts, alone, taken)
+        prepared.give(parts, facts, alone, taken)
     assert caught.value.facts["commit"] == 7
     assert taken.frames == []

@@ -307,19 +307,18 @@ def test_a_runner_refuses_a_lossy_frame_collected_or_given(spark: Spark, tmp_pat
         ("delete", 2, 1),
         ("update", 2, 2),
     ]
+    prepared = runner.prepare(what, TRAITS)
     parts, facts = batch(tmp_path, ORDERS, [*good, insert(3, order(3))])
     taken: list[int] = []
     with pytest.raises(BadFrame):
-        runner.rows(what, parts, facts)
+        prepared.rows(parts, facts)
     with pytest.raises(BadFrame):
-        runner.give(
-            what, parts, facts, lambda failures: frozenset(), lambda df: taken.append(df.count())
+        prepared.give(
+            parts, facts, lambda failures: frozenset(), lambda df: taken.append(df.count())
         )
     assert taken == []
     parts, facts = batch(tmp_path, ORDERS, good)
-    runner.give(
-        what, parts, facts, lambda failures: frozenset(), lambda df: taken.append(df.count())
-    )
+    prepared.give(parts, facts, lambda failures: frozenset(), lambda df: taken.append(df.count()))
     assert taken == [3]
 
 

@@ -62,11 +62,12 @@ def test_columns_are_found_by_their_ids_and_older_rows_have_what_the_source_says
     newer, more = batch(tmp_path, NEW, [insert(4, dict.fromkeys(NEW.names) | {"id": 9})])
     what = pipeline()
     runner = SparkRunner(spark)
-    output = runner.prepare(what, NEW, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    output = prepared.output(NEW)
     every = BatchFacts(
         facts.first, facts.last, 4, updates=1, deletes=1, key_changes=facts.key_changes
     )
-    result = runner.rows(what, lifted([*parts, *newer]), every)
+    result = prepared.rows(lifted([*parts, *newer]), every)
     assert result.rows.schema.names[4:] == list(output.names) == list(NEW.names)
     names = ("id", "qty", "rem'ark", "state", "paid", "empty")
     assert told(result, *names) == [
@@ -79,7 +80,7 @@ def test_columns_are_found_by_their_ids_and_older_rows_have_what_the_source_says
     first = result.rows.slice(0, 1).to_pylist()[0]
     assert str(first["price"]) == "1.50"
     assert first["since"].isoformat() == "2026-01-02T03:04:05+00:00"
-    [loaded] = runner.baseline(what, lifted(parts)[0])
+    [loaded] = prepared.baseline(lifted(parts)[0])
     assert more.rows == 1
     assert loaded.rows.schema == output.arrow
 
@@ -97,24 +98,26 @@ def test_filters_and_transforms_see_the_columns_of_now(
     }[how]
     what = pipeline(filters=[test], transforms=[derive(twice="qty * 2")])
     runner = SparkRunner(spark)
-    runner.prepare(what, NEW, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(NEW)
     low, high = ({"id": at, "no`te": "n", "qty": at} for at in (1, 2))
     parts, facts = batch(
         tmp_path, OLD, [insert(1, low), insert(2, high), update(3, low, {**low, "qty": 7})]
     )
-    result = runner.rows(what, lifted(parts), facts)
+    result = prepared.rows(lifted(parts), facts)
     assert told(result, "id", "twice") == [("insert", 2, 2, 4), ("insert", 3, 1, 14)]
 
 
 def test_a_row_that_fails_in_an_older_segment_is_found_there(spark: Spark, tmp_path: Path) -> None:
     what = pipeline(transforms=[derive(share="100 div (qty - 1)")])
     runner = SparkRunner(spark)
-    runner.prepare(what, NEW, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(NEW)
     rows = [insert(at, {"id": at, "no`te": "n", "qty": at}) for at in (1, 2, 3)]
     parts, facts = batch(tmp_path, OLD, rows)
-    result = runner.rows(what, lifted(parts), facts)
+    result = prepared.rows(lifted(parts), facts)
     assert [failure.place for failure in result.failures] == [(1, 0)]
     assert told(result, "id", "share") == [("insert", 2, 2, 100), ("insert", 3, 3, 50)]
-    [loaded] = runner.baseline(what, lifted(parts)[0])
+    [loaded] = prepared.baseline(lifted(parts)[0])
     assert [failure.place for failure in loaded.failures] == [(0, 0)]
     assert loaded.rows.num_rows == 2

@@ -50,7 +50,8 @@ def test_segments_of_very_different_sizes_come_back_in_order(spark: Spark, tmp_p
     parts, facts = batch(tmp_path, ORDERS, *segments)
     what = pipeline()
     runner = SparkRunner(spark)
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     # As they arrive: from more than one partition, and not in order, or this proves nothing.
     arrived = (
         spark.bulk.read.schema("_commit bigint")
@@ -61,7 +62,7 @@ def test_segments_of_very_different_sizes_come_back_in_order(spark: Spark, tmp_p
     commits = arrived["_commit"].to_pylist()
     assert len(set(arrived["part"].to_pylist())) >= 2
     assert commits != sorted(commits)
-    rows = runner.rows(what, parts, facts).rows
+    rows = prepared.rows(parts, facts).rows
     assert rows["_commit"].to_pylist() == list(range(1, sum(sizes) + 1))
     assert rows["id"].to_pylist() == list(range(1, sum(sizes) + 1))
 
@@ -79,8 +80,9 @@ def test_parts_of_two_schema_versions_come_as_one_in_position_order(
     facts = BatchFacts(first.first, first.last, first.rows + second.rows, deletes=second.deletes)
     what = pipeline()
     runner = SparkRunner(spark)
-    runner.prepare(what, ORDERS, TRAITS)
-    result = runner.rows(what, [*old, *new], facts)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
+    result = prepared.rows([*old, *new], facts)
     assert result.rows.schema.names[4:] == list(wider.names)
     assert told(result, "id", "note") == [
         ("insert", 1, 1, None),
@@ -105,7 +107,8 @@ def test_transforms_apply_in_order(spark: Spark, tmp_path: Path, as_column: bool
         ],
     )
     runner = SparkRunner(spark)
-    output = runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    output = prepared.output(ORDERS)
     assert output.names == ("number", "amount", "price", "total", "twice")
     assert output.key == ("number",)
     changes = [insert(1, order(1)), update(2, order(1), order(1, price=Decimal(3)))]
@@ -128,7 +131,7 @@ def test_a_derived_column_has_the_type_that_its_expression_gives(spark: Spark) -
             )
         ]
     )  # fmt: skip
-    output = SparkRunner(spark).prepare(what, ORDERS, TRAITS)
+    output = SparkRunner(spark).prepare(what, TRAITS).output(ORDERS)
     found = {column.name: str(column.type) for column in output.columns[4:]}
     assert found.pop("many").startswith("arrow(")
     assert found == {
@@ -311,10 +314,11 @@ def test_a_baseline_gives_the_rows_that_pass_without_positions(
     total: Any = F.col("qty") * 2 if as_column else "qty * 2"
     what = pipeline(filters=[where("qty > 1")], transforms=[derive(total=total), drop("price")])
     runner = SparkRunner(spark)
-    output = runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    output = prepared.output(ORDERS)
     segments = [[insert(0, order(s * 10 + at, qty=at)) for at in range(4)] for s in range(4)]
     parts, _ = batch(tmp_path, ORDERS, *segments)
-    chunks = [loaded.rows for loaded in runner.baseline(what, parts[0])]
+    chunks = [loaded.rows for loaded in prepared.baseline(parts[0])]
     assert len(chunks) == 4
     assert all(chunk.schema == output.arrow for chunk in chunks)
     found = sorted((row["id"], row["total"]) for chunk in chunks for row in chunk.to_pylist())
@@ -324,14 +328,15 @@ def test_a_baseline_gives_the_rows_that_pass_without_positions(
 def test_a_large_and_a_small_batch_give_the_same_rows(spark: Spark, tmp_path: Path) -> None:
     what = pipeline(filters=[where("qty < 5")], transforms=[derive(x="qty * price")])
     runner = SparkRunner(spark)
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     changes = [update(at, order(at, qty=at % 9), order(at, qty=at % 7)) for at in range(1, 200)]
     parts, facts = batch(tmp_path, ORDERS, changes)
     assert spark.fit_for(facts.rows) is spark.small
-    small = runner.rows(what, parts, facts)
+    small = prepared.rows(parts, facts)
     large = BatchFacts(facts.first, facts.last, 10_000, updates=facts.updates)
     assert spark.fit_for(large.rows) is spark.bulk
-    assert runner.rows(what, parts, large).rows == small.rows
+    assert prepared.rows(parts, large).rows == small.rows
 
 
 @pytest.mark.meets("R23f")
@@ -346,10 +351,11 @@ def test_a_value_that_its_column_could_not_hold_fails_only_pipelines_that_need_i
     found = {name: caught.value.facts[name] for name in ("condition", "commit", "ordinal")}
     assert found == {"condition": "VALUE_OUTSIDE_TYPE", "commit": 2, "ordinal": 3}
     what = pipeline(on_error="stop")
-    runner.prepare(what, ORDERS, TRAITS)
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(ORDERS)
     parts, _ = batch(tmp_path, ORDERS, changes)
     with pytest.raises(RowFailed):
-        list(runner.baseline(what, replace(parts[0], marked=1)))
+        list(prepared.baseline(replace(parts[0], marked=1)))
     without = run(runner, pipeline(transforms=[drop("qty")]), tmp_path, ORDERS, changes)
     assert [id for *_, id in told(without, "id")] == [1, 2]
 
@@ -373,7 +379,8 @@ def test_a_part_is_read_by_its_schema_alone(spark: Spark, tmp_path: Path) -> Non
     parts, facts = batch(tmp_path, single, [], [insert(1, {"id": 1})])
     runner = SparkRunner(spark)
     what = pipeline()
-    runner.prepare(what, single, TRAITS)
-    assert told(runner.rows(what, parts, facts)) == [("insert", 1, 1)]
+    prepared = runner.prepare(what, TRAITS)
+    prepared.output(single)
+    assert told(prepared.rows(parts, facts)) == [("insert", 1, 1)]
     empty = SegmentGroup(single, parts[0].paths[:1], (0,))
-    assert runner.rows(what, [empty], facts).rows.num_rows == 0
+    assert prepared.rows([empty], facts).rows.num_rows == 0

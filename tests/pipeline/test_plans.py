@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.changelog.schema import TableSchema
 from headrace.errors import BadFrame, SparkGone
-from headrace.pipeline.plan import plan as module
-from headrace.pipeline.plan.plan import Plans
+from headrace.pipeline import runner as module
+from headrace.pipeline.runner import SparkPipeline, SparkRunner
 from headrace.pipeline.steps import derive, where
 from tests.pipeline.making import ORDERS, TRAITS, pipeline
 
@@ -31,21 +30,18 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The Sparks that plans were made on, in order."""
     sparks: list[Any] = []
 
-    def plan(spark: Any, *given: object) -> object:
-        sparks.append(spark)
-        return object()
+    class Plan:
+        def __init__(self, spark: Any, *given: object) -> None:
+            sparks.append(spark)
+            self.output = object()
 
-    monkeypatch.setattr(module, "PipelinePlan", plan)
+    monkeypatch.setattr(module, "PipelinePlan", Plan)
     return sparks
 
 
-def plans(spark: Any, renew: Any = None) -> Plans:
-    return Plans(spark, renew)
-
-
-def plan_of(plans: Plans, what: Any, schema: TableSchema = ORDERS) -> object:
-    with plans.alive(what) as spark:
-        return plans.of(spark, what, schema)
+def planned(prepared: SparkPipeline) -> object:
+    """Return something of the plan, by which plans can be told apart."""
+    return prepared.output(ORDERS)
 
 
 @pytest.mark.meets("S2")
@@ -57,46 +53,48 @@ def test_after_a_death_batches_fail_until_one_thread_has_revived_it(made: list[A
         asked.release()
         return second
 
-    known, what = plans(first, renew), pipeline()
-    known.know(what, TRAITS)
-    before = plan_of(known, what)
-    assert plan_of(known, what) is before
+    spark: Any = first
+    runner = SparkRunner(spark, renew=renew)
+    what = runner.prepare(pipeline(), TRAITS)
+    before = planned(what)
+    assert planned(what) is before
     first.alive = False
     with pytest.raises(SparkGone):
-        plan_of(known, what)
-    threads = [threading.Thread(target=known.revive) for _ in range(4)]
+        planned(what)
+    threads = [threading.Thread(target=runner.revive) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert asked.acquire(blocking=False)
     assert not asked.acquire(blocking=False)
-    assert plan_of(known, what) is not before
+    assert planned(what) is not before
     assert made == [first, second]
 
 
 @pytest.mark.meets("S2")
 def test_whatever_goes_wrong_as_spark_dies_is_its_death() -> None:
-    spark, what = Scripted(), pipeline(name="orders")
-    known = plans(spark)
-    with pytest.raises(ZeroDivisionError), known.alive(what):
+    spark: Any = Scripted()
+    runner = SparkRunner(spark)
+    with pytest.raises(ZeroDivisionError), runner.living("orders"):
         raise ZeroDivisionError
-    with pytest.raises(SparkGone) as caught, known.alive(what):
+    with pytest.raises(SparkGone) as caught, runner.living("orders"):
         spark.alive = False
         raise AssertionError("deep in PySpark")
     assert caught.value.facts == {"error": "AssertionError", "pipeline": "orders"}
     spark.alive = True
-    with pytest.raises(KeyboardInterrupt), known.alive(what):
+    with pytest.raises(KeyboardInterrupt), runner.living("orders"):
         raise KeyboardInterrupt
 
 
 def test_a_brought_session_that_died_is_not_replaced(made: list[Any]) -> None:
     spark: Any = Scripted()
-    known, what = plans(spark), pipeline()
+    runner = SparkRunner(spark)
+    what = runner.prepare(pipeline(), TRAITS)
     spark.alive = False
-    assert not known.revive()
+    assert not runner.revive()
     with pytest.raises(SparkGone):
-        plan_of(known, what)
+        planned(what)
 
 
 def test_a_column_cannot_be_made_again(made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,62 +103,73 @@ def test_a_column_cannot_be_made_again(made: list[Any], monkeypatch: pytest.Monk
 
     monkeypatch.setattr("pyspark.sql.Column", Column)
     column: Any = Column()
-    first, second = Scripted(), Scripted()
-    known = plans(first, lambda: second)
+    first: Any = Scripted()
+    second: Any = Scripted()
+    runner = SparkRunner(first, renew=lambda: second)
     given = [
         pipeline(filters=[where(column)]),
         pipeline(transforms=[derive(a="1", b=column)]),
         pipeline(filters=[where("qty > 1")], transforms=[derive(a="1")]),
     ]
-    for what in given:
-        known.know(what, TRAITS)
-        plan_of(known, what)
+    prepared = [runner.prepare(what, TRAITS) for what in given]
+    for each in prepared:
+        planned(each)
     first.alive = False
-    assert known.revive()
-    for what in given[:2]:
+    assert runner.revive()
+    for each in prepared[:2]:
         with pytest.raises(SparkGone) as caught:
-            plan_of(known, what)
+            planned(each)
         assert "SQL text" in caught.value.remedy
-        # Asked to prepare again it is no other: the column is still the old one.
-        known.know(what, TRAITS)
+        # Asked again it is no other: the column is still the old one.
         with pytest.raises(SparkGone):
-            plan_of(known, what)
-    plan_of(known, given[2])
+            planned(each)
+    planned(prepared[2])
 
 
 def test_a_function_of_frames_that_fails_on_a_new_spark_used_something_of_the_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first, second = Scripted(), Scripted()
+    first: Any = Scripted()
+    second: Any = Scripted()
 
-    def plan(spark: Any, *given: object) -> object:
-        if spark is second:
-            raise BadFrame("Transform 1, frame: the function raised")
-        return object()
+    class Plan:
+        def __init__(self, spark: Any, *given: object) -> None:
+            if spark is second:
+                raise BadFrame("Transform 1, frame: the function raised")
+            self.output = object()
 
-    monkeypatch.setattr(module, "PipelinePlan", plan)
-    known, what = plans(first, lambda: second), pipeline()
-    known.know(what, TRAITS)
-    plan_of(known, what)
+    monkeypatch.setattr(module, "PipelinePlan", Plan)
+    runner = SparkRunner(first, renew=lambda: second)
+    what = runner.prepare(pipeline(), TRAITS)
+    planned(what)
     first.alive = False
-    assert known.revive()
+    assert runner.revive()
     with pytest.raises(SparkGone, match="function of frames"):
-        plan_of(known, what)
+        planned(what)
 
 
 @pytest.mark.meets("S8")
 def test_each_pipeline_has_a_tag_of_its_own() -> None:
-    spark = Scripted()
-    known = plans(spark)
+    spark: Any = Scripted()
+    runner = SparkRunner(spark)
     given = [pipeline(name="a,b"), pipeline(), pipeline(), pipeline()]
-    for what in given:
-        known.know(what, TRAITS)
-        known.know(what, TRAITS)
-    tags = [known.tag(what) for what in given]
-    assert tags == ["headrace-a_b", "headrace-orders", "headrace-orders-2", "headrace-orders-3"]
-    known.cancel(given[2])
-    known.cancel(pipeline())
-    assert spark.cancelled == ["headrace-orders-2"]
+    prepared = [runner.prepare(what, TRAITS) for what in given]
+    for each in prepared:
+        each.cancel()
+    tags = ["headrace-a_b", "headrace-orders", "headrace-orders-2", "headrace-orders-3"]
+    assert spark.cancelled == tags
     spark.alive = False
-    known.cancel(given[2])
-    assert spark.cancelled == ["headrace-orders-2"]
+    prepared[2].cancel()
+    assert spark.cancelled == tags
+
+
+@pytest.mark.meets("S8")
+def test_a_tag_is_free_again_once_its_pipeline_is_closed() -> None:
+    spark: Any = Scripted()
+    runner = SparkRunner(spark)
+    first, second = (runner.prepare(pipeline(), TRAITS) for _ in range(2))
+    first.close()
+    third = runner.prepare(pipeline(), TRAITS, "orders")
+    for each in (second, third):
+        each.cancel()
+    assert spark.cancelled == ["headrace-orders-2", "headrace-orders"]

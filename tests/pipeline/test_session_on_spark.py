@@ -54,7 +54,7 @@ first = start_session(data)
 before = dict(os.environ)
 assert first.small.range(5).toArrow().num_rows == 5
 try:
-    SparkRunner(first).prepare(pipeline(filters=[where("1 +")]), ORDERS, TRAITS)
+    SparkRunner(first).prepare(pipeline(filters=[where("1 +")]), TRAITS).output(ORDERS)
 except BadExpression:
     pass
 first.stop()
@@ -302,9 +302,10 @@ def test_pipelines_run_at_the_same_time_from_threads_of_their_own(
 
     def work(number: int, parts: list[SegmentGroup]) -> None:
         what = pipeline(transforms=[derive(x=f"qty * {number}")])
-        runner.prepare(what, ORDERS, TRAITS)
+        prepared = runner.prepare(what, TRAITS)
+        prepared.output(ORDERS)
         for _ in range(3):
-            found[number] = [x for *_, x in told(runner.rows(what, parts, facts), "x")]
+            found[number] = [x for *_, x in told(prepared.rows(parts, facts), "x")]
 
     rows = [{"id": at, "status": "s", "qty": at, "price": Decimal(1)} for at in range(1, 4)]
     parts, facts = batch(tmp_path, ORDERS, [insert(at, row) for at, row in enumerate(rows, 1)])

@@ -25,9 +25,9 @@ def test_an_expression_on_such_a_column_is_refused(spark: Spark) -> None:
 
     def told(**given: Any) -> str:
         # Each a pipeline of its own, which is good where every value is sent.
-        runner.prepare(pipeline(**given), SENT, TRAITS)
+        runner.prepare(pipeline(**given), TRAITS).output(SENT)
         with pytest.raises(UnsentColumn) as caught:
-            runner.prepare(pipeline(**given), LONG, TRAITS)
+            runner.prepare(pipeline(**given), TRAITS).output(LONG)
         return caught.value.message.removesuffix(", and an update may come without")
 
     assert told(filters=[where("id > 1"), where("note like 'x%'")]) == (
@@ -53,8 +53,9 @@ def test_a_plan_needs_what_it_reads_or_hands_on(spark: Spark) -> None:
 
     def needs(**given: Any) -> list[str]:
         what = pipeline(**given)
-        runner.prepare(what, LONG, TRAITS)
-        found = runner.needs(what, LONG)
+        prepared = runner.prepare(what, TRAITS)
+        prepared.output(LONG)
+        found = prepared.needs(LONG)
         return [column.name for column in LONG.columns if column.field in found]
 
     assert needs() == ["id", "status", "note", "body"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,12 +13,12 @@ import pytest
 
 from headrace.capture.postgres.definition import postgres
 from headrace.capture.postgres.server.slot import Older, whom
-from headrace.cli.demo.lines import waiting_text
-from headrace.cli.demo.model import Snapshot
+from headrace.cli.demo.view import waiting_text
 from headrace.engine.engine import Engine
 from headrace.errors import SlotTimeout
 from headrace.pipeline.definition import Pipeline
 from headrace.targets.memory import IndexedMemory, memory
+from tests.interfaces.snapshots import STARTING
 from tests.postgres.servers import Database, wait_until
 from tests.support.arrow_runner import ArrowRunner
 from tests.support.patience import patience
@@ -241,7 +240,7 @@ def test_what_may_not_be_known_is_left_out() -> None:
 
 
 def test_the_demo_says_whom_its_source_waits_for() -> None:
-    before = Snapshot("starting", 1.0, None)
-    shown = replace(before, source_state="waiting", source_reason="A new slot waits for pid 4711")
-    assert waiting_text(shown) == "A new slot waits for pid 4711"
-    assert "4711" not in waiting_text(replace(shown, source_state="streaming"))
+    reason = "A new slot waits for pid 4711"
+    shown = {**STARTING, "source_state": "waiting", "source_reason": reason}
+    assert waiting_text(shown) == reason
+    assert "4711" not in waiting_text({**shown, "source_state": "streaming"})

@@ -64,7 +64,7 @@ class Child:
 
     @property
     def spark(self) -> Any:
-        runner = self.engine._spark
+        runner = self.engine._state.spark
         assert runner is not None
         return runner.spark
 

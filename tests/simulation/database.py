@@ -125,6 +125,7 @@ class Session:
         self._at = MemoryPosition(1, 0)
         self._part = 0
         self._noted: dict[TableName, int] = {}
+        self._maintained = False
         self.superseded = False
         """Whether another recorder is at work: what this one misses is no loss."""
         self.acknowledged: list[MemoryPosition] = []
@@ -143,7 +144,7 @@ class Session:
 
     @property
     def traits(self) -> SourceTraits:
-        return replace(self._database.traits, tells=True)
+        return replace(self._database.traits, tells=True, maintains=True)
 
     def claim(self) -> str:
         return "session"
@@ -166,6 +167,11 @@ class Session:
                 self._noted[table] = count
         return found
 
+    def maintain(self) -> float:
+        self._database.reachable()
+        self._maintained = True
+        return 5.0
+
     def lineage(self) -> str | None:
         self._database.reachable()
         return self._database.lineage()
@@ -180,6 +186,7 @@ class Session:
 
     def open(self, after: SourcePosition | str | None) -> SourcePosition:
         database = self._database
+        self._maintained = False
         with self._mine():
             place = database.open(after)
             assert isinstance(place, MemoryPosition)
@@ -197,6 +204,8 @@ class Session:
 
     def read(self, most: int, wait: float) -> Changes | None:
         database = self._database
+        if not self._maintained:
+            raise Violation("read before it was maintained")
         with self._mine():
             if self._at.life == database.position.life and self._at.commit < database.floor:
                 raise SourceUnreachable("History is gone", source=self.name)

@@ -360,7 +360,7 @@ class Engine:
     def pause(self, driven: Driven) -> None:
         """Do what the engine does to pause a pipeline: a job that runs is cancelled."""
         driven.run.pause()
-        self.runner.cancel(driven.run.pipeline)
+        driven.run.prepared.cancel()
 
     def reload(self, table: str) -> list[Driven]:
         """Ask every pipeline that has the table to load it anew; return those."""

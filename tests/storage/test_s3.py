@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from botocore import exceptions
 
-from headrace.errors import StorageError
+from headrace.errors import NotInstalled, StorageError
 from headrace.storage import objects
 from headrace.storage.objects import Objects, Refused, Unanswered
 from headrace.storage.s3 import S3Bucket, s3_bucket
@@ -145,9 +145,9 @@ def test_elsewhere_than_at_aws_a_bucket_is_named_in_the_path(
 def test_without_boto3_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     s3_bucket.cache_clear()
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(NotInstalled) as caught:
         s3_bucket("logs")
-    assert 'pip install "headrace[s3]"' in caught.value.remedy
+    assert "pip install 'headrace-core[s3]'" in caught.value.remedy
 
 
 class Page(http.server.BaseHTTPRequestHandler):
@@ -223,7 +223,7 @@ def test_a_404_of_a_proxy_does_not_mean_that_an_object_is_missing(
 ) -> None:
     monkeypatch.setattr(Page, "page", page)
     more = (b"",) if step in ("create", "put") else ()
-    with pytest.raises(StorageError, match="does not answer"):
+    with pytest.raises(StorageError, match="does not respond"):
         getattr(files, step)("a", *more)
 
 
@@ -233,7 +233,7 @@ def test_an_empty_page_is_no_answer(
 ) -> None:
     monkeypatch.setattr(Page, "status", 200)
     more = (b"",) if step in ("create", "put") else ()
-    with pytest.raises(StorageError, match="does not answer"):
+    with pytest.raises(StorageError, match="does not respond"):
         getattr(files, step)("a", *more)
 
 
@@ -248,7 +248,7 @@ def test_a_proxy_that_sends_everybody_elsewhere_is_no_answer(
     monkeypatch.setattr(Page, "status", status)
     files = Objects(behind_a_redirect, "logs", "shop")
     more = (b"",) if step in ("create", "put") else ()
-    with pytest.raises(StorageError, match="does not answer"):
+    with pytest.raises(StorageError, match="does not respond"):
         getattr(files, step)("a", *more)
 
 

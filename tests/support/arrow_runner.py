@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +19,7 @@ from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadExpression, JobFailed, RowFailed, TooManyFailed
-from headrace.pipeline.batch import BatchFacts, LoadedRows, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, Behind, LoadedRows, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Failure, JobResult, result_schema
 from headrace.pipeline.steps import Drop, Equals, Rename
@@ -43,16 +43,23 @@ class ArrowRunner:
         self._replaces: dict[int, bool] = {}
         self.batches = 0
         self.cancelled: list[Pipeline] = []
-        self.forgotten: list[str | None] = []
+        self.closed: list[str | None] = []
+        """The names of those that were prepared and are closed."""
 
-    def prepare(self, pipeline: Pipeline, schema: TableSchema, traits: SourceTraits) -> TableSchema:
+    def prepare(
+        self, pipeline: Pipeline, traits: SourceTraits, name: str | None = None
+    ) -> ArrowPipeline:
+        self._replaces[id(pipeline)] = traits.inserts_replace
+        kind = ArrowFrames if hasattr(self, "give") else ArrowPipeline
+        return kind(self, pipeline, name or pipeline.name)
+
+    def output(self, pipeline: Pipeline, schema: TableSchema) -> TableSchema:
         if errors := pipeline.check(schema):
             raise errors[0]
-        self._replaces[id(pipeline)] = traits.inserts_replace
-        return _output(pipeline, schema)
+        return self._output(pipeline, schema)
 
     def needs(self, pipeline: Pipeline, schema: TableSchema) -> frozenset[int]:
-        kept = {column.field for column in _output(pipeline, schema).columns}
+        kept = {column.field for column in self._output(pipeline, schema).columns}
         asked = (each.field for each in pipeline.filters if isinstance(each, Equals))
         return frozenset(kept | {schema.column(name).field for name in asked})
 
@@ -64,7 +71,7 @@ class ArrowRunner:
             (change for part in parts for change in self._read(part)),
             key=lambda change: (change["_commit"], change["_ordinal"]),
         )
-        output = _output(pipeline, parts[-1].now)
+        output = self._output(pipeline, parts[-1].now)
         truncate: tuple[int, int] | None = None
         found: list[Row] = []
         failures: list[Failure] = []
@@ -87,26 +94,23 @@ class ArrowRunner:
         return JobResult(rows, truncate, 0.0, len(changes), tuple(failures))
 
     def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[LoadedRows]:
-        output = _output(pipeline, part.now)
+        output = self._output(pipeline, part.now)
         rows: list[Row] = []
         failures: list[Failure] = []
         for number, changes in enumerate(self._segments_of(part)):
             for place, change in enumerate(changes):
                 if code := self._failing(pipeline, change["after"]):
                     failures.append(Failure((number, place), code))
-                elif _kept(pipeline, change["after"]):
-                    rows.append(_transformed(pipeline, change["after"]))
+                elif self._kept(pipeline, change["after"]):
+                    rows.append(self._transformed(pipeline, change["after"]))
         _refuse(pipeline, failures)
         yield LoadedRows(pa.Table.from_pylist(rows, schema=output.arrow), tuple(failures))
 
     def cancel(self, pipeline: Pipeline) -> None:
         self.cancelled.append(pipeline)
 
-    def forget(self, pipeline: Pipeline) -> None:
-        self.forgotten.append(pipeline.name)
-
     def _failing(self, pipeline: Pipeline, image: object) -> str | None:
-        return self._fails(pipeline, dict(image)) if _kept(pipeline, image) else None  # type: ignore[call-overload]
+        return self._fails(pipeline, dict(image)) if self._kept(pipeline, image) else None  # type: ignore[call-overload]
 
     def _read(self, part: SegmentGroup) -> list[Row]:
         return [change for changes in self._segments_of(part) for change in changes]
@@ -124,14 +128,14 @@ class ArrowRunner:
 
     def _told(self, pipeline: Pipeline, schema: TableSchema, change: Row) -> list[Row]:
         before, after = change["before"], change["after"]
-        was, is_ = _kept(pipeline, before), _kept(pipeline, after)
+        was, is_ = self._kept(pipeline, before), self._kept(pipeline, after)
         if not schema.whole_before:
             was = before is not None
         meta = {name: change[name] for name in ("_commit", "_ordinal", "_time")}
 
         def deleted(image: Row) -> Row:
             key = {name: image[name] for name in schema.key}
-            return {"_op": int(Op.DELETE), **meta, **_transformed(pipeline, key)}
+            return {"_op": int(Op.DELETE), **meta, **self._transformed(pipeline, key)}
 
         found = []
         moved = before and after and any(before[n] != after[n] for n in schema.key)
@@ -139,10 +143,66 @@ class ArrowRunner:
             found.append(deleted(before))
         if is_:
             op = Op.UPDATE if was or (change["_op"] == Op.UPDATE and before is None) else Op.INSERT
-            found.append({"_op": int(op), **meta, **_transformed(pipeline, after)})
+            found.append({"_op": int(op), **meta, **self._transformed(pipeline, after)})
         elif after and self._replaces[id(pipeline)] and (moved or not was):
             found.append(deleted(after))
         return found
+
+    def _kept(self, pipeline: Pipeline, image: object) -> bool:
+        return _kept(pipeline, image)
+
+    def _transformed(self, pipeline: Pipeline, image: object) -> Row:
+        return _transformed(pipeline, image)
+
+    def _output(self, pipeline: Pipeline, schema: TableSchema) -> TableSchema:
+        return _output(pipeline, schema)
+
+
+class ArrowPipeline:
+    """A pipeline prepared on such a runner, which does the work: tests replace parts of it."""
+
+    def __init__(self, runner: ArrowRunner, pipeline: Pipeline, name: str | None) -> None:
+        self.name = name
+        self._runner: Any = runner
+        self._pipeline = pipeline
+
+    def output(self, schema: TableSchema) -> TableSchema:
+        return cast(TableSchema, self._runner.output(self._pipeline, schema))
+
+    def needs(self, schema: TableSchema) -> frozenset[int]:
+        return cast(frozenset[int], self._runner.needs(self._pipeline, schema))
+
+    def rows(self, parts: Sequence[SegmentGroup], facts: BatchFacts) -> JobResult:
+        return cast(JobResult, self._runner.rows(self._pipeline, parts, facts))
+
+    def baseline(self, part: SegmentGroup) -> Iterator[LoadedRows]:
+        return cast(Iterator[LoadedRows], self._runner.baseline(self._pipeline, part))
+
+    def cancel(self) -> None:
+        self._runner.cancel(self._pipeline)
+
+    def close(self) -> None:
+        self._runner.closed.append(self.name)
+
+
+class ArrowFrames(ArrowPipeline):
+    """The same of a runner that gives frames."""
+
+    def give(
+        self,
+        parts: Sequence[SegmentGroup],
+        facts: BatchFacts,
+        behind: Behind,
+        take: Callable[[Any], None],
+    ) -> tuple[Failure, ...]:
+        found = self._runner.give(self._pipeline, parts, facts, behind, take)
+        return cast(tuple[Failure, ...], found)
+
+    def give_baseline(
+        self, part: SegmentGroup, take: Callable[[Any, int], None]
+    ) -> tuple[Failure, ...]:
+        found = self._runner.give_baseline(self._pipeline, part, take)
+        return cast(tuple[Failure, ...], found)
 
 
 def _lifted(change: Row, part: SegmentGroup) -> Row:

@@ -168,7 +168,7 @@ def file_rows_at(
 
 def await_that(engine: Engine, what: Callable[[], bool], timeout: float = PATIENCE) -> bool:
     """Wait until something observed about `engine` is true; False on time-out."""
-    return engine._readiness.wait_for(what, timeout)
+    return engine._state.readiness.wait_for(what, timeout)
 
 
 def await_seen(what: Callable[[], bool], timeout: float = PATIENCE) -> bool:

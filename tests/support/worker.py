@@ -30,7 +30,16 @@ SHARED = "TESTS_RUN"
 COSTS = ("cluster", "s3", "crash", "spark", "server", "process", "slow")
 """What a test needs, the dearest first; one with none of them is fast."""
 
-GUESSED = dict(zip((*COSTS, "fast"), (60.0, 5.0, 40.0, 6.0, 0.7, 2.0, 0.5, 0.02), strict=True))
+GUESSED = {
+    "cluster": 60.0,
+    "s3": 5.0,
+    "crash": 40.0,
+    "spark": 6.0,
+    "server": 0.7,
+    "process": 2.0,
+    "slow": 0.5,
+    "fast": 0.02,
+}
 """Seconds of a test where nobody has measured its file yet, as in a new clone."""
 
 STARTS_PROCESSES = {"cluster", "s3", "crash", "spark", "server", "process"}

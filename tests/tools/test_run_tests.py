@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.support import cpu
 from tests.support.cpu import MARK, Meter
 from tests.support.worker import SHARED
 from tools.run_tests import (
@@ -126,26 +130,48 @@ def test_a_test_that_starts_a_process_must_say_so(tmp_path: Path) -> None:
     }
 
 
+WORKING = """
+import sys, time
+while time.process_time() < 0.5: pass
+print('done', flush=True)
+sys.stdin.read()
+"""
+DAEMON = "import os\nif os.fork(): os._exit(0)\nos.setsid()\n" + WORKING
+
+
+@contextmanager
+def worked(program: str, environ: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Run a program until it has worked for half a second; it lives as long as this."""
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"done\n"
+        yield
+
+
 @pytest.mark.process
 def test_the_work_of_a_daemon_is_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MARK, f"counted-{os.getpid()}")
     meter = Meter()
     before = meter.seconds()
-    program = (
-        "import os, sys, time\n"
-        "if os.fork(): os._exit(0)\n"
-        "os.setsid()\n"
-        "while time.process_time() < 0.3: pass\n"
-        "print('done', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as started:
-        assert started.stdout is not None
-        assert started.stdout.readline() == b"done\n"
+    with worked(DAEMON):
         assert meter.seconds() - before > 0.2  # counted in ticks
         assert meter.seconds(with_others=False) >= before
+
+
+@pytest.mark.process
+def test_the_work_of_a_server_that_hides_its_environment_is_counted_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(MARK, f"hidden-{os.getpid()}")
+    meter = Meter()
+    before = meter.seconds()
+    with worked(WORKING, environ={}):
+        assert meter.seconds() - before > 0.4
 
 
 @pytest.mark.process
@@ -154,19 +180,50 @@ def test_the_work_of_a_child_is_not_counted_again_when_it_ends(
 ) -> None:
     monkeypatch.setenv(MARK, f"ended-{os.getpid()}")
     meter = Meter()
-    program = (
-        "import sys, time\n"
-        "while time.process_time() < 0.5: pass\n"
-        "print('done', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as started:
-        assert started.stdout is not None
-        assert started.stdout.readline() == b"done\n"
+    with worked(WORKING):
         running = meter.seconds()
     assert meter.seconds(with_others=False) - running < 0.4
+
+
+def lay(proc: Path, pid: int, parent: int, seconds: float, begun: int) -> None:
+    """Show a process as the kernel would."""
+    ticks = int(seconds * os.sysconf("SC_CLK_TCK"))
+    fields = ["S", str(parent), *["0"] * 9, str(ticks), "0", "0", "0", *["0"] * 4, str(begun)]
+    (proc / str(pid)).mkdir(exist_ok=True)
+    (proc / str(pid) / "stat").write_text(f"{pid} (a) b) {' '.join(fields)} 0")
+    (proc / str(pid) / "environ").write_bytes(b"")
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(cpu, "_PROC", tmp_path)
+    return tmp_path
+
+
+def test_a_process_with_the_number_of_an_ended_one_is_somebody_elses(proc: Path) -> None:
+    meter = Meter("a worker")
+    lay(proc, 100, parent=os.getpid(), seconds=1, begun=5)
+    before = meter.seconds()
+    lay(proc, 100, parent=7, seconds=60, begun=9)
+    assert meter.seconds() - before < 30
+
+
+def test_a_child_may_have_a_lower_number_than_its_parent(proc: Path) -> None:
+    meter = Meter("a worker")
+    before = meter.seconds()
+    lay(proc, 200, parent=os.getpid(), seconds=1, begun=5)
+    lay(proc, 100, parent=200, seconds=60, begun=9)
+    assert meter.seconds() - before > 60
+
+
+def test_what_was_used_stays_counted_where_a_whole_tree_is_killed(proc: Path) -> None:
+    meter = Meter("a worker")
+    lay(proc, 100, parent=os.getpid(), seconds=1, begun=5)
+    lay(proc, 101, parent=100, seconds=60, begun=6)
+    before = meter.seconds()
+    for pid in ("100", "101"):
+        shutil.rmtree(proc / pid)
+    assert meter.seconds() >= before
 
 
 # -- what is said at the end ------------------------------------------------------------------

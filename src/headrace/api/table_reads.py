@@ -24,29 +24,25 @@ from __future__ import annotations
 import base64
 import binascii
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from headrace.changelog.values import exact_text, from_exact, text_bytes
+from headrace.changelog.values import from_exact
+from headrace.changelog.values_json import by_kind, kind_text
 from headrace.errors import BadRequest, TableError, UnknownIndex, UnknownPipeline
+from headrace.targets.target import Readable, ReadableTable
 
 if TYPE_CHECKING:
-    from headrace.changelog.position import Position
     from headrace.changelog.schema import Column, TableSchema
     from headrace.tables import Row
-    from headrace.targets.memory import ChangeReader
 
 
 # --- row values as JSON, and back -----------------------------------------------------------------
-
-_EXACT = 2**53
-"""Up to here every reader of JSON takes a number as it is written."""
 
 _HEX = re.compile(r"[xX]'([0-9a-fA-F]*)'")
 _MIXED = "variant"
@@ -77,34 +73,17 @@ class RowsAsJson:
 
 def shown_value(value: object, *, mixed: bool = False) -> Any:
     """Return a value as the table in the module's docstring has it."""
-    match value:
-        case None | bool():
-            return value
-        case str():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                return {"kind": "text_bytes", "value": _base64(text_bytes(value))}
-            return value
-        case int():
-            if -_EXACT <= value <= _EXACT:
-                return value
-            return {"kind": "int", "value": exact_text(value)} if mixed else exact_text(value)
-        case float():
-            if math.isfinite(value):
-                return value
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        case bytes():
-            return {"kind": "bytes", "value": _base64(value)} if mixed else _base64(value)
-        case Decimal():
-            return exact_text(value)
-        case datetime() | date() | time():
-            return value.isoformat()
-        case list() | tuple():
-            return [shown_value(each, mixed=mixed) for each in value]
-        case Mapping():
-            return {str(name): shown_value(each, mixed=mixed) for name, each in value.items()}
-    return str(value)
+    return by_kind(value, _of_mixed if mixed else _of_column)
+
+
+def _of_column(kind: str, value: Any) -> object:
+    text = kind_text(kind, value)
+    return {"kind": kind, "value": text} if kind == "text_bytes" else text
+
+
+def _of_mixed(kind: str, value: Any) -> object:
+    text = kind_text(kind, value)
+    return {"kind": kind, "value": text} if kind in ("bytes", "int", "text_bytes") else text
 
 
 def readings(column: Column, given: object) -> Iterator[object]:
@@ -167,40 +146,9 @@ _READ: dict[str, Callable[[str], object]] = {
 }
 
 
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
 # --- tables, rows and changes ---------------------------------------------------------------------
 
 _ROWS_A_MESSAGE = 500
-
-
-class ReadableTable(Protocol):
-    """A table that can be read from any thread, each call at one version of it."""
-
-    @property
-    def schema(self) -> TableSchema: ...
-    @property
-    def key(self) -> tuple[str, ...]: ...
-    @property
-    def position(self) -> Position: ...
-    def columns_of(self, index: str | None) -> tuple[str, ...]: ...
-    def get(self, *key: object) -> Row | None: ...
-    def lookup(self, *values: object) -> Row | None: ...
-    def lookup_all(self, index: str, *values: object) -> list[Row]: ...
-    def all(self) -> Iterator[Row]: ...
-    def count(self) -> int: ...
-    def changes(self, start: str = "now") -> ChangeReader: ...
-
-
-@runtime_checkable
-class Readable(Protocol):
-    """A target whose tables can be read here: those in memory."""
-
-    @property
-    def tables(self) -> tuple[str, ...]: ...
-    def table(self, name: str) -> ReadableTable: ...
 
 
 def table_of(pipeline: str, target: object, name: str | None) -> tuple[str, ReadableTable]:

@@ -10,6 +10,7 @@ calls it.
 ```
  source           the contract between a source and the recorder that reads it
  registry         the kinds of sources, and how one is built in a process of its own
+ waker            a wait that another thread or a signal handler can end
  table_selection  which tables are captured: those named, and those that patterns match
  postgres/        PostgreSQL as a source
  sqlite/          SQLite as a source, and as a library without an engine

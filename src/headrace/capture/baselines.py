@@ -285,6 +285,11 @@ class BaselineRequests:
         """Whether none is begun now, because the log is full; those under way go on (R28)."""
 
     @property
+    def active(self) -> bool:
+        """Whether any is under way or waits: then `advance` is to be called after every read."""
+        return bool(self._wanted or self._copying is not None or self._sharing.copies)
+
+    @property
     def pressing(self) -> bool:
         """Whether there is something to do at once: a chunk to copy, or a copy to finish."""
         return self._told_done or (self._at_work and not self._resting)

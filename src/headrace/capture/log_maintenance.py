@@ -66,6 +66,9 @@ class LogMaintenance:
         self._prune_at = 0.0
         self._deleting: tuple[LogWriter, FileDeletion] | None = None
         self._delete_at = 0.0
+        self.active = False
+        """Whether more files can be deleted at once: then `advance` is to be called soon."""
+
         self._working_on: LogWriter | None = None
         self._compaction: Compaction | None = None
         self._folding: Fold | None = None
@@ -77,6 +80,9 @@ class LogMaintenance:
         self.holding = False
         """Whether nothing is read, because the log is full."""
 
+        self.full_at = math.inf
+        """With fewer bytes the log is not full: `full` need not be asked."""
+
     @property
     def due(self) -> float | None:
         """When there is more to do of what is under way; None: nothing is."""
@@ -85,6 +91,7 @@ class LogMaintenance:
     def take(self, order: MaintainLog) -> None:
         """Hear what the engine has decided."""
         self._order, self._meant_for = order, None
+        self.full_at = 0.0
 
     def full(self, log: LogWriter) -> bool:
         """Return whether the log has no room for more, now."""
@@ -92,6 +99,7 @@ class LogMaintenance:
         share = ROOM if self.holding else FULL
         # Half a commit is read to its end: it cannot be flushed before.
         self.holding = cap is not None and log.pending_complete and log.size >= share * cap
+        self.full_at = 0.0 if self.holding else math.inf if cap is None else FULL * cap
         return self.holding
 
     def kept_for_copies(self, log: LogWriter, firsts: Sequence[int]) -> bool:
@@ -202,8 +210,8 @@ class LogMaintenance:
             return
         if self._deleting is None or self._deleting[0] is not log:
             self._deleting = (log, FileDeletion(log))
-        more = self._deleting[1].delete(order.lease)
-        self._delete_at = self._clock() + (0.0 if more else DELETE_SECONDS)
+        self.active = self._deleting[1].delete(order.lease)
+        self._delete_at = self._clock() + (0.0 if self.active else DELETE_SECONDS)
 
     def _warn(self, error: ChangeLogError) -> None:
         self._tell(Warned(Failed.of(error, stops=False)))

@@ -26,6 +26,7 @@ __all__ = [
     "KeepsSnapshot",
     "Lag",
     "Lists",
+    "Maintains",
     "News",
     "PlannedBaseline",
     "Problem",
@@ -64,6 +65,9 @@ class SourceTraits:
 
     tells: bool = False
     """Whether it `Tells` the log more than its changes."""
+
+    maintains: bool = False
+    """Whether it `Maintains` what it set up there, besides being read."""
 
     counts_bytes: bool = False
     """Whether its commits are numbered by the bytes of its own log, which it has to keep."""
@@ -265,10 +269,24 @@ class Tells(Protocol):
 
     def news(self) -> Sequence[News]:
         """
-        Return what there is to know, once; asked after `open` and after every `read`.
+        Return what there is to know, once; asked after `open`, `maintain` and every `read`.
 
         It is written before what was read, and what follows from it is done after: a source
         that is opened anew before it was asked again says the same again.
+        """
+        ...
+
+
+class Maintains(Protocol):
+    """A source with work to do at the database that no change asks for."""
+
+    def maintain(self) -> float:
+        """
+        Do what is due, and return in how many seconds to call again.
+
+        Called before the first `read` after `open` or `add`, and from then on before the first
+        `read` after that time. The log has the news of `open` by then, and gets those that it
+        finds before anything else is read. Changes wait for it: it must not take long.
         """
         ...
 

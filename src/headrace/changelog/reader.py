@@ -12,20 +12,19 @@ index says now, not as it was last read.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import itemgetter
 from threading import Condition, Lock
 
 import pyarrow as pa
 
-from headrace.changelog.entries import Baseline, File, Flush, Gap, RebaselineRequired
+from headrace.changelog.entries import Baseline, File, Flush, Gap, Heartbeat, RebaselineRequired
 from headrace.changelog.history import (
     BaselineWindow,
     Counts,
     History,
+    LogTable,
     Turn,
     any_later,
     begins,
@@ -33,6 +32,7 @@ from headrace.changelog.history import (
     in_turn,
     in_use,
     newest,
+    tail,
 )
 from headrace.changelog.index import LogIndex
 from headrace.changelog.position import ORIGIN, Position
@@ -183,6 +183,8 @@ class LogReader:
         self.holds = LogHolds()
         """Who reads a part of it beside those who follow it."""
         self._last_entry = 0
+        self.notices = 0
+        """Grows with every entry that says more than which changes came: a schema, a gap."""
 
     @classmethod
     def open(cls, files: Files, source: str) -> LogReader:
@@ -210,6 +212,8 @@ class LogReader:
                         self._history.take(entry)
                         self._history.retired.clear()
                         self._last_entry = entry.entry
+                        if not isinstance(entry, Flush | Heartbeat):
+                            self.notices += 1
                         self._changed.notify_all()
             except PositionExpired:
                 self._begin_anew(upto)
@@ -222,6 +226,7 @@ class LogReader:
         history.retired.clear()
         with self._changed:
             self._index, self._history, self._last_entry = index, history, index.last
+            self.notices += 1
             self._changed.notify_all()
 
     def wait(
@@ -289,11 +294,6 @@ class LogReader:
         """Changes at or before it are not in the log any more; `ORIGIN`: all are."""
         return Position.parse(self._history.floor)
 
-    @property
-    def high_time(self) -> int:
-        """The latest commit time in the log, in microseconds since 1970."""
-        return self._history.high_time
-
     def counts(self) -> Counts:
         """Return what was captured so far, baselines apart."""
         with self._changed:
@@ -307,11 +307,10 @@ class LogReader:
     def schema(self, table: str, schema_id: int | None = None) -> TableSchema:
         """Return a table's newest schema, or the one of that id; else `UnknownTable`."""
         with self._changed:
-            known = self._history.tables.get(table)
-            if known is not None:
-                found = known.schemas.get(known.latest if schema_id is None else schema_id)
-                if found is not None:
-                    return found
+            known = self._known(table)
+            found = known.schemas.get(known.latest if schema_id is None else schema_id)
+        if found is not None:
+            return found
         raise UnknownTable("Log has no schema of this table", table=table, source=self._source)
 
     def rank(self, table: str, schema_id: int) -> int:
@@ -328,47 +327,41 @@ class LogReader:
     def columns(self, table: str, since: int) -> Turn:
         """Return the newest schema of a table by its id; `since` where none came after it."""
         with self._changed:
-            known = self._history.tables.get(table)
-            return Turn(since) if known is None else newest(known, since)
+            return newest(self._known(table), since)
 
     def columns_in_turn(self, table: str, since: int, after: Position | None = None) -> Turn:
         """Return the schema of what lies right behind `after`, or that a load begins with."""
         with self._changed:
-            known = self._history.tables.get(table)
-            if known is None or after is None:
-                return Turn(since) if known is None else in_use(known, since)
+            known = self._known(table)
+            if after is None:
+                return in_use(known, since)
             return in_turn(self._history, known, since, str(after))
 
     def has_later_columns(self, table: str, files: Iterable[File], since: int) -> bool:
         """Whether some of these files of a table have columns of after the schema `since`."""
         with self._changed:
-            known = self._history.tables.get(table)
-            return known is not None and any_later(known, files, since)
+            return any_later(self._known(table), files, since)
 
     def known_as(self, schema: TableSchema) -> tuple[int, TableSchema]:
         """Return the id of a schema in this log, and the schema as the log has it."""
         with self._changed:
-            known = self._history.tables.get(schema.table)
-            return (0, schema) if known is None else identify(known, schema)
+            return identify(self._known(schema.table), schema)
 
     def lacks(self, table: str, after: Position) -> bool:
         """Whether changes of a table that lie beyond `after` are missing, and no gap says so."""
         with self._changed:
-            known = self._history.tables.get(table)
-            missing = known.missing if known else None
+            missing = self._known(table).missing
             return missing is not None and after < Position.parse(missing.at)
 
     def usable_baseline(self, table: str) -> Baseline | None:
         """Return the newest baseline of the present epoch, after its last gap."""
         with self._changed:
-            known = self._history.tables.get(table)
-            return known.baseline if known else None
+            return self._known(table).baseline
 
     def baseline(self, table: str, number: int) -> Baseline | None:
         """Return a baseline that was not dropped, whether it is the newest or not."""
         with self._changed:
-            known = self._history.tables.get(table)
-            return known.baselines.get(number) if known else None
+            return self._known(table).baselines.get(number)
 
     def superseded(self) -> set[int]:
         """Return the baselines that nobody begins to load any more: another one is, or none."""
@@ -383,21 +376,18 @@ class LogReader:
     def window(self, table: str, baseline: int) -> BaselineWindow | None:
         """Return in which commits the rows of a baseline are ahead of its F; None: in none."""
         with self._changed:
-            known = self._history.tables.get(table)
-            return known.windows.get(baseline) if known else None
+            return self._known(table).windows.get(baseline)
 
     def owed(self, table: str) -> RebaselineRequired | None:
         """Return the newest entry that asks for a new baseline of this table alone."""
         with self._changed:
-            known = self._history.tables.get(table)
-            return known.owed if known else None
+            return self._known(table).owed
 
     def owed_after(self, table: str, position: Position) -> RebaselineRequired | None:
         """Return the first entry beyond a position that asks for one; pruned ones are none."""
         with self._changed:
-            known = self._history.tables.get(table)
-            later = known.owes if known else ()
-            return next((owed for owed in later if owed.at > str(position)), None)
+            later = (owed for owed in self._known(table).owes if owed.at > str(position))
+            return next(later, None)
 
     def gap_after(self, position: Position) -> Gap | None:
         """
@@ -472,22 +462,14 @@ class LogReader:
     def oldest_after(self, table: str, position: Position) -> int | None:
         """Return the commit time of the first flush with files of this table after `position`."""
         with self._changed:
-            history = self._history
-            known = history.tables.get(table)
-            if known is None:
-                return None
-            at = bisect_right(known.pieces, str(position), key=itemgetter(0))
-            return known.pieces[at].flush.begun if at < len(known.pieces) else None
+            found = next(tail(self._known(table), str(position)), None)
+            return None if found is None else found.flush.begun
 
     def changed_between(self, table: str, after: Position, upto: Position) -> bool:
         """Return whether a flush with files of this table overlaps what lies in (after, upto]."""
         with self._changed:
-            history = self._history
-            known = history.tables.get(table)
-            if known is None:
-                return False
-            at = bisect_right(known.pieces, str(after), key=itemgetter(0))
-            return at < len(known.pieces) and known.pieces[at].flush.first <= str(upto)
+            found = next(tail(self._known(table), str(after)), None)
+            return found is not None and found.flush.first <= str(upto)
 
     def source_position_at(self, at: Position) -> str | None:
         """Return the source's own words for the newest entry that ends at or before `at`."""
@@ -549,6 +531,10 @@ class LogReader:
             verify(self._segments, file)
         except CorruptSegment as error:
             raise self._gone(file) or error from None
+
+    def _known(self, table: str) -> LogTable:
+        """Return what the log knows of a table: nothing of one that it does not have."""
+        return self._history.tables.get(table) or LogTable(0)
 
     def _gone(self, file: File) -> PositionExpired | None:
         """Return that a file was dropped, if it was: by what the index says now, read anew."""

@@ -19,6 +19,9 @@ Values as JSON has them, from which each can be told again by the type of its co
 
 A value that its column could not hold is `{"exact": text}`, with the text that the log has of
 it (R23f). A value that the source did not send is not there at all (R21): that is not null.
+
+`by_kind` is for a value by itself, without its column: what it is, is told by its type in Python.
+Who writes it says which kinds need their name beside them.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
@@ -36,7 +39,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.changelog.schema import Column, TableSchema
-from headrace.changelog.values import ValueType, numeric_text
+from headrace.changelog.values import (
+    BeyondDate,
+    BeyondTime,
+    BeyondTimestamp,
+    Interval,
+    OffsetTime,
+    ValueType,
+    exact_text,
+    text_bytes,
+)
 
 Image: TypeAlias = dict[str, Any]
 Side: TypeAlias = Literal["before", "after"]
@@ -102,11 +114,11 @@ def images(
     ]
     sign = 1 if side == "after" else -1
     fields = {sign * column.field: column.name for _, column in columns}
-    for at, marks in _listed(rows.column("_exact")):
+    for at, marks in marked_rows(rows.column("_exact")):
         for number, text in marks:
             if number in fields and (row := found[at]) is not None:
                 row[fields[number]] = form.outside(text)
-    for at, numbers in _listed(rows.column("_unsent")):
+    for at, numbers in marked_rows(rows.column("_unsent")):
         for number in numbers:
             if number in fields and (row := found[at]) is not None:
                 if form.unsent is None:
@@ -120,7 +132,7 @@ def unsent(rows: pa.Table, schema: TableSchema) -> list[list[str]]:
     """Return for each change the columns of its row that the source did not send (R21)."""
     names = {column.field: column.name for column in schema.columns}
     found: list[list[str]] = [[] for _ in range(rows.num_rows)]
-    for at, numbers in _listed(rows.column("_unsent")):
+    for at, numbers in marked_rows(rows.column("_unsent")):
         found[at] = [names[number] for number in numbers if number in names]
     return found
 
@@ -132,11 +144,78 @@ def _columns_of(schema: TableSchema, side: Side) -> list[tuple[int, Column]]:
     return [(place, column) for place, column in columns if column.name in schema.key]
 
 
-def _listed(column: pa.ChunkedArray) -> list[tuple[int, Any]]:
+def marked_rows(column: pa.ChunkedArray) -> list[tuple[int, Any]]:
     """Return what a column of marks holds, with the row; most rows have none."""
     if column.null_count == len(column):
         return []
     return [(at, marks) for at, marks in enumerate(column.to_pylist()) if marks]
+
+
+# --- a value whose column's type is not at hand ---------------------------------------------------
+
+_LARGEST = 2**53
+"""Up to here every reader of JSON takes a number as it is written."""
+
+
+def by_kind(value: object, write: Callable[[str, Any], object]) -> Any:
+    """Return a value in JSON; `write` is given the kind of whatever is not itself there."""
+    if (kind := _KINDS.get(type(value))) is not None:
+        return write(kind, value)
+    match value:
+        case None | bool():
+            return value
+        case str():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return write("text_bytes", value)
+            return value
+        case int():
+            return value if -_LARGEST <= value <= _LARGEST else write("int", value)
+        case float():
+            return value if math.isfinite(value) else write("float", value)
+        case datetime():
+            return write("timestamptz" if value.tzinfo else "timestamp", value)
+        case BeyondTimestamp():
+            return write("timestamptz" if value.utc else "timestamp", value)
+        case list() | tuple():
+            return [by_kind(each, write) for each in value]
+        case Mapping():
+            inside = {str(name): by_kind(each, write) for name, each in value.items()}
+            return write("struct", inside)
+    return write("other", value)
+
+
+_KINDS: Mapping[type, str] = {
+    bytes: "bytes",
+    Decimal: "decimal",
+    UUID: "uuid",
+    date: "date",
+    BeyondDate: "date",
+    time: "time",
+    BeyondTime: "time",
+    OffsetTime: "timetz",
+    Interval: "interval",
+}
+
+
+def kind_text(kind: str, value: Any) -> Any:
+    """Return the text of a value by its kind; ISO 8601 where that can express it."""
+    match kind:
+        case "bytes":
+            return _base64(value)
+        case "text_bytes":
+            return _base64(text_bytes(value))
+        case "int" | "decimal":
+            return exact_text(value)
+        case "float":
+            return _float(value)
+        case "struct":
+            return value
+    return value.isoformat() if isinstance(value, date | time) else str(value)
+
+
+# --- a value of each kind -------------------------------------------------------------------------
 
 
 def _float(value: Any) -> object:
@@ -145,20 +224,13 @@ def _float(value: Any) -> object:
     return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
 
 
-def _number(value: Any) -> str:
-    return numeric_text(value) or str(value)
-
-
 def _base64(value: Any) -> str:
     return base64.b64encode(value).decode()
 
 
 def _instant(value: Any) -> str:
-    return value.isoformat(timespec="microseconds") if isinstance(value, datetime) else str(value)
-
-
-def _clock(value: Any) -> str:
-    return value.isoformat(timespec="microseconds") if isinstance(value, time) else str(value)
+    known = isinstance(value, datetime | time)
+    return value.isoformat(timespec="microseconds") if known else str(value)
 
 
 def _variant(value: Any) -> object:
@@ -169,44 +241,27 @@ def _variant(value: Any) -> object:
     return value
 
 
-def _other(value: Any) -> object:
-    match value:
-        case None | bool() | int() | str():
-            return value
-        case float():
-            return _float(value)
-        case Decimal():
-            return _number(value)
-        case bytes():
-            return _base64(value)
-        case datetime():
-            return _instant(value)
-        case time():
-            return _clock(value)
-        case date() | UUID():
-            return str(value)
-        case list() | tuple():
-            return [_other(each) for each in value]
-        case Mapping():
-            return {str(name): _other(each) for name, each in value.items()}
-    return str(value)
+def _of_arrow(kind: str, value: Any) -> object:
+    if kind in ("int", "text_bytes"):
+        return value
+    return _instant(value) if isinstance(value, datetime | time) else kind_text(kind, value)
 
 
 _PLAIN: Mapping[str, Callable[[Any], object]] = {
     "float32": _float,
     "float64": _float,
-    "decimal": _number,
-    "numeric": _number,
+    "decimal": exact_text,
+    "numeric": exact_text,
     "bytes": _base64,
     "text_bytes": _base64,
     "uuid": str,
     "date": str,
     "timestamp": _instant,
     "timestamptz": _instant,
-    "time": _clock,
+    "time": _instant,
     "timetz": str,
     "interval": str,
     "variant": _variant,
-    "arrow": _other,
+    "arrow": lambda value: by_kind(value, _of_arrow),
 }
 """Kinds that are not here are themselves in JSON."""

@@ -14,6 +14,7 @@ import click
 
 from headrace.cli.common import json_option
 from headrace.cli.errors import force_option, opened_output, refuse_taken
+from headrace.extras import require
 
 if TYPE_CHECKING:
     from headrace.spark_session.pack import Contents, PackedArchive
@@ -82,6 +83,7 @@ def pack(
 
     if python is not None and with_python:
         raise click.UsageError("Either --python or --with-python.")
+    require("spark", "An environment for executors")
     refuse_taken(output, force=force)
     began = time.monotonic()
     found = contents(named, lean=lean)

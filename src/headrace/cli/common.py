@@ -7,6 +7,8 @@ Durations are as people write them: `30s`, `2m`, `1h`, `1m30s`, `500ms`.
 given, or which the configuration names. `check_names` compares a name with the pipelines and
 tables that a data directory or its configuration knows.
 
+`command_line` is a command to type next, as it can be pasted where this one was started.
+
 Places in a log, too, are as people write them: a position, a time, or how long ago.
 
 The options that verbs share are defined here, so that one name means one thing everywhere. Each
@@ -23,16 +25,21 @@ import json
 import os
 import platform
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
 import click
 
 from headrace.cli import errors
+from headrace.config.units import duration
 from headrace.errors import BadDataDirectory, HeadraceError, NoJava, StorageError, UnknownPipeline
+from headrace.extras import DISTRIBUTION
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,24 +63,57 @@ def output_console() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=FILE_WIDTH)
 
 
+# --- values of rows, on a terminal ----------------------------------------------------------------
+
+SHORT = 60
+"""Characters of a value in a table or in a line: more is for JSON."""
+
+_WITH_KIND = ({"kind", "value"}, {"exact"}, {"float"}, {"bytes"})
+"""Keys of a value that needs its kind beside it in JSON; the value is the last of them."""
+
+
+def value_text(value: object, most: int | None = SHORT) -> str:
+    """Return a value of JSON so that text, number and null can be told apart where it matters."""
+    if isinstance(value, dict) and value.keys() in _WITH_KIND:
+        *_, inner = value.values()
+        value = str(inner)
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return shortened("'null'" if value == "null" else printable(str(value)), most)
+
+
+def printable(text: str) -> str:
+    """Return a text with everything that a terminal would obey written out."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def shortened(text: str, most: int | None) -> str:
+    """Return a text of at most so many characters."""
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+
+
+def on_terminal(stream: TextIO) -> bool:
+    """Return whether a live view can be drawn there."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
 # --- durations ------------------------------------------------------------------------------------
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
-_WHOLE = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+_UNITS = ("d", "h", "m", "s", "ms")
+"""Largest first, each once: `30s2m` is more likely a mistake than a duration."""
+
+_SPAN = re.compile("".join(rf"([0-9]{{1,30}}(?:\.[0-9]{{1,30}})?{unit})?" for unit in _UNITS))
 
 
 def parse_seconds(text: str) -> float | None:
     """Return the seconds that `text` says; None where it is no duration."""
-    text = text.strip().lower()
-    if _WHOLE.fullmatch(text) is None:
-        return None
-    parts = _PART.findall(text)
-    units = [_UNITS[unit] for _, unit in parts]
-    # Largest unit first, each once: `30s2m` is more likely a mistake than a duration.
-    if units != sorted(set(units), reverse=True):
-        return None
-    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+    found = _SPAN.fullmatch(text.strip().lower())
+    parts = [part for part in found.groups() if part] if found else []
+    return sum(map(duration, parts), 0.0) if parts else None
 
 
 def as_optional_seconds(
@@ -133,11 +173,11 @@ def data_directory(config: Path | None, sets: tuple[str, ...], data: Path | None
 
 def _only_data(sets: tuple[str, ...]) -> None:
     """Refuse settings that would be taken and not heeded: of all keys, one leads to an engine."""
-    from headrace.config.hocon import path_of
+    from headrace.config.hocon import parse_path
     from headrace.config.text import SourceText
 
     for each in sets:
-        path, _ = path_of(SourceText(each, "--set", located=False))
+        path, _ = parse_path(SourceText(each, "--set", located=False))
         if path != ("data",):
             raise click.UsageError(
                 f"--set {'.'.join(path)}=… changes nothing here: this command reads the data"
@@ -156,6 +196,40 @@ def _configured_folder(config: Path | None, sets: tuple[str, ...]) -> Path:
     tree = load(config, environment=os.environ, sets=sets).value
     named = tree.get("data") if isinstance(tree, dict) else None
     return DEFAULT_DATA if named is None else FilePath().resolved(named)
+
+
+# --- commands to type next ------------------------------------------------------------------------
+
+
+def command_line(*words: str) -> str:
+    """Return a command of this Headrace, as it can be pasted in the current folder."""
+    return shlex.join([*program(), *words])
+
+
+def program() -> tuple[str, ...]:
+    """Return how this Headrace is called: by its name, if the shell finds it by that."""
+    script = Path(sys.executable).with_name("headrace")
+    if not script.exists():
+        return (as_typed(Path(sys.executable)), "-m", "headrace")
+    found = shutil.which("headrace")
+    same = found is not None and Path(found).absolute() == script.absolute()
+    return ("headrace",) if same else (as_typed(script),)
+
+
+def as_typed(path: Path) -> str:
+    """Return the path as a person in the current folder would type it."""
+    here = Path.cwd()
+    path = path.absolute()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def same_engine(config: Path | None, sets: tuple[str, ...], data: Path | None) -> tuple[str, ...]:
+    """Return the options that lead the next command to the same engine."""
+    if data is not None:
+        return ("--data", str(data))
+    chosen = () if config is None else ("--config", str(config))
+    named = [each for each in sets if each.partition("=")[0].strip() == "data"]
+    return (*chosen, *(word for each in named for word in ("--set", each)))
 
 
 # --- names that a data directory or its configuration knows ---------------------------------------
@@ -341,7 +415,7 @@ def read_configuration(
 def version(as_json: bool) -> None:
     """Print the versions of Headrace, Python, PySpark and the Java it would use."""
     found = {
-        "headrace": installed("headrace"),
+        "headrace": installed(DISTRIBUTION),
         "python": platform.python_version(),
         "pyspark": installed("pyspark"),
         "pyarrow": installed("pyarrow"),

@@ -43,12 +43,12 @@ def config(
     stands with where it comes from; what nobody gave is a default.
     """
     found = read_configuration(config, sets, warn=not as_json)
-    settings = [each for each in found.settings() if each.place.origin or not given]
+    settings = [each for each in found.settings() if each.location.origin or not given]
     if not as_json:
         _print(settings)
     elif origins:
         listed = [
-            {"key": each.name, "value": each.value, "from": str(each.place) or _DEFAULT}
+            {"key": each.name, "value": each.value, "from": str(each.location) or _DEFAULT}
             for each in settings
         ]
         click.echo(json.dumps({"settings": listed}, ensure_ascii=False))
@@ -60,7 +60,8 @@ def config(
 
 def _print(settings: list[EffectiveSetting]) -> None:
     lines = [
-        (f"{each.name} = {_written(each.value)}", str(each.place) or _DEFAULT) for each in settings
+        (f"{each.name} = {_written(each.value)}", str(each.location) or _DEFAULT)
+        for each in settings
     ]
     width = min(60, max((len(line) for line, _ in lines), default=0))
     for line, origin in lines:

@@ -29,15 +29,11 @@ in them may move the cursor of a terminal or pass for markup.
 
 from __future__ import annotations
 
-import base64
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import click
 
@@ -47,7 +43,10 @@ from headrace.cli.common import (
     data_directory,
     engine_options,
     output_console,
+    printable,
+    shortened,
     used_folder,
+    value_text,
 )
 
 if TYPE_CHECKING:
@@ -201,8 +200,8 @@ def _now() -> datetime:
 
 # --- letters as JSON ------------------------------------------------------------------------------
 
-_EXACT = 2**53
-"""Up to here every reader of JSON takes a number as it is written."""
+_PARTS = ("months", "days", "micros", "offset")
+"""The numbers of a date or time that Python cannot represent."""
 
 
 def letter_line(letter: DeadLetter, **more: object) -> str:
@@ -233,76 +232,23 @@ def letter_object(letter: DeadLetter) -> dict[str, Any]:
 
 def value_object(value: object) -> object:
     """Return one value in the form that the module's docstring gives."""
-    from headrace.changelog.values import exact_text, text_bytes
+    from headrace.changelog.values_json import by_kind
 
-    match value:
-        case None | bool():
-            return value
-        case str():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                return _kind("text_bytes", _base64(text_bytes(value)))
-            return value
-        case int():
-            return value if -_EXACT <= value <= _EXACT else _kind("int", exact_text(value))
-        case float():
-            return value if math.isfinite(value) else _kind("float", str(value))
-        case Decimal():
-            return _kind("decimal", str(value))
-        case bytes():
-            return _kind("bytes", _base64(value))
-        case UUID():
-            return _kind("uuid", str(value))
-        case list() | tuple():
-            return [value_object(each) for each in value]
-        case Mapping():
-            inside = {str(name): value_object(each) for name, each in value.items()}
-            return _kind("struct", inside)
-    return _instant(value)
+    return by_kind(value, _with_kind)
 
 
-def _instant(value: object) -> object:
-    from headrace.changelog.values import (
-        BeyondDate,
-        BeyondTime,
-        BeyondTimestamp,
-        Interval,
-        OffsetTime,
-    )
+def _with_kind(kind: str, value: Any) -> dict[str, object]:
+    from headrace.changelog.values_json import kind_text
 
-    match value:
-        case datetime():
-            return _kind("timestamptz" if value.tzinfo else "timestamp", value.isoformat())
-        case date():
-            return _kind("date", value.isoformat())
-        case time():
-            return _kind("time", value.isoformat())
-        case BeyondDate(days):
-            return _kind("date", str(value), days=days)
-        case BeyondTimestamp(micros, utc):
-            return _kind("timestamptz" if utc else "timestamp", str(value), micros=micros)
-        case BeyondTime(micros):
-            return _kind("time", str(value), micros=micros)
-        case OffsetTime(micros, offset):
-            return _kind("timetz", str(value), micros=micros, offset=offset)
-        case Interval(months, days, micros):
-            return _kind("interval", str(value), months=months, days=days, micros=micros)
-    return _kind("other", str(value))
+    text = str(value) if kind in ("float", "decimal") else kind_text(kind, value)
+    parts = {name: getattr(value, name) for name in _PARTS if hasattr(value, name)}
+    return {"kind": kind, "value": text, **({} if kind == "other" else parts)}
 
 
 def _image(image: Mapping[str, object] | None) -> dict[str, object] | None:
     if image is None:
         return None
     return {name: value_object(value) for name, value in image.items()}
-
-
-def _kind(kind: str, value: object, **more: object) -> dict[str, object]:
-    return {"kind": kind, "value": value, **more}
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 # --- letters as a person reads them ---------------------------------------------------------------
@@ -338,7 +284,7 @@ def _lines(letters: Sequence[DeadLetter], now: datetime) -> Iterator[Text]:
         yield Text.assemble(
             f"{each.position}  {each.op}  ", (each.kind, style), f"  {age(each.parked, now)} ago"
         )
-        about = f"  {each.pipeline}, table {each.table}, key {_shortened(key_text(each), SHORT)}"
+        about = f"  {each.pipeline}, table {each.table}, key {shortened(key_text(each), SHORT)}"
         yield _text(f"{about}: {what}" if what else about)
 
 
@@ -361,7 +307,7 @@ def _table(letters: Sequence[DeadLetter], now: datetime, *, superseded: bool) ->
             _text(each.pipeline),
             _text(each.table),
             Text(str(each.position)),
-            _text(_shortened(key_text(each), SHORT)),
+            _text(shortened(key_text(each), SHORT)),
             Text(each.op),
             Text(each.kind, style="red" if each.kind == "failed" else "yellow"),
             _text(each.code),
@@ -394,7 +340,7 @@ def letter_page(
     yield _facts(letter, now)
     yield _images(letter)
     yield from _others(letter, letters)
-    yield Text.assemble(("What to do: ", "bold"), _safe(what_to_do(letter)))
+    yield Text.assemble(("What to do: ", "bold"), printable(what_to_do(letter)))
 
 
 def what_to_do(letter: DeadLetter) -> str:
@@ -421,16 +367,14 @@ def age(since: datetime, now: datetime) -> str:
 
 def key_text(letter: DeadLetter) -> str:
     """Return the key's values."""
-    return ", ".join(value_text(value) for value in letter.key)
+    return ", ".join(exact_value_text(value) for value in letter.key)
 
 
-def value_text(value: object) -> str:
-    """Return a value so that text, number and null can be told apart."""
+def exact_value_text(value: object) -> str:
+    """Return a value so that text, number, bytes and null can be told apart."""
     from headrace.changelog.values import exact_text
 
-    if value is None:
-        return "null"
-    return "'null'" if value == "null" else exact_text(value)
+    return value_text(None if value is None else exact_text(value), None)
 
 
 # --- parts of a letter's page ---------------------------------------------------------------------
@@ -442,7 +386,7 @@ def _facts(letter: DeadLetter, now: datetime) -> Table:
     told = {
         "pipeline": letter.pipeline,
         "table": letter.table,
-        "key": _shortened(key_text(letter), LONG),
+        "key": shortened(key_text(letter), LONG),
         "change": letter.op if letter.baseline is None else f"row of baseline {letter.baseline}",
         "why": letter.code if letter.kind == "failed" else "behind another letter of this row",
         **{f"  {name}": text for name, text in letter.facts.items()},
@@ -456,7 +400,7 @@ def _facts(letter: DeadLetter, now: datetime) -> Table:
     shown.add_column(style="dim", no_wrap=True)
     shown.add_column(overflow="fold")
     for name, text in told.items():
-        shown.add_row(_text(name), _text(_shortened(text, LONG)))
+        shown.add_row(_text(name), _text(shortened(text, LONG)))
     return shown
 
 
@@ -480,7 +424,7 @@ def _cell(image: Mapping[str, object] | None, name: str) -> str:
         return ""
     if name not in image:
         return "(not sent)"
-    return _shortened(value_text(image[name]), LONG)
+    return shortened(exact_value_text(image[name]), LONG)
 
 
 def _others(letter: DeadLetter, letters: Sequence[DeadLetter]) -> Iterator[Text]:
@@ -508,20 +452,7 @@ def _others(letter: DeadLetter, letters: Sequence[DeadLetter]) -> Iterator[Text]
 def _text(text: str) -> Text:
     from rich.text import Text
 
-    return Text(_safe(text))
-
-
-def _safe(text: str) -> str:
-    """Return the text with everything that a terminal would obey written out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
-
-
-def _shortened(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    return Text(printable(text))
 
 
 def _count(number: int, what: str) -> str:

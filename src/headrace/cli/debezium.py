@@ -45,6 +45,7 @@ from headrace.changelog.values import (
     Interval,
     OffsetTime,
     ValueType,
+    exact_text,
 )
 from headrace.changelog.values_json import Image, JsonForm, images, plain
 
@@ -151,7 +152,7 @@ def _times(micros: int | None) -> dict[str, int | None]:
 
 
 def _number(value: Any) -> str:
-    text = str(plain(_NUMERIC, [value])[0])
+    text = exact_text(value)
     return _SPECIAL.get(text, text)
 
 
@@ -205,7 +206,6 @@ def _parted(number: int, size: int) -> tuple[int, int]:
     return (whole, rest) if number >= 0 else (-whole, -rest)
 
 
-_NUMERIC = ValueType("numeric")
 _MADE: Mapping[str, Callable[[Any], object]] = {
     "decimal": _number,
     "numeric": _number,

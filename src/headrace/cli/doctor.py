@@ -25,7 +25,8 @@ from headrace.cli import errors
 from headrace.cli.common import engine_options, installed, json_option
 from headrace.cli.errors import force_option, opened_output, refuse_taken
 from headrace.config.secrets import masked_text
-from headrace.errors import HeadraceError, InvalidConfiguration, NoEngine, NoJava
+from headrace.errors import HeadraceError, InvalidConfiguration, NoEngine, NoJava, NotInstalled
+from headrace.extras import DISTRIBUTION, require
 
 if TYPE_CHECKING:
     from headrace.engine.from_config import BuiltEngine, EngineConfig
@@ -80,10 +81,17 @@ def _installation() -> Iterator[CheckResult]:
     from headrace.spark_session.java import find_java
 
     part = "installation"
-    packages = ", ".join(
-        f"{name} {installed(name) or 'missing'}" for name in ("headrace", "pyspark", "pyarrow")
+    ours = f"headrace {installed(DISTRIBUTION) or 'missing'}"
+    others = [f"{name} {installed(name) or 'missing'}" for name in ("pyspark", "pyarrow")]
+    yield CheckResult(
+        part, "well", ", ".join([f"Python {platform.python_version()}", ours, *others])
     )
-    yield CheckResult(part, "well", f"Python {platform.python_version()}, {packages}")
+    try:
+        require("spark", "A pipeline")
+    except NotInstalled as error:
+        # Recording and reading the log go without it; that pipelines are configured is said there.
+        yield CheckResult(part, "note", error.message, error.remedy, error.code)
+        return
     try:
         java = find_java(os.environ)
     except NoJava as error:
@@ -135,6 +143,11 @@ def _configuration(found: EngineConfig, folder: Path) -> Iterator[CheckResult]:
     part = "configuration"
     for warning in found.warnings:
         yield CheckResult(part, "note", warning.message, warning.remedy, warning.code)
+    if found.pipelines:
+        try:
+            require("spark", f"Pipeline {', '.join(found.pipelines)}")
+        except NotInstalled as error:
+            yield from _wrong(part, error)
     try:
         built = found.build()
     except HeadraceError as error:

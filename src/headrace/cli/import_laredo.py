@@ -23,7 +23,7 @@ from headrace.cli.init import (
     without_variables,
 )
 from headrace.config.hocon import parse
-from headrace.config.schema import below
+from headrace.config.schema import key_path
 from headrace.config.secrets import passwords_in, without_password
 from headrace.config.text import Node, Scalar
 from headrace.engine.checks import fitted
@@ -76,11 +76,11 @@ class _Taken:
         """Return a section of it, empty where there is none; what is none stays, to be told."""
         node = self._left.get(key)
         fits = node is not None and isinstance(node.value, dict)
-        return _Taken(self.take(key) if fits else None, below(self.at, key))
+        return _Taken(self.take(key) if fits else None, key_path(self.at, key))
 
     def entries(self, key: str) -> list[_Taken]:
         """Return the sections of a list in it; what is no list stays, to be told."""
-        node, at = self._left.get(key), below(self.at, key)
+        node, at = self._left.get(key), key_path(self.at, key)
         listed = node.value if node and isinstance(node.value, list) else []
         if node and isinstance(node.value, list):
             self.take(key)
@@ -89,7 +89,7 @@ class _Taken:
     def rest(self) -> Iterator[tuple[str, Node]]:
         """Yield the path and value of everything that was not taken."""
         for key, node in self._left.items():
-            yield from _leaves(below(self.at, key), node)
+            yield from _leaves(key_path(self.at, key), node)
 
 
 class _Converter:
@@ -119,7 +119,7 @@ class _Converter:
 
     def note(self, node: Node | None, says: str, indent: str = "") -> None:
         """Say something about a value of theirs, in a comment and at the end."""
-        place = f" ({node.place})" if node is not None and node.place.line else ""
+        place = f" ({node.location})" if node is not None and node.location.line else ""
         self.notes.append(f"{says}{place}")
         self.lines.comment(f"{says}{place}", indent)
 
@@ -307,6 +307,6 @@ def _texts(node: Node | None) -> list[str]:
 def _leaves(at: str, node: Node) -> Iterator[tuple[str, Node]]:
     if isinstance(node.value, dict) and node.value:
         for key, each in node.value.items():
-            yield from _leaves(below(at, key), each)
+            yield from _leaves(key_path(at, key), each)
     else:
         yield at, node

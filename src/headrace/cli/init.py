@@ -26,7 +26,8 @@ from headrace.cli import errors
 from headrace.cli.common import json_option
 from headrace.cli.errors import force_option, opened_output, refuse_taken
 from headrace.config.secrets import masked_text, password_in, password_of, without_password
-from headrace.errors import HeadraceError, SourceRefused
+from headrace.errors import HeadraceError, NotInstalled, SourceRefused
+from headrace.extras import require
 
 if TYPE_CHECKING:
     from headrace.capture.postgres.source import PostgresSource
@@ -95,6 +96,10 @@ def _look(url: str, output: Path, *, force: bool, as_json: bool) -> int:
         return errors.DONE
     _check(output, found.variables)
     click.echo("✓ checked")
+    try:
+        require("spark", "A pipeline")
+    except NotInstalled as missing:
+        errors.print_warning(missing)
     option = "" if output == _DEFAULT else f" --config {output}"
     click.echo(f"  next: headrace run{option}")
     return errors.DONE
@@ -103,9 +108,9 @@ def _look(url: str, output: Path, *, force: bool, as_json: bool) -> int:
 def _convert(other: Path, output: Path, *, force: bool, as_json: bool) -> None:
     # Here and not above: `--help` reads no configuration.
     from headrace.cli.import_laredo import converted
-    from headrace.config.hocon import text_of
+    from headrace.config.hocon import read_text
 
-    made = converted(text_of(other), str(other))
+    made = converted(read_text(other), str(other))
     _write(output, made.text, force=force)
     if as_json:
         counts = {"sources": made.sources, "pipelines": made.pipelines}

@@ -23,8 +23,10 @@ from headrace.cli.common import (
     one_of,
     output_console,
     place_of,
+    printable,
     recorded,
     storage_option,
+    value_text,
 )
 from headrace.cli.log_read import read
 from headrace.errors import HeadraceError, UnknownPipeline
@@ -171,7 +173,7 @@ def overview(
     from rich.console import Console
     from rich.text import Text
 
-    yield Text.assemble((log.source, "bold"), f"  {shown(log.origin)}")
+    yield Text.assemble((log.source, "bold"), f"  {printable(log.origin)}")
     if log.first is None:
         yield Text("  has not begun")
         return
@@ -201,7 +203,7 @@ def kept_view(kept: Mapping[str, Any] | None) -> Iterator[Text | Table]:
         yield Text(f"  {kept['percent']:.0f} % of its cap of {bytes_text(kept['cap'])}")
     made = _table("kept for", "whose", "after")
     for pin in kept["pins"]:
-        made.add_row(Text(pin["kind"]), Text(shown(pin["whose"])), Text(pin["position"]))
+        made.add_row(Text(pin["kind"]), Text(printable(pin["whose"])), Text(pin["position"]))
     yield made if kept["pins"] else Text("  kept for nobody")
 
 
@@ -211,7 +213,7 @@ def _tables(log: LogInventory) -> Table:
     made = _table("table", "segments", "changes", "size", "from", "to", "first", "last", "baseline")
     for each in log.tables:
         made.add_row(
-            Text(shown(each.table)),
+            Text(printable(each.table)),
             Text(f"{each.segments:,}"),
             Text(f"{each.changes:,}"),
             Text(bytes_text(each.bytes)),
@@ -229,7 +231,7 @@ def _lines(log: LogInventory) -> Iterator[Text]:
 
     for each in log.tables:
         yield Text.assemble(
-            (shown(each.table), "bold"),
+            (printable(each.table), "bold"),
             f"  {each.changes:,} changes, {each.segments:,} segments, {bytes_text(each.bytes)}",
         )
         if each.changes:
@@ -253,8 +255,8 @@ def _progress(progress: Sequence[StoredProgress]) -> Table:
     for each in progress:
         marks = [each.state, *(["paused"] * each.paused), *(["set aside"] * each.set_aside)]
         made.add_row(
-            Text(shown(each.pipeline)),
-            Text(shown(each.table)),
+            Text(printable(each.pipeline)),
+            Text(printable(each.table)),
             Text(str(each.position)),
             Text(", ".join(filter(None, marks))),
             Text(str(each.baseline or "")),
@@ -288,43 +290,22 @@ def change_line(change: dict[str, Any]) -> Text:
     for name in dict.fromkeys([*after, *before]):
         old, new = before.get(name), after.get(name)
         if change["op"] == "update" and name in before and name in after and old != new:
-            cells.append(f"{name}={value_text(old)}→{value_text(new)}")
+            cells.append(f"{name}={_value_text(old)}→{_value_text(new)}")
         else:
-            cells.append(f"{name}={value_text(new if name in after else old)}")
+            cells.append(f"{name}={_value_text(new if name in after else old)}")
     cells += [f"{name}=(not sent)" for name in change["unsent"]]
     time = str(change["time"] or "").replace("+00:00", "").replace("T", " ")
     return Text.assemble(
         f"{change['position']:{_POSITION}} {time:{_TIME}} ",
         (f"{change['op']:{_OP}}", _OPS[change["op"]]),
-        f" {shown('  '.join(cells))}".rstrip(),
+        f" {printable('  '.join(cells))}".rstrip(),
     )
 
 
-def value_text(value: object) -> str:
-    """Return a value of a change for a line."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return str(value).lower()
-        case {"exact": text} | {"float": text}:
-            text = f"{text}"
-        case {"bytes": text}:
-            text = f"base64 {text}"
-        case str():
-            text = value
-        case _:
-            text = str(value)
-    return text if len(text) <= LONG else f"{text[: LONG - 1]}…"
-
-
-def shown(text: str) -> str:
-    """Return a text with everything that a terminal would obey written out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
+def _value_text(value: object) -> str:
+    if isinstance(value, dict) and value.keys() == {"bytes"}:
+        value = f"base64 {value['bytes']}"
+    return value_text(value, LONG)
 
 
 def bytes_text(count: int) -> str:

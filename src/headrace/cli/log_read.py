@@ -25,6 +25,7 @@ from headrace.cli.common import (
 )
 from headrace.cli.errors import force_option, opened_output, refuse_taken
 from headrace.errors import UnknownPipeline
+from headrace.extras import DISTRIBUTION
 
 if TYPE_CHECKING:
     from headrace.changelog.ranges import ChangeSlice, Moment, Span
@@ -190,7 +191,7 @@ def _print_events(
         source,
         log.lineage or "",
         log.origin.rpartition("/")[2] or source,
-        metadata.version("headrace"),
+        metadata.version(DISTRIBUTION),
         lambda: time.time_ns() // 1000,
     )
     for piece in pieces:

@@ -22,7 +22,9 @@ from headrace.cli.common import (
     json_option,
     output_console,
     pipeline_names,
+    printable,
     reach,
+    value_text,
 )
 
 if TYPE_CHECKING:
@@ -162,10 +164,7 @@ def _many(
 
 # --- rows and changes as a person reads them ------------------------------------------------------
 
-SHORT = 60
-"""Characters of a value in a table of rows; `--json` has all of it."""
-
-_OPS = {
+OPS = {
     "insert": ("+", "green"),
     "update": ("~", "yellow"),
     "delete": ("-", "red"),
@@ -182,7 +181,7 @@ def row_table(columns: Sequence[Mapping[str, str]], rows: Iterable[Mapping[str, 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     names = [column["name"] for column in columns]
     for name in names:
-        shown.add_column(Text(safe(name)), overflow="fold")
+        shown.add_column(Text(printable(name)), overflow="fold")
     for row in rows:
         shown.add_row(*(Text(value_text(row.get(name))) for name in names))
     return shown
@@ -198,7 +197,7 @@ def row_page(columns: Sequence[Mapping[str, str]], row: Mapping[str, Any]) -> Ta
     shown.add_column(overflow="fold")
     for column in columns:
         name = column["name"]
-        shown.add_row(Text(safe(name)), Text(value_text(row.get(name), None)))
+        shown.add_row(Text(printable(name)), Text(value_text(row.get(name), None)))
     return shown
 
 
@@ -206,44 +205,23 @@ def change_line(change: Mapping[str, Any]) -> Text:
     """Return a change in a line: what happened to which row, and what is different now."""
     from rich.text import Text
 
-    sign, style = _OPS[change["op"]]
+    sign, style = OPS[change["op"]]
     key = ", ".join(value_text(value) for value in change["key"])
     before, after = change["before"], change["after"]
     if before is not None and after is not None:
         told = [
-            f"{safe(name)} {value_text(before.get(name))} → {value_text(after.get(name))}"
+            f"{printable(name)} {value_text(before.get(name))} → {value_text(after.get(name))}"
             for name in after
             if name not in before or before[name] != after[name]
         ]
     else:
         row = after if after is not None else before or {}
-        told = [f"{safe(name)} {value_text(value)}" for name, value in row.items()]
+        told = [f"{printable(name)} {value_text(value)}" for name, value in row.items()]
     return Text.assemble(
         (f"{change['position']} ", "dim"),
         (f"{sign} {change['op']:<8} ", style),
         (key, "bold"),
         f"  {', '.join(told)}" if told else "",
-    )
-
-
-def value_text(value: object, most: int | None = SHORT) -> str:
-    """Return a value so that text, number and null can be told apart where it matters."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict) and set(value) == {"kind", "value"}:
-        value = f"{value['value']}"
-    text = safe("'null'" if value == "null" else str(value))
-    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
-
-
-def safe(text: str) -> str:
-    """Return the text with everything that a terminal would obey written out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
 
 
@@ -270,25 +248,28 @@ def watch(
     """
     Print every change of a PIPELINE whose target is in memory, each after it is visible.
 
-    Ends with Ctrl-C, or when the engine stops. Who reads too slowly is told so and let go:
-    tables.fell_behind. With --json each line is a change with both images.
+    Ends with Ctrl-C, or when the engine stops. A reader that falls too far behind is
+    disconnected: tables.fell_behind. With --json each line is a change with both images.
     """
+    from headrace.cli.signals import EndOnRequest, interrupt
+
     messages = reach(config, sets, data).stream("Watch", pipeline=pipeline, table=table, rows=rows)
     caution(pipeline, next(messages))
     if not as_json:
         out = output_console()
     seen = 0
     try:
-        for change in messages:
-            if "op" not in change:
-                continue  # the table got other columns
-            if as_json:
-                click.echo(json.dumps(change, ensure_ascii=False))
-            else:
-                out.print(change_line(change), soft_wrap=True)
-            seen += 1
-            if seen == limit:
-                return errors.DONE
+        with EndOnRequest(on_end=interrupt):
+            for change in messages:
+                if "op" not in change:
+                    continue  # the table got other columns
+                if as_json:
+                    click.echo(json.dumps(change, ensure_ascii=False))
+                else:
+                    out.print(change_line(change), soft_wrap=True)
+                seen += 1
+                if seen == limit:
+                    return errors.DONE
     except KeyboardInterrupt:
         return errors.DONE
     click.echo("The engine stopped.", err=True)

@@ -21,6 +21,7 @@ from headrace.cli.common import (
 )
 from headrace.cli.errors import force_option, refuse_taken
 from headrace.errors import UnknownPipeline
+from headrace.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +69,7 @@ def replay(
     from headrace.engine.replay import replay_log
     from headrace.targets.files import target_named
 
+    require("spark", "A replay")
     found = read_configuration(config, sets)
     folder = used_folder(data or found.data)
     asked = chosen(found, pipeline)

@@ -5,17 +5,17 @@ It shows bars on a terminal, lines elsewhere, JSON lines for programs.
 
 A run starts the engine, watches it, and stops it when asked. The engine starts on a thread of its
 own, because Spark takes seconds and the recorder already records meanwhile: the main thread shows
-that, and listens for the end. Commands are taken from the moment the data directory is ours.
+that, and listens for the end. Commands are taken from the moment the data directory is ours. All of
+this is `RunningEngine`, in which the demo has its engine, too.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from datetime import datetime
 from functools import partial
@@ -26,7 +26,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from headrace.cli import errors
-from headrace.cli.common import DEFAULT_FILE, engine_options, json_option
+from headrace.cli.common import (
+    DEFAULT_FILE,
+    command_line,
+    engine_options,
+    json_option,
+    on_terminal,
+    same_engine,
+)
 from headrace.cli.status import copy_text
 from headrace.errors import HeadraceError
 from headrace.observe.logs import logger
@@ -34,7 +41,7 @@ from headrace.observe.logs import logger
 if TYPE_CHECKING:
     from headrace.api.handlers import Verb
     from headrace.api.server import ControlServer
-    from headrace.cli.signals import StopRequest
+    from headrace.cli.signals import EndOnRequest
     from headrace.engine.engine import Engine
 
 
@@ -56,53 +63,40 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
 
     configured = read_configuration(config, sets, warn=not as_json)
     folder = (configured.data if data is None else data).expanduser().absolute()
-    options = _repeated(config, sets, data)
+    options = same_engine(config, sets, data)
     file = (config or DEFAULT_FILE).expanduser().absolute().resolve()
     again = partial(read_configuration, config, sets, warn=False)
 
     def verbs(engine: Engine) -> Mapping[str, Verb]:
         return {"Apply": ApplyVerb(engine, configured, again, file).verb}
 
-    with EndOnRequest(keys=False) as ending, _view(options, as_json=as_json) as view:
+    with EndOnRequest() as ending, _view(options, as_json=as_json) as view:
         return EngineRun(configured, folder, view, ending, verbs).run()
 
 
 def next_commands(options: tuple[str, ...], told: Mapping[str, Any]) -> list[str]:
     """Return what to type next, as it can be pasted where the engine was started."""
-    import shlex
-
-    from headrace.cli.demo.session import program
-
-    def line(*words: str) -> str:
-        return shlex.join([*program(), *words, *options])
-
     readable = [each["name"] for each in told["pipelines"] if each["target"] == "indexed-memory"]
-    lines = [line("status")]
-    if readable:
-        lines += [line("query", readable[0]), line("watch", readable[0])]
-    return lines
-
-
-def _repeated(config: Path | None, sets: tuple[str, ...], data: Path | None) -> tuple[str, ...]:
-    """Return the options that say which engine is meant, for the next commands."""
-    if data is not None:
-        return ("--data", str(data))
-    chosen = () if config is None else ("--config", str(config))
-    named = [each for each in sets if each.partition("=")[0].strip() == "data"]
-    return (*chosen, *(word for each in named for word in ("--set", each)))
+    words = [("status",), *((verb, name) for name in readable[:1] for verb in ("query", "watch"))]
+    return [command_line(*each, *options) for each in words]
 
 
 def _view(options: tuple[str, ...], *, as_json: bool) -> BarsView | JsonView | LinesView:
-
     if as_json:
         return JsonView()
     commands = partial(next_commands, options)
-    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+    if on_terminal(sys.stderr):
         return BarsView(commands)
     return LinesView(commands)
 
 
 # --- what is shown --------------------------------------------------------------------------------
+
+
+def print_event(event: str, **fields: Any) -> None:
+    """Print an event for programs: one JSON object in a line."""
+    click.echo(json.dumps({"event": event, **fields}, ensure_ascii=False))
+
 
 _COPY_SECONDS = 5.0
 """Between two lines about copies, where there are no bars."""
@@ -260,16 +254,16 @@ class JsonView:
         """Nothing is open."""
 
     def step(self, text: str) -> None:
-        self._print("step", text=text)
+        print_event("step", text=text)
 
     def show(self, told: Mapping[str, Any]) -> None:
         """Programs that want to look ask for the status."""
 
     def ready(self, told: Mapping[str, Any]) -> None:
-        self._print("ready", status=told)
+        print_event("ready", status=told)
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
-        self._print(
+        print_event(
             "changed",
             what=what,
             name=name,
@@ -284,10 +278,7 @@ class JsonView:
             {"what": what, "name": each["name"], "reason": each["reason"], "error": each["error"]}
             for what, each in failures(told)
         ]
-        self._print("stopped", failed=failed)
-
-    def _print(self, event: str, **fields: Any) -> None:
-        click.echo(json.dumps({"event": event, **fields}, ensure_ascii=False))
+        print_event("stopped", failed=failed)
 
 
 # --- one run of an engine -------------------------------------------------------------------------
@@ -330,6 +321,88 @@ class RunView(Protocol):
         """Everything was stopped in order; `told` is how it stood before."""
 
 
+class RunningEngine:
+    """
+    An engine and the socket for its commands: a context that starts both, and stops them in order.
+
+    The start is on a thread of its own; `status` can be asked meanwhile. Both `run` and `demo` have
+    their engine in one of these.
+    """
+
+    def __init__(
+        self, make: Callable[[Callable[[str], None]], Engine], data: Path, *, service: str
+    ) -> None:
+        """`make` returns the engine, not yet started, for a listener to its steps."""
+        from headrace.api.handlers import ControlService
+
+        self.engine = make(self._on_step)
+        self.service = ControlService(self.engine, service=service, phase="starting")
+        self._data = data
+        self._server: ControlServer | None = None
+        self._steps: list[str] = []
+        self._started: futures.Future[None] = futures.Future()
+
+    def __enter__(self) -> RunningEngine:
+        threading.Thread(target=self._start, name="engine-start", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.service.phase = "stopping"
+        # An engine is stopped when it has started: half of a start cannot be undone.
+        futures.wait([self._started], timeout=START_SECONDS)
+        if self._server is not None:
+            self._server.withdraw()
+        try:
+            self.engine.stop()
+        except HeadraceError as failure:
+            _log.failed("stop failed", failure, code=failure.code)
+            raise
+        finally:
+            if self._server is not None:
+                self._server.close()
+
+    @property
+    def started(self) -> bool:
+        """Whether the start is over, one way or the other."""
+        return self._started.done()
+
+    def steps(self) -> Iterator[str]:
+        """Yield the steps of the start that were not asked for yet."""
+        while self._steps:
+            yield self._steps.pop(0)
+
+    def status(self) -> dict[str, Any]:
+        """Return the fields of the verb `Status`; raises what the start failed on."""
+        if self._started.done():
+            self._started.result()
+        told: dict[str, Any] = self.service.unary["Status"]({})
+        return told
+
+    def _start(self) -> None:
+        try:
+            self.engine.start()
+        except BaseException as error:  # noqa: BLE001 - carried to the main thread, raised there
+            self._started.set_exception(error)
+        else:
+            self.service.phase = "running"
+            self._started.set_result(None)
+
+    def _on_step(self, text: str) -> None:
+        # On the thread that starts the engine. At the first step it holds its data directory:
+        # before that, the commands that come there are for another engine.
+        from headrace.api.server import ControlServer
+
+        self.service.step = text
+        if self._server is None:
+            self._server = ControlServer(self.service, self._data)
+        self._steps.append(text)
+
+
 class EngineRun:
     """One run, once."""
 
@@ -338,66 +411,39 @@ class EngineRun:
         configured: Startable,
         data: Path,
         view: RunView,
-        ending: StopRequest,
+        ending: EndOnRequest,
         verbs: Callable[[Engine], Mapping[str, Verb]] = lambda engine: {},
     ) -> None:
         """`verbs` are further ones that its engine can be told."""
-        from headrace.api.handlers import ControlService
-
-        self._data = data
         self._view = view
         self._ending = ending
-        self._engine = configured.engine(data=data, on_step=self._hear)
-        self._service = ControlService(self._engine, service=configured.service, phase="starting")
-        self._service.unary.update(verbs(self._engine))
-        self._serving: ControlServer | None = None
-        self._said: list[str] = []
+        self._running = RunningEngine(
+            lambda on_step: configured.engine(data=data, on_step=on_step),
+            data,
+            service=configured.service,
+        )
+        self._running.service.unary.update(verbs(self._running.engine))
         self._states: dict[tuple[str, str], str] = {}
-        self._started: futures.Future[None] = futures.Future()
 
     def run(self) -> int:
         """Run until the end is asked for; return the exit code, or raise what a start raised."""
-        threading.Thread(target=self._start, name="engine-start", daemon=True).start()
         told: dict[str, Any] = {}
-        try:
+        with self._running:
             seen_ready = False
             while not self._ending.wait(RUNNING_SECONDS if seen_ready else STARTING_SECONDS):
                 told = self._look()
                 if told["ready"] and not seen_ready:
                     seen_ready = True
                     self._view.ready(told)
-            if self._started.done():
+            if self._running.started:
                 told = self._look()
-        finally:
-            self._stop()
         self._view.stopped(told)
         return errors.FAILED if failures(told) else errors.DONE
 
-    def _start(self) -> None:
-        try:
-            self._engine.start()
-        except BaseException as error:  # noqa: BLE001 - carried to the main thread, raised there
-            self._started.set_exception(error)
-        else:
-            self._service.phase = "running"
-            self._started.set_result(None)
-
-    def _hear(self, text: str) -> None:
-        # On the thread that starts the engine. At the first step it holds its data directory:
-        # before that, the commands that come there are another's.
-        from headrace.api.server import ControlServer
-
-        self._service.step = text
-        if self._serving is None:
-            self._serving = ControlServer(self._service, self._data)
-        self._said.append(text)
-
     def _look(self) -> dict[str, Any]:
-        if self._started.done():
-            self._started.result()
-        while self._said:
-            self._view.step(self._said.pop(0))
-        told: dict[str, Any] = self._service.unary["Status"]({})
+        told = self._running.status()
+        for text in self._running.steps():
+            self._view.step(text)
         for what in ("source", "pipeline"):
             for each in told[f"{what}s"]:
                 place = (what, each["name"])
@@ -406,18 +452,3 @@ class EngineRun:
                     self._view.changed(what, each["name"], old, each)
         self._view.show(told)
         return told
-
-    def _stop(self) -> None:
-        self._service.phase = "stopping"
-        # An engine is stopped when it has started: half of a start cannot be undone.
-        futures.wait([self._started], timeout=START_SECONDS)
-        if self._serving is not None:
-            self._serving.withdraw()
-        try:
-            self._engine.stop()
-        except HeadraceError as error:
-            _log.failed("stop failed", error, code=error.code)
-            raise
-        finally:
-            if self._serving is not None:
-                self._serving.close()

@@ -1,10 +1,10 @@
 """
-When the demo is asked for something: keys, Ctrl-C, or a polite signal.
+How a command that runs for a while is ended: keys, Ctrl-C, or a polite signal.
 
-All of them wake one `wait`, on the main thread, so nothing polls for keys. `q` and signals
-ask for the end, other keys are kept until somebody looks for them. The first request ends
-the demo in order, with its comparison; a second Ctrl-C is meant seriously and raises
-`KeyboardInterrupt`.
+`run`, `top`, `watch`, `sqlite` and `demo` all use `EndOnRequest`. Signals and keys wake one
+`wait`, on the main thread, so nothing polls for them. `q` and signals ask for the end; other keys
+are kept until the command asks for them. The first request lets the command end in order. A
+second Ctrl-C ends it at once: it raises `KeyboardInterrupt`.
 """
 
 from __future__ import annotations
@@ -14,32 +14,30 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class StopRequest(Protocol):
-    """Tells whether somebody asked for the end."""
-
-    @property
-    def asked(self) -> bool: ...
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for `seconds`, or until a key is pressed; return whether to end."""
-        ...
-
-    def pressed(self, key: str) -> bool:
-        """Return whether the key was pressed since this was asked last."""
-        ...
+def interrupt() -> None:
+    """End a command that blocks in something else than `wait`: its `on_end`."""
+    raise KeyboardInterrupt
 
 
 class EndOnRequest:
-    """Listens for signals and, on a terminal, for keys; puts everything back when left."""
+    """
+    Listens for signals and, on a terminal, for keys; restores everything when left.
 
-    def __init__(self, *, keys: bool) -> None:
+    `on_end` is called in the signal handler, once, for a command that does not `wait`.
+    """
+
+    def __init__(self, *, keys: bool = False, on_end: Callable[[], object] = lambda: None) -> None:
         self.asked = False
+        """Whether the end was requested."""
+
+        self._on_end = on_end
         self._pressed: set[str] = set()
         self._keys = sys.stdin.fileno() if keys else None
         self._terminal: list[Any] | None = None
@@ -89,7 +87,7 @@ class EndOnRequest:
     def pressed(self, key: str) -> bool:
         """Return whether the key was pressed since this was asked last."""
         found = key in self._pressed
-        # With all others: a key that nobody looks for must not keep `wait` from waiting.
+        # With all others: a key without a meaning must not keep `wait` from waiting.
         self._pressed.clear()
         return found
 
@@ -110,5 +108,8 @@ class EndOnRequest:
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.asked and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if self.asked:
+            return
         self.asked = True
         os.write(self._wake, b"!")
+        self._on_end()

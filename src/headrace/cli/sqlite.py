@@ -1,17 +1,15 @@
 """
 `headrace sqlite`: capture from a SQLite file without an engine, to lines or to an address.
 
-`handler_for` decides where records are written, `ending` how a run is ended.
+`handler_for` decides where records are written.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -210,18 +208,19 @@ def _run(
     retry_for: float,
     **options: Any,
 ) -> bool:
-    """Run to its end; return whether somebody ended it before."""
+    """Run to its end; return whether a signal ended it before."""
     from headrace.capture.sqlite.library.records import RecordFormat
+    from headrace.cli.signals import EndOnRequest
 
     form = RecordFormat(blobs=blobs, subsec=not disable_subsec, positions=positions)
     with handler_for(output, form, retry_for) as handler:
         capture = _capture(handler, **options)
-        with ending(capture.close) as asked:
+        with EndOnRequest(on_end=capture.close) as ending:
             getattr(capture, method)()
-    return bool(asked)
+    return ending.asked
 
 
-# --- where records are written, and how a run is ended --------------------------------------------
+# --- where records are written --------------------------------------------------------------------
 
 
 @contextmanager
@@ -243,26 +242,3 @@ def handler_for(output: str, form: RecordFormat, retry_seconds: float) -> Iterat
     raise click.BadParameter(
         "Use -, json, or an address with http:// or https://.", param_hint="--output"
     )
-
-
-@contextmanager
-def ending(close: Callable[[], object]) -> Iterator[list[int]]:
-    """
-    Let Ctrl-C and SIGTERM call `close`, so that a run ends after a whole batch.
-
-    The second one ends it at once, in whatever it waits for. Yields what has come.
-    """
-    asked: list[int] = []
-
-    def end(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        if len(asked) > 1:
-            raise KeyboardInterrupt
-        close()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

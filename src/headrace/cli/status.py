@@ -11,7 +11,6 @@ table of pipelines with all of that beneath it. Nothing is shown greener than th
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +24,13 @@ import click
 from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
+    command_line,
     engine_options,
     json_option,
+    on_terminal,
     output_console,
     reach,
+    same_engine,
 )
 from headrace.errors import NoEngine
 
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
 
 # --- how far the copy of a table is ---------------------------------------------------------------
 
-_BAR = 24
+_BAR = 16
+"""Narrow: on a terminal of 80 columns speed and time left fit behind it."""
 
 
 def copy_text(copy: Mapping[str, Any]) -> str:
@@ -110,8 +113,15 @@ class Remark:
         return bool(self.code)
 
 
-def remarks(told: Mapping[str, Any]) -> Iterator[Remark]:
-    """Yield what there is to say of the fields of the verb `Status`; sources first."""
+def remarks(
+    told: Mapping[str, Any],
+    command: Callable[..., str] = lambda *words: " ".join(("headrace", *words)),
+) -> Iterator[Remark]:
+    """
+    Yield what there is to say of the fields of the verb `Status`; sources first.
+
+    `command` makes the command lines that are suggested, from their words.
+    """
     for source in told["sources"]:
         name = f"source {source['name']}"
         if source["state"] not in _WELL or source["error"]:
@@ -119,7 +129,7 @@ def remarks(told: Mapping[str, Any]) -> Iterator[Remark]:
             yield _remark(f"{name} is {source['state']}", why, source["error"])
         yield from _left_out(name, source["left_out"])
     for each in told["pipelines"]:
-        yield from _of_pipeline(each)
+        yield from _of_pipeline(each, command)
 
 
 def state_text(pipeline: Mapping[str, Any]) -> str:
@@ -127,20 +137,20 @@ def state_text(pipeline: Mapping[str, Any]) -> str:
     return str(pipeline["state"]).replace("_", " ")
 
 
-def _of_pipeline(each: Mapping[str, Any]) -> Iterator[Remark]:
+def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Remark]:
     name = f"pipeline {each['name']}"
     if each["error"]:
         yield _remark(f"{name} is {state_text(each)}", each["error"]["message"], each["error"])
     elif each["reason"] and not each["reason"].startswith("source "):
         yield _remark(f"{name} is {state_text(each)}", each["reason"], None)
     if each["state"] == "paused":
-        yield Remark(f"{name} is paused", remedy=f"headrace resume {each['name']}")
+        yield Remark(f"{name} is paused", remedy=command("resume", each["name"]))
     if each["set_aside"] and not each["error"]:
         yield _remark(name, each["set_aside"]["message"], each["set_aside"])
     if count := each["dead_letters"]:
         yield Remark(
             f"{name} has {count:,} dead letter{'' if count == 1 else 's'}",
-            remedy=f"headrace dead-letters list {each['name']}",
+            remedy=command("dead-letters", "list", each["name"]),
         )
     yield from _left_out(name, each["left_out"])
 
@@ -194,7 +204,7 @@ def status(
     if as_json:
         click.echo(json.dumps(told, ensure_ascii=False))
     else:
-        output_console().print(status_view(told))
+        output_console().print(status_view(told, same_engine(config, sets, data)))
     wanted = ready or wait is not None
     return NOT_READY if wanted and not told["ready"] else errors.DONE
 
@@ -223,33 +233,33 @@ _RED = ("failed", "stopped")
 UNKNOWN = "-"
 
 
-def status_view(told: Mapping[str, Any]) -> RenderableType:
-    """Return everything: the table, copies under way, what is wrong, and whether all is ready."""
-    from rich.console import Group
+def status_view(told: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
+    """
+    Return everything: the table, copies under way, what is wrong, and whether all is ready.
+
+    `options` lead the commands that are suggested to the same engine.
+    """
     from rich.text import Text
 
-    parts: list[RenderableType] = []
-    if told["pipelines"]:
-        parts.append(status_table(told))
-    for source in told["sources"]:
-        parts += [Text(copy_text(copy), "cyan") for copy in source["copies"]]
-    parts += map(remark_text, remarks(told))
-    parts.append(ready_line(told))
-    return Group(*parts)
+    return _view(told, options, lambda copy: Text(copy_text(copy), "cyan"))
 
 
-def live_view(told: Mapping[str, Any]) -> RenderableType:
-    """Return the same for a picture that is drawn again and again, with bars for copies."""
+def live_view(told: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
+    """Return the same for a picture that is redrawn again and again, with bars for copies."""
+    return _view(told, options, copy_bar)
+
+
+def _view(
+    told: Mapping[str, Any],
+    options: Sequence[str],
+    copy: Callable[[Mapping[str, Any]], RenderableType],
+) -> RenderableType:
     from rich.console import Group
 
-    parts: list[RenderableType] = []
-    if told["pipelines"]:
-        parts.append(status_table(told))
-    for source in told["sources"]:
-        parts += [copy_bar(copy) for copy in source["copies"]]
-    parts += map(remark_text, remarks(told))
-    parts.append(ready_line(told))
-    return Group(*parts)
+    table = [status_table(told)] if told["pipelines"] else []
+    copies = [copy(each) for source in told["sources"] for each in source["copies"]]
+    found = remarks(told, lambda *words: command_line(*words, *options))
+    return Group(*table, *copies, *map(remark_text, found), ready_line(told))
 
 
 def status_table(told: Mapping[str, Any]) -> RenderableType:
@@ -326,9 +336,10 @@ def remark_text(remark: Remark) -> Text:
     from rich.text import Text
 
     line = f"• {remark.what}{f': {remark.why}' if remark.why else ''}"
-    if remark.wrong:
-        return Text(f"{line}\n  → {remark.remedy}\n  {remark.code}", "red")
-    return Text(f"{line} → {remark.remedy}" if remark.remedy else line, "yellow")
+    # In a line of its own: a command that is to be pasted must not be wrapped.
+    if remark.remedy:
+        line += f"\n  → {remark.remedy}"
+    return Text(f"{line}\n  {remark.code}", "red") if remark.wrong else Text(line, "yellow")
 
 
 def ready_line(told: Mapping[str, Any]) -> Text:
@@ -370,16 +381,17 @@ def top(
     Ends with q or Ctrl-C. Without a terminal, or with --json, one picture follows another.
     """
     control = reach(config, sets, data)
+    options = same_engine(config, sets, data)
     if once:
-        with _lines(as_json) as show_status:
+        with _lines(options, as_json) as show_status:
             show_status(control.call("Status"))
         return errors.DONE
     from headrace.cli.signals import EndOnRequest
 
-    live = not as_json and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    live = not as_json and on_terminal(sys.stdout)
     with (
         EndOnRequest(keys=live and sys.stdin.isatty()) as ending,
-        _picture() if live else _lines(as_json) as show_status,
+        _picture(options) if live else _lines(options, as_json) as show_status,
     ):
         while not ending.asked:
             show_status(control.call("Status"))
@@ -389,21 +401,20 @@ def top(
 
 
 @contextmanager
-def _lines(as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-
+def _lines(options: Sequence[str], as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
     out = output_console()
 
     def show_status(told: dict[str, Any]) -> None:
         if as_json:
             click.echo(json.dumps(told, ensure_ascii=False))
         else:
-            out.print(status_view(told))
+            out.print(status_view(told, options))
 
     yield show_status
 
 
 @contextmanager
-def _picture() -> Iterator[Callable[[dict[str, Any]], None]]:
+def _picture(options: Sequence[str]) -> Iterator[Callable[[dict[str, Any]], None]]:
     from rich.console import Console, Group
     from rich.live import Live
     from rich.text import Text
@@ -411,6 +422,7 @@ def _picture() -> Iterator[Callable[[dict[str, Any]], None]]:
     with Live(console=Console(highlight=False), auto_refresh=False, screen=True) as live:
 
         def show_status(told: dict[str, Any]) -> None:
-            live.update(Group(live_view(told), Text("q ends it", "dim")), refresh=True)
+            shown = Group(live_view(told, options), Text("q to quit", "dim"))
+            live.update(shown, refresh=True)
 
         yield show_status

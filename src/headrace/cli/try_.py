@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import errors
-from headrace.cli.common import config_options, json_option, output_console, read_configuration
-from headrace.cli.query import value_text
+from headrace.cli.common import (
+    config_options,
+    json_option,
+    output_console,
+    printable,
+    read_configuration,
+    value_text,
+)
 from headrace.cli.replay import chosen, spark_alone
+from headrace.extras import require
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -72,6 +79,7 @@ def try_(
     """
     from headrace.engine.preview import take_samples, try_rows
 
+    require("spark", "Trying a pipeline")
     found = read_configuration(config, sets, warn=not as_json)
     asked = chosen(found, pipeline)
     samples = take_samples(asked, most, table)
@@ -170,9 +178,9 @@ def title(tried: TriedTable) -> Text:
         f"{tried.count('failed'):,} failed",
     ]
     told = f": {count:,} row{'' if count == 1 else 's'}, {', '.join(parts)}"
-    text = Text.assemble((_words(tried.table), "bold"), told if count else ": no rows")
+    text = Text.assemble((printable(tried.table), "bold"), told if count else ": no rows")
     if gone := [name for name in tried.before.names if name not in tried.after.names]:
-        text.append(f"; without {_words(', '.join(gone))}", "dim")
+        text.append(f"; without {printable(', '.join(gone))}", "dim")
     return text
 
 
@@ -195,7 +203,7 @@ def _table(tried: TriedTable) -> Table:
     shown.add_column("", no_wrap=True)
     old = set(tried.before.names)
     for name in tried.after.names:
-        shown.add_column(Text(_words(name), style="" if name in old else _NEW), overflow="fold")
+        shown.add_column(Text(printable(name), style="" if name in old else _NEW), overflow="fold")
     why = any(row.outcome != "passed" for row in tried.rows)
     if why:
         shown.add_column("", overflow="fold")
@@ -213,12 +221,12 @@ def _cell(row: PreviewRow, name: str) -> Text:
 
     before, after = row.row_before, row.row_after
     if after is None:
-        return Text(_value(before[name]) if name in before else "")
+        return Text(value_text(before[name]) if name in before else "")
     if name not in before:
-        return Text(_value(after[name]), style=_NEW)
+        return Text(value_text(after[name]), style=_NEW)
     if _same(before[name], after[name]):
-        return Text(_value(after[name]))
-    return Text.assemble(f"{_value(before[name])} → ", (_value(after[name]), _CHANGED))
+        return Text(value_text(after[name]))
+    return Text.assemble(f"{value_text(before[name])} → ", (value_text(after[name]), _CHANGED))
 
 
 def _line(tried: TriedTable, row: PreviewRow) -> Text:
@@ -227,7 +235,7 @@ def _line(tried: TriedTable, row: PreviewRow) -> Text:
 
     mark, style = _MARKS[row.outcome]
     key = tried.before.key or tried.before.names
-    named = ", ".join(_value(row.row_before[name]) for name in key)
+    named = ", ".join(value_text(row.row_before[name]) for name in key)
     line = Text.assemble((f"{mark} ", style), (named, "bold"), "  ")
     if row.row_after is None:
         return line.append_text(_why(row))
@@ -240,10 +248,10 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Te
 
     for name, value in after.items():
         if name not in before:
-            yield Text.assemble(f"{_words(name)} ", (_value(value), _NEW))
+            yield Text.assemble(f"{printable(name)} ", (value_text(value), _NEW))
         elif not _same(before[name], value):
             yield Text.assemble(
-                f"{_words(name)} {_value(before[name])} → ", (_value(value), _CHANGED)
+                f"{printable(name)} {value_text(before[name])} → ", (value_text(value), _CHANGED)
             )
 
 
@@ -253,18 +261,7 @@ def _why(row: PreviewRow) -> Text:
     if row.failed is None:
         return Text("left out by a filter" if row.row_after is None else "", style="dim")
     facts = ", ".join(f"{name} {text}" for name, text in row.facts.items())
-    return Text(_words(f"{row.failed}: {facts}" if facts else row.failed), style="red")
-
-
-def _words(text: str) -> str:
-    return value_text(text, None)
-
-
-def _value(value: object) -> str:
-    # Of a value that needs its kind beside it in JSON: the value.
-    if isinstance(value, dict) and len(value) == 1 and set(value) <= {"exact", "bytes", "float"}:
-        (value,) = value.values()
-    return value_text(value)
+    return Text(printable(f"{row.failed}: {facts}" if facts else row.failed), style="red")
 
 
 def _same(before: object, after: object) -> bool:

@@ -1,12 +1,12 @@
 """
-A reader of HOCON: JSON that people can write.
+The HOCON parser. HOCON is JSON that is easier to write by hand.
 
-It reads a part of the language, the one docs/guides/configuration.md describes: objects, lists,
-comments, strings of three kinds, dotted keys, merging, concatenation, substitution, include.
-What it does not read is an error, with its place and what to write instead.
+It supports the subset that docs/guides/configuration.md describes: objects, lists, comments,
+strings of three kinds, dotted keys, merging, concatenation, substitution, include. Anything else
+is an error, with its location and what to write instead.
 
-The files of a configuration are read here, and so are those that one includes. Depth and size
-are bounded: text that was written to do harm ends in an error, too.
+It also reads the files of a configuration and those they include. Depth and size are limited, so
+that malicious input is rejected, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from headrace.config.resolve import resolved
+from headrace.config.resolve import resolve_root
 from headrace.config.text import (
     NUMBER,
     QUOTE_IT,
@@ -26,39 +26,39 @@ from headrace.config.text import (
     Blank,
     Concatenation,
     Cursor,
+    Expression,
     Fraction,
     ListValue,
     Node,
     ObjectValue,
     PathOfKeys,
-    Plain,
     Scalar,
+    ScalarValue,
     SourceLocation,
     SourceText,
     Substitution,
-    Written,
     excerpt,
 )
 from headrace.errors import ConfigText, ConfigUnreadable
 
-# --- files, and those they include ----------------------------------------------------------------
+# --- files and includes ---------------------------------------------------------------------------
 
 Read: TypeAlias = Callable[[str, str], tuple[str, str] | None]
 """
-Given a name and the origin of the text that includes it, returns origin and text; None where
-there is no such file.
+Given a name and the origin of the including text, returns origin and text; None if there is no
+such file.
 """
 
 LARGEST = 4 * 1024 * 1024
-"""Characters of all files of a configuration together."""
+"""Maximum number of characters in all files of a configuration."""
 
-NESTED = 20
-_FILES = 1_000
+MAX_INCLUDE_DEPTH = 20
+_MAX_FILES = 1_000
 
 
 @dataclass(slots=True)
-class _Total:
-    """What all included files of a configuration come to."""
+class _IncludeTotal:
+    """How much the included files of a configuration add up to."""
 
     files: int = 0
     characters: int = 0
@@ -66,22 +66,22 @@ class _Total:
 
 @dataclass(frozen=True, slots=True)
 class IncludeChain:
-    """Where a text stands among the files that include each other."""
+    """The files that lead to a text by including each other."""
 
     read: Read | None
     prefix: PathOfKeys = ()
     """The keys under which the text was included."""
 
     depth: int = 0
-    """How deep in objects it was included."""
+    """The depth of nested objects at the include."""
 
     chain: tuple[str, ...] = ()
-    """The origins of the files above it."""
+    """The origins of the including files."""
 
-    total: _Total = field(default_factory=_Total)
+    total: _IncludeTotal = field(default_factory=_IncludeTotal)
 
 
-def included(
+def open_include(
     context: IncludeChain,
     source: SourceText,
     offset: int,
@@ -91,13 +91,13 @@ def included(
     at: PathOfKeys,
     depth: int,
 ) -> tuple[SourceText, IncludeChain] | None:
-    """Return the text of an included file and its context; None where it may be missing."""
+    """Return the text of an included file and its context; None if it is optional and missing."""
     if context.read is None:
-        raise source.error(offset, "No file can be included here", "Write its text instead.")
+        raise source.error(offset, "No file can be included here", "Insert its text instead.")
     try:
         found = context.read(name, source.origin)
     except (OSError, ValueError) as error:
-        # ValueError: names that no file can have.
+        # ValueError: a name that is not valid for a file.
         raise source.error(
             offset, f"The file cannot be read: {_reason(error)}", None, ConfigUnreadable
         ) from None
@@ -105,8 +105,8 @@ def included(
         if required:
             raise source.error(
                 offset,
-                "There is no such file",
-                "Create it, or take out required( ): then it may be missing.",
+                "The included file does not exist",
+                "Create it, or remove required( ) if it may be missing.",
                 ConfigUnreadable,
             )
         return None
@@ -116,29 +116,29 @@ def included(
     total.files += 1
     total.characters += len(text)
     if origin in chain:
-        way = " → ".join((*chain[chain.index(origin) :], origin))
-        raise source.error(offset, f"Files include each other: {way}", "Break the circle.")
-    if len(chain) > NESTED or total.files > _FILES or total.characters > LARGEST:
+        cycle = " → ".join((*chain[chain.index(origin) :], origin))
+        raise source.error(offset, f"Files include each other: {cycle}", "Break the cycle.")
+    if len(chain) > MAX_INCLUDE_DEPTH or total.files > _MAX_FILES or total.characters > LARGEST:
         raise source.error(
             offset,
-            "Includes are nested too deep, or are too many or too large together",
-            f"At most {NESTED} deep, {_FILES:,} files and {LARGEST:,} characters.",
+            "Includes are nested too deep, too many, or too large in total",
+            f"At most {MAX_INCLUDE_DEPTH} levels, {_MAX_FILES:,} files and {LARGEST:,} characters.",
         )
     return SourceText(text, origin), replace(context, prefix=at, depth=depth, chain=chain)
 
 
-def read_beside(name: str, origin: str) -> tuple[str, str] | None:
-    """Read a file that is named from the folder of the file `origin`."""
-    # Not resolved further: people know their files by the names they gave.
+def read_relative(name: str, origin: str) -> tuple[str, str] | None:
+    """Read a file whose name is relative to the folder of the file `origin`."""
+    # Symbolic links are kept: messages show the names that users wrote.
     path = os.path.normpath(Path(origin).parent / Path(name))
-    return (path, text_of(Path(path))) if Path(path).exists() else None
+    return (path, read_text(Path(path))) if Path(path).exists() else None
 
 
-def text_of(path: Path) -> str:
-    """Return the text of a file; raise `ConfigUnreadable` where it has none."""
+def read_text(path: Path) -> str:
+    """Return the text of a file; raise `ConfigUnreadable` if it cannot be read as text."""
     try:
         with path.open("rb") as file:
-            # Not by its size: a device or a pipe has none, and may never end.
+            # The size is not used: a device or a pipe has none, and may never end.
             data = file.read(LARGEST + 1)
     except (OSError, ValueError) as error:
         raise ConfigUnreadable(
@@ -153,20 +153,20 @@ def text_of(path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _no_text(path, data, error.start) from None
+        raise _not_utf8(path, data, error.start) from None
 
 
-def _no_text(path: Path, data: bytes, offset: int) -> ConfigUnreadable:
+def _not_utf8(path: Path, data: bytes, offset: int) -> ConfigUnreadable:
     start = data.rfind(b"\n", 0, offset) + 1
     line = data[start:].split(b"\n", 1)[0].decode("utf-8", "replace")
     column = len(data[start:offset].decode("utf-8", "replace")) + 1
-    place = SourceLocation(str(path), data.count(b"\n", 0, offset) + 1, column)
+    location = SourceLocation(str(path), data.count(b"\n", 0, offset) + 1, column)
     raised = ConfigUnreadable(
-        f"{place}: A byte stands there that is not UTF-8",
+        f"{location}: Byte that is not UTF-8",
         remedy="Save the file as UTF-8.",
-        place=str(place),
+        place=str(location),
     )
-    raised.excerpt = excerpt(line, place)
+    raised.excerpt = excerpt(line, location)
     return raised
 
 
@@ -174,15 +174,15 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 
-# --- the reader -----------------------------------------------------------------------------------
+# --- the parser -----------------------------------------------------------------------------------
 
 DEPTH = 64
-"""How deep objects and lists may be nested; people do not go beyond ten."""
+"""How deep objects and lists may be nested; real configurations stay below ten."""
 
 _DIGITS = 4_000
 _WORDS: dict[str, Scalar] = {"true": True, "false": False, "null": None}
 _SEPARATORS = ("=", ":", "+=")
-_ELSEWHERE = ("url(", "classpath(", "package(")
+_OTHER_INCLUDES = ("url(", "classpath(", "package(")
 
 
 def parse(
@@ -193,18 +193,18 @@ def parse(
     environment: Mapping[str, str] | None = None,
 ) -> Node:
     """
-    Return the configuration that `text` says; `origin` is what places call it.
+    Parse and resolve `text`; `origin` names it in source locations.
 
-    `read` gives the files that are included; without it, none can be. `environment` gives
-    what substitutions do not find in the text. Raises `ConfigText`, of which `ConfigSyntax`
-    is the most frequent kind, with place, line and caret.
+    `read` reads included files; without it, includes are errors. `environment` is used for
+    substitutions that the text does not define. Raises `ConfigText`, most often `ConfigSyntax`,
+    with location, line and caret.
     """
-    root = section_of(SourceText(text, origin), IncludeChain(read))
-    return resolved(root, {} if environment is None else environment)
+    root = parse_section(SourceText(text, origin), IncludeChain(read))
+    return resolve_root(root, {} if environment is None else environment)
 
 
-def section_of(source: SourceText, include: IncludeChain) -> ObjectValue:
-    """Return what a whole text says, as it is written."""
+def parse_section(source: SourceText, include: IncludeChain) -> ObjectValue:
+    """Parse a whole text, without resolving substitutions."""
     if len(source.text) > LARGEST:
         raise source.error(0, f"The text is longer than {LARGEST:,} characters", "Make it shorter.")
     source.check()
@@ -213,21 +213,19 @@ def section_of(source: SourceText, include: IncludeChain) -> ObjectValue:
     start = reader.at
     opening = source.text[start : start + 1]
     if opening == "[":
-        raise source.error(start, "A list stands where keys belong", "Write key = value.")
-    root = ObjectValue(source.place(start))
+        raise source.error(start, "A list where keys are expected", "Write key = value.")
+    root = ObjectValue(source.location(start))
     if opening == "{":
         reader.at += 1
     reader.fields(root, start if opening == "{" else None)
     reader.gap()
     if reader.at < len(source.text):
-        raise source.error(
-            reader.at, "Something follows the closing }", "Take it out, or the } before it."
-        )
+        raise source.error(reader.at, "Text after the closing }", "Remove it, or the } before it.")
     return root
 
 
-def value_of(source: SourceText) -> Written | None:
-    """Return the one value a text says; None where it is none, or not only one."""
+def parse_value(source: SourceText) -> Expression | None:
+    """Parse a text that is a single value; None if it is not."""
     reader = _Reader(source, IncludeChain(None))
     try:
         source.check()
@@ -239,58 +237,56 @@ def value_of(source: SourceText) -> Written | None:
     return value if reader.at == len(source.text) else None
 
 
-def path_of(source: SourceText) -> tuple[PathOfKeys, int]:
-    """Return the path of keys that a text begins with, and where it ends."""
+def parse_path(source: SourceText) -> tuple[PathOfKeys, int]:
+    """Parse the path of keys at the beginning of a text; return it and its end."""
     source.check()
     cursor = Cursor(source)
     return cursor.keys("a key"), cursor.at
 
 
 class _Reader(Cursor):
-    """Reads one text from the beginning to its end."""
+    """Parses one text from beginning to end."""
 
     def __init__(self, source: SourceText, include: IncludeChain) -> None:
         super().__init__(source)
         self.include = include
         self.depth = include.depth
         self.path: PathOfKeys | None = include.prefix
-        """Of the object that is read; None in a list, where keys lead nowhere."""
+        """The path of the object being parsed; None in a list, whose elements have no path."""
 
         self.lookups = 0
 
     def deeper(self, at: int, levels: int = 1) -> None:
-        """Count levels of nesting, and raise where they are too many."""
+        """Count levels of nesting, and raise if there are too many."""
         self.depth += levels
         if self.depth > DEPTH:
             raise self.source.error(
                 at,
-                f"Objects and lists are nested deeper than {DEPTH}",
-                "Write it flatter: this is more than any setting needs.",
+                f"Objects and lists are nested more than {DEPTH} levels deep",
+                "Reduce the nesting: no setting needs this much.",
             )
 
     # -- objects --------------------------------------------------------------------------
 
     def fields(self, section: ObjectValue, opened: int | None) -> None:
-        """Read fields into `section`: to its closing brace, or to the end of the text."""
+        """Parse fields into `section`, up to its closing brace or the end of the text."""
         text = self.text
         while True:
             self.gap()
             if self.ended(opened, "}", "object"):
                 return
             if text[self.at] == ",":
-                raise self.source.error(
-                    self.at, "A comma has nothing before it", "Take out the comma."
-                )
+                raise self.source.error(self.at, "No value before the comma", "Remove the comma.")
             self.field(section)
             newline = self.gap()
             following = text[self.at : self.at + 1]
             if following == ",":
                 self.at += 1
             elif not newline and following not in ("", "}"):
-                raise self.unexpected("The value goes on with", "a comma or a new line")
+                raise self.unexpected("The value is followed by", "a comma or a new line")
 
     def ended(self, opened: int | None, closing: str, what: str) -> bool:
-        """Whether the object or list is at its end; go over its closing bracket."""
+        """Whether the object or list ends here; skip its closing bracket."""
         following = self.text[self.at : self.at + 1]
         if following == "":
             if opened is not None:
@@ -303,19 +299,17 @@ class _Reader(Cursor):
         if following != closing:
             return False
         if opened is None:
-            raise self.source.error(
-                self.at, f"There is a {closing} that nothing opened", "Take it out."
-            )
+            raise self.source.error(self.at, f"Unmatched {closing}", "Remove it.")
         self.at += 1
         return True
 
     def field(self, section: ObjectValue) -> None:
-        """Read `key = value`, `key { … }`, `key += value` or an include."""
+        """Parse `key = value`, `key { … }`, `key += value` or an include."""
         start = self.at
         word = WORD.match(self.text, start)
         if word is not None and word[0] == "include":
             self.at = word.end()
-            self.included(section, start)
+            self.include_file(section, start)
             return
         path = self.keys("a key")
         end = self.at
@@ -332,14 +326,14 @@ class _Reader(Cursor):
         value = self.value()
         self.path, self.depth = outer, depth
         if separator == "+=":
-            one = ListValue([value], value.place, self.lookups == before)
+            one = ListValue([value], value.location, self.lookups == before)
             self.lookups += 1
             section.append(path, one, self.source, begin)
         else:
             section.put(path, value)
 
     def separator(self, end: int) -> str:
-        """Return what stands between key and value; a brace is the value's own."""
+        """Return what separates key and value; a brace is part of the value."""
         following = self.text[self.at : self.at + 2]
         if following == "+=":
             return following
@@ -348,11 +342,11 @@ class _Reader(Cursor):
         if following == "":
             raise self.source.error(end, "The key has no value", "Write key = value.")
         if "\n" in self.text[end : self.at]:
-            raise self.source.error(end, "The key has no value", "Write key = value in one line.")
+            raise self.source.error(end, "The key has no value", "Write key = value on one line.")
         raise self.unexpected("The key is followed by", "=")
 
-    def included(self, section: ObjectValue, start: int) -> None:
-        """Read what follows `include`, and take over the fields of that file."""
+    def include_file(self, section: ObjectValue, start: int) -> None:
+        """Parse what follows `include`, and add the fields of that file."""
         source = self.source
         self.gap()
         opened = 0
@@ -363,37 +357,39 @@ class _Reader(Cursor):
                 self.at += len(word)
                 opened += 1
                 self.gap()
-        if self.text.startswith(_ELSEWHERE, self.at):
+        if self.text.startswith(_OTHER_INCLUDES, self.at):
             raise source.error(self.at, "Only files can be included", 'Write include "name.conf".')
         if not self.text.startswith('"', self.at):
             raise source.error(
                 self.at,
-                "After include stands the name of a file, in double quotes",
-                'Write include "name.conf"; to have a key of that name, write "include" = ….',
+                "include must be followed by a file name in double quotes",
+                'Write include "name.conf". For a key of that name, write "include" = ….',
             )
         named = self.at
         name, self.at = source.string(self.at)
         for _ in range(opened):
             self.gap()
             if not self.text.startswith(")", self.at):
-                raise self.unexpected("The name of the file is followed by", ")")
+                raise self.unexpected("The file name is followed by", ")")
             self.at += 1
         if self.path is None:
-            raise source.error(start, "A file cannot be included in a list", "Include it above.")
-        found = included(
+            raise source.error(
+                start, "A file cannot be included in a list", "Include it before the list."
+            )
+        found = open_include(
             self.include, source, named, name, required=required, at=self.path, depth=self.depth
         )
         if found is not None:
             inner, context = found
-            section.merge(section_of(inner, context))
+            section.merge(parse_section(inner, context))
             self.lookups += 1
 
     # -- values ---------------------------------------------------------------------------
 
-    def value(self) -> Written:
-        """Read a value: all that stands side by side in the line."""
+    def value(self) -> Expression:
+        """Parse a value: all parts that are side by side in the line."""
         start = self.at
-        parts: list[Written | Blank] = []
+        parts: list[Expression | Blank] = []
         while (part := self.part()) is not None:
             parts.append(part)
             end = self.at
@@ -406,100 +402,98 @@ class _Reader(Cursor):
             parts.pop()
         if len(parts) == 1:
             return parts[0]  # type: ignore[return-value]  # the first is never blank
-        return self.joined(parts, start)
+        return self.concatenated(parts, start)
 
-    def joined(self, parts: list[Written | Blank], start: int) -> Written:
-        """Return several parts as one: text now, or what has to wait for a substitution."""
-        place = self.source.place(start)
+    def concatenated(self, parts: list[Expression | Blank], start: int) -> Expression:
+        """Return several parts as one value: a text, or a concatenation to be resolved later."""
+        location = self.source.location(start)
         kinds = {type(part) for part in parts}
-        if kinds <= {Plain, Blank}:
-            text = "".join(part.text for part in parts if isinstance(part, Plain | Blank))
-            return Plain(text, text, place)
-        if (Plain in kinds) + (ListValue in kinds) + (ObjectValue in kinds) > 1:
+        if kinds <= {ScalarValue, Blank}:
+            text = "".join(part.text for part in parts if isinstance(part, ScalarValue | Blank))
+            return ScalarValue(text, text, location)
+        if (ScalarValue in kinds) + (ListValue in kinds) + (ObjectValue in kinds) > 1:
             raise self.source.error(
                 start,
-                "Values of different kinds stand side by side",
+                "Values of different kinds side by side",
                 "Join text with text, lists with lists, objects with objects; or put a comma or"
                 " a new line between them.",
             )
         self.lookups += 1
-        return Concatenation(parts, place, self.source, start)
+        return Concatenation(parts, location, self.source, start)
 
-    def part(self) -> Written | None:
-        """Read one part of a value; None where none begins here."""
+    def part(self) -> Expression | None:
+        """Parse one part of a value; None if none begins here."""
         text, at = self.text, self.at
         following = text[at : at + 1]
         if following == '"':
-            said, self.at = self.source.string(at)
-            return Plain(said, said, self.source.place(at))
+            string, self.at = self.source.string(at)
+            return ScalarValue(string, string, self.source.location(at))
         if following == "{":
             return self.section(at)
         if following == "[":
-            return self.listed(at)
+            return self.list_value(at)
         if following == "$":
             return self.substitution(at)
         if following and following in "-0123456789" and (number := NUMBER.match(text, at)):
             self.at = number.end()
             if WORD.match(text, self.at) is None:
-                return Plain(self.number(number[0], at), number[0], self.source.place(at))
-            return Plain(number[0], number[0], self.source.place(at))
+                return ScalarValue(self.number(number[0], at), number[0], self.source.location(at))
+            return ScalarValue(number[0], number[0], self.source.location(at))
         word = WORD.match(text, at)
         if word is None:
             return None
         self.at = word.end()
-        said = word[0]
-        return Plain(_WORDS.get(said, said), said, self.source.place(at))
+        written = word[0]
+        return ScalarValue(_WORDS.get(written, written), written, self.source.location(at))
 
     def number(self, text: str, at: int) -> Scalar:
         if len(text) > _DIGITS:
             raise self.source.error(
-                at, f"A number has more than {_DIGITS} characters", "Put it in double quotes."
+                at, f"The number has more than {_DIGITS} characters", "Put it in double quotes."
             )
         if text.lstrip("-").isdigit():
             return int(text)
         number = Fraction(text)
         if math.isinf(number):
-            raise self.source.error(at, "A number is too large", "Put it in double quotes.")
+            raise self.source.error(at, "The number is too large", "Put it in double quotes.")
         return number
 
     def section(self, at: int) -> ObjectValue:
         depth = self.depth
         self.deeper(at)
         self.at += 1
-        section = ObjectValue(self.source.place(at))
+        section = ObjectValue(self.source.location(at))
         self.fields(section, at)
         self.depth = depth
         return section
 
-    def listed(self, at: int) -> ListValue:
+    def list_value(self, at: int) -> ListValue:
         outer, depth = self.path, self.depth
         self.deeper(at)
         self.path = None
         self.at += 1
         before = self.lookups
-        items: list[Written] = []
+        items: list[Expression] = []
         while True:
             self.gap()
             if self.ended(at, "]", "list"):
                 break
             if self.text[self.at] == ",":
-                raise self.source.error(
-                    self.at, "A comma has nothing before it", "Take out the comma."
-                )
+                raise self.source.error(self.at, "No value before the comma", "Remove the comma.")
             items.append(self.value())
             newline = self.gap()
             following = self.text[self.at : self.at + 1]
             if following == ",":
                 self.at += 1
             elif not newline and following not in ("", "]"):
-                raise self.unexpected("The value goes on with", "a comma or a new line")
+                raise self.unexpected("The value is followed by", "a comma or a new line")
         self.path, self.depth = outer, depth
-        return ListValue(items, self.source.place(at), self.lookups == before)
+        return ListValue(items, self.source.location(at), self.lookups == before)
 
     def substitution(self, at: int) -> Substitution:
         source = self.source
         if not self.text.startswith("${", at):
-            raise source.error(at, "A $ stands outside of quotes", QUOTE_IT)
+            raise source.error(at, "A $ outside of quotes", QUOTE_IT)
         self.at += 2
         optional = self.text.startswith("?", self.at)
         self.at += optional
@@ -510,7 +504,7 @@ class _Reader(Cursor):
             raise self.unexpected("In ${…} there is", "}", nothing="The ${ is not closed")
         self.at += 1
         self.lookups += 1
-        return Substitution(path, optional, source.place(at), source, at, self.include.prefix)
+        return Substitution(path, optional, source.location(at), source, at, self.include.prefix)
 
     # -- errors ---------------------------------------------------------------------------
 
@@ -518,6 +512,6 @@ class _Reader(Cursor):
         following = self.text[self.at : self.at + 1]
         if following in ("", "}", "]", ",") or following in _SEPARATORS:
             return self.source.error(
-                self.at, "A value is missing", 'Write one; the empty text is "".'
+                self.at, "A value is missing", 'Add it; write an empty text as "".'
             )
         return self.unexpected("There is", "a value")

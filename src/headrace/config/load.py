@@ -1,8 +1,8 @@
 """
-The whole configuration: a file, its fragments, the environment, and options, merged.
+The whole configuration: file, fragments, environment and options, merged.
 
-Each of them is put on top of the ones before, key by key, and substitutions are looked up at
-the end: a fragment may refer to what the file says, and the file sees what an option changed.
+Each layer overrides the previous ones key by key. Substitutions are resolved at the end: a
+fragment may refer to values in the file, and the file sees what an option changed.
 """
 
 from __future__ import annotations
@@ -10,17 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.config.hocon import IncludeChain, path_of, read_beside, section_of, text_of, value_of
-from headrace.config.resolve import ENVIRONMENT, resolved
+from headrace.config.hocon import (
+    IncludeChain,
+    parse_path,
+    parse_section,
+    parse_value,
+    read_relative,
+    read_text,
+)
+from headrace.config.resolve import ENVIRONMENT, resolve_root
 from headrace.config.text import (
+    Expression,
     ListValue,
     Node,
     ObjectValue,
     PathOfKeys,
-    Plain,
+    ScalarValue,
     SourceLocation,
     SourceText,
-    Written,
     is_text,
 )
 from headrace.errors import ConfigSyntax, ConfigUnreadable
@@ -37,7 +44,7 @@ RESERVED = frozenset(
         "HEADRACE_PG_VERSION",
     }
 )
-"""Variables of the product and of its tests that are no keys of a configuration."""
+"""Variables of Headrace and its tests that are not configuration keys."""
 
 OPTION = "--set"
 
@@ -50,91 +57,90 @@ def load(
     sets: Sequence[str] = (),
 ) -> Node:
     """
-    Return the configuration; what comes later in this list wins, and objects merge.
+    Return the merged configuration; later layers override earlier ones, and objects merge.
 
-    1. `file`; by default `headrace.conf` in this folder, which may be missing if something
-       else says what is wanted.
-    2. The files `*.conf` of the folder `fragments`, sorted; by default of the folder that is
-       named like the file, with `.d` behind.
-    3. Variables of the environment: `HEADRACE_SOURCES__SHOP__PATH` sets `sources.shop.path`.
+    1. `file`; by default `headrace.conf` in the current folder, which may be missing if one of
+       the other layers is given.
+    2. The files `*.conf` in the folder `fragments`, sorted; by default the folder with the name
+       of the file and `.d` appended.
+    3. Environment variables: `HEADRACE_SOURCES__SHOP__PATH` sets `sources.shop.path`.
     4. `sets`, each `key=value` or `key+=value`.
     """
     root = ObjectValue(SourceLocation(""))
     chosen = DEFAULT_FILE if file is None else file
-    variables = sorted((path, name) for name in environment if (path := _path_in(name)))
+    variables = sorted((path, name) for name in environment if (path := _path_of_variable(name)))
     if file is not None or chosen.exists() or not (variables or sets or fragments):
-        root.merge(_read(chosen))
+        root.merge(_read_file(chosen))
     for each in _fragments(chosen, fragments):
-        root.merge(_read(each))
+        root.merge(_read_file(each))
     for path, name in variables:
-        root.put(path, _given(environment[name], f"{ENVIRONMENT} {name}"))
+        root.put(path, _parse_given(environment[name], f"{ENVIRONMENT} {name}"))
     for option in sets:
-        _set(root, option)
-    return resolved(root, environment)
+        _apply_option(root, option)
+    return resolve_root(root, environment)
 
 
-def _read(path: Path) -> ObjectValue:
-    return section_of(SourceText(text_of(path), str(path)), IncludeChain(read_beside))
+def _read_file(path: Path) -> ObjectValue:
+    return parse_section(SourceText(read_text(path), str(path)), IncludeChain(read_relative))
 
 
 def _fragments(file: Path, folder: Path | None) -> list[Path]:
     found = file.with_name(f"{file.name}.d") if folder is None else folder
     if folder is not None and not folder.is_dir():
         raise ConfigUnreadable(
-            f"There is no folder {folder}",
-            remedy="Check the path: it is a folder with files *.conf in it.",
+            f"The folder {folder} does not exist",
+            remedy="Check the path. It must be a folder with *.conf files.",
         )
     try:
-        # Hidden ones are what editors leave behind.
+        # Hidden files are left by editors.
         return sorted(each for each in found.glob("*.conf") if not each.name.startswith("."))
     except OSError as error:
         raise ConfigUnreadable(f"{found} cannot be read: {error.strerror}") from None
 
 
-def _path_in(name: str) -> PathOfKeys:
-    """Return the path a variable sets; an empty one where it is no key."""
+def _path_of_variable(name: str) -> PathOfKeys:
+    """Return the path that a variable sets; an empty one if it is not a key."""
     if not name.startswith(PREFIX) or name in RESERVED:
         return ()
     path = tuple(name.removeprefix(PREFIX).lower().split("__"))
     if not all(path):
         raise ConfigSyntax(
-            f"{ENVIRONMENT} {name}: There is a key without a name",
+            f"{ENVIRONMENT} {name}: A key in it is empty",
             remedy="Write two underscores between two keys, and none at the ends.",
         )
     return path
 
 
-def _set(root: ObjectValue, option: str) -> None:
-    """Do what `key=value` says."""
-    # Only the key is a text of which errors speak: the value may be a password.
+def _apply_option(root: ObjectValue, option: str) -> None:
+    """Apply `key=value` or `key+=value`."""
+    # Errors quote only the key: the value may be a password.
     source = SourceText(option, OPTION, located=False)
-    path, end = path_of(source)
+    path, end = parse_path(source)
     end += len(option[end:]) - len(option[end:].lstrip())
     added = option.startswith("+=", end)
     if not added and not option.startswith("=", end):
-        raise source.error(end, "There is no = after the key", "Write --set key=value.")
-    value = _given(option[end + 1 + added :], OPTION)
+        raise source.error(end, "No = after the key", "Write --set key=value.")
+    value = _parse_given(option[end + 1 + added :], OPTION)
     if added:
-        root.append(path, ListValue([value], value.place, settled=False), source, end)
+        root.append(path, ListValue([value], value.location, settled=False), source, end)
     else:
         root.put(path, value)
 
 
-def _given(text: str, origin: str) -> Written:
+def _parse_given(text: str, origin: str) -> Expression:
     """
-    Return the value that a variable or an option gives.
+    Parse the value of a variable or an option.
 
-    A list, an object, a quoted text, a number, true, false, null and a substitution are what
-    they are in a file; everything else is text as it stands. A password must not lose its end
-    because there is a # in it.
+    A list, an object, a quoted text, a number, true, false, null and a substitution are parsed
+    as in a file. Everything else is taken literally: a password must not be cut off at a #.
     """
     whole = SourceText(text, origin, located=False)
     if not is_text(text):
-        raise whole.error(0, "The value is not UTF-8", "Give it text.")
-    literal = Plain(text, text, SourceLocation(origin))
+        raise whole.error(0, "The value is not UTF-8", "Set it to UTF-8 text.")
+    literal = ScalarValue(text, text, SourceLocation(origin))
     bare = SourceText(text.strip(), origin, located=False)
-    value = value_of(bare)
-    if isinstance(value, Plain):
+    value = parse_value(bare)
+    if isinstance(value, ScalarValue):
         if isinstance(value.value, str) and not _is_quoted(bare):
             return literal
         return value if _is_quoted(bare) or value.text == bare.text else literal
@@ -145,5 +151,5 @@ def _given(text: str, origin: str) -> Written:
 
 
 def _is_quoted(source: SourceText) -> bool:
-    """Whether a text that was read is one quoted string and nothing else."""
+    """Whether a parsed text is a single quoted string."""
     return source.text.startswith('"') and source.string(0)[1] == len(source.text)

@@ -1,20 +1,19 @@
 """
-The keys of a configuration, the kinds of values they take, and the check against them.
+The keys of a configuration, the kinds of values they take, and validation.
 
-A part declares its keys once: what may stand there, of which kind, and what it means without
-being given. From that a configuration is checked, shown with its secrets masked, and described
-in the reference.
+A part declares each of its keys once: name, kind, default and description. From these
+declarations a configuration is checked, shown with its secrets masked, and described in the
+reference.
 
-A check gathers what is wrong (`Problems`) and freezes what is right (`Values`). No message here
-repeats a value: the place says where it stands, and it may be a secret that slipped into the
-wrong line. For a word that is not known, the message names the known one that was most likely
-meant.
+A check collects all errors (`Problems`) and freezes the valid values (`Values`). No message
+repeats a value: its location is enough, and it may be a secret in the wrong line. For an unknown
+word, the message suggests the most similar known one.
 
 As in HOCON a number or a boolean is also a text, and a text that looks like a number is one: an
-environment variable cannot say which it is. A duration requires its unit, because a bare number
-is milliseconds to some and seconds to others.
+environment variable has no types. A duration must have a unit, because a bare number could be
+milliseconds or seconds.
 
-Long because every kind of value stands beside the check that it is part of.
+Long because each kind of value is defined together with its check.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
@@ -39,38 +39,23 @@ from headrace.errors import (
     WrongValue,
 )
 
-# --- the word that was most likely meant ----------------------------------------------------------
+# --- the most similar word ------------------------------------------------------------------------
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the one of `known` that is hardly different from `word`; None where none is."""
-    ranked = sorted((_distance(word.lower(), each.lower()), each) for each in known)
-    if ranked and ranked[0][0] <= max(1, len(word) // 3):
-        return ranked[0][1]
+    """Return the one of `known` that is most similar to `word`; None if none is similar."""
+    names = {each.lower(): each for each in known}
     # `equals` for `field-equals`, `slot` for `slot_mode`: a part was left out, or added.
-    parts = set(_parts(word))
-    related = [
-        each for _, each in ranked if parts <= set(_parts(each)) or set(_parts(each)) <= parts
-    ]
-    return related[0] if related else None
+    parts = _parts(word)
+    related = [each for each in names if parts <= _parts(each) or _parts(each) <= parts]
+    close = get_close_matches(word.lower(), names, 1, 0.65) or get_close_matches(
+        word.lower(), related, 1, 0.0
+    )
+    return names[close[0]] if close else None
 
 
-def _parts(word: str) -> list[str]:
-    return [part for part in re.split(r"[^a-z0-9]+", word.lower()) if part]
-
-
-def _distance(a: str, b: str) -> int:
-    """Return how many letters to add, remove, replace, or exchange with their neighbour."""
-    before: list[int] = []
-    row = list(range(len(b) + 1))
-    for i, left in enumerate(a, 1):
-        older, before, row = before, row, [i]
-        for j, right in enumerate(b, 1):
-            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (left != right))
-            if i > 1 and j > 1 and left == b[j - 2] and a[i - 2] == right:
-                cost = min(cost, older[j - 2] + 1)
-            row.append(cost)
-    return row[-1]
+def _parts(word: str) -> set[str]:
+    return {part for part in re.split(r"[^a-z0-9]+", word.lower()) if part}
 
 
 # --- problems and checked values ------------------------------------------------------------------
@@ -79,7 +64,7 @@ _PLAIN = re.compile(r"[\w-]+")
 
 
 class Problems:
-    """Errors in the order they are found, each with its place."""
+    """Errors in the order they are found, each with its source location."""
 
     def __init__(self) -> None:
         self.found: list[HeadraceError] = []
@@ -87,38 +72,40 @@ class Problems:
     def add(
         self,
         kind: type[SettingError],
-        place: SourceLocation,
+        location: SourceLocation,
         at: str,
-        says: str,
+        message: str,
         *,
         remedy: str | None = None,
     ) -> None:
-        """Add one: `at` is the path of the key, `says` goes on from there."""
-        where = {"place": str(place)} if place.origin else {}
-        self.found.append(kind(prefixed(place, f"{at} {says}"), key=at, remedy=remedy, **where))
+        """Add an error: `at` is the path of the key, which `message` follows."""
+        where = {"place": str(location)} if location.origin else {}
+        self.found.append(
+            kind(prefixed(location, f"{at} {message}"), key=at, remedy=remedy, **where)
+        )
 
     def raise_all(self) -> None:
-        """Raise `InvalidConfiguration` with all of them, if there are any."""
+        """Raise `InvalidConfiguration` with all errors, if there are any."""
         if self.found:
             raise InvalidConfiguration.of(self.found)
 
 
 class Values(Mapping[str, Any]):
-    """The checked values of a section by key; never changed, and never printed."""
+    """The checked values of a section by key; immutable, and not shown by `repr`."""
 
-    __slots__ = ("_values", "at", "place", "places")
+    __slots__ = ("_values", "at", "location", "locations")
 
     def __init__(
         self,
         at: str,
-        place: SourceLocation,
+        location: SourceLocation,
         values: Mapping[str, Any],
-        places: Mapping[str, SourceLocation],
+        locations: Mapping[str, SourceLocation],
     ) -> None:
         self.at = at
-        self.place = place
-        self.places = places
-        """Of the values that were given; the others are defaults."""
+        self.location = location
+        self.locations = locations
+        """The locations of the values that are set; the others are defaults."""
         self._values = dict(values)
 
     def __getitem__(self, key: str) -> Any:
@@ -130,39 +117,39 @@ class Values(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def place_of(self, key: str) -> SourceLocation:
-        """Return where a value was written, or else where its section was."""
-        return self.places.get(key, self.place)
+    def location_of(self, key: str) -> SourceLocation:
+        """Return the location of a value, or that of its section if the value is a default."""
+        return self.locations.get(key, self.location)
 
     def __repr__(self) -> str:
         return f"Values({self.at or 'all'}: {', '.join(self._values)})"
 
 
-def located(error: HeadraceError, place: SourceLocation) -> HeadraceError:
-    """Return the same error, saying where in the configuration it comes from."""
-    if not place.origin or "place" in error.facts:
+def located(error: HeadraceError, location: SourceLocation) -> HeadraceError:
+    """Return the same error with the source location that it is about."""
+    if not location.origin or "place" in error.facts:
         return error
-    facts = {**error.facts, "place": str(place)}
-    return type(error)(prefixed(place, error.message), remedy=error.remedy, **facts)
+    facts = {**error.facts, "place": str(location)}
+    return type(error)(prefixed(location, error.message), remedy=error.remedy, **facts)
 
 
-def prefixed(place: SourceLocation, sentence: str) -> str:
-    """Return a sentence after the place it speaks of."""
-    return f"{place}: {sentence}" if place.origin else sentence
+def prefixed(location: SourceLocation, sentence: str) -> str:
+    """Return a sentence prefixed with the location that it is about."""
+    return f"{location}: {sentence}" if location.origin else sentence
 
 
-def below(at: str, name: str) -> str:
-    """Return the path of a key in a section, as it could be written in a file."""
+def key_path(at: str, name: str) -> str:
+    """Return the path of key `name` in section `at`, quoted as in a file."""
     quoted = name if _PLAIN.fullmatch(name) else '"' + name.replace('"', '\\"') + '"'
     return f"{at}.{quoted}" if at else quoted
 
 
-def meant(word: str, known: Iterable[str], what: str) -> str:
-    """Return a remedy that names the nearest of `known`, or else all of them."""
+def suggestion(word: str, known: Iterable[str], what: str) -> str:
+    """Return a remedy that names the most similar of `known`, or else all of them."""
     names = list(known)
     if (near := nearest(word, names)) is not None:
         return f"Did you mean {near}?"
-    return f"{what} {', '.join(names)}." if names else "Take it out."
+    return f"{what} {', '.join(names)}." if names else "Remove it."
 
 
 # --- the keys of a section ------------------------------------------------------------------------
@@ -170,19 +157,19 @@ def meant(word: str, known: Iterable[str], what: str) -> str:
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | dict[str, Plain] | None"
 
 NOWHERE = SourceLocation("")
-"""Of a default: nobody wrote it."""
+"""The location of a default."""
 
 
 class Kind(Protocol):
-    """What a value may be."""
+    """The kind of a value: what it may be, and how it is checked."""
 
     @property
-    def says(self) -> str:
-        """What it is, in a few words: `text`, `list of text`."""
+    def label(self) -> str:
+        """The kind in a few words, for the reference: `text`, `list of text`."""
         ...
 
     def read(self, node: Node, at: str, problems: Problems) -> object:
-        """Return the value; what is wrong with it goes to `problems`, and anything returns."""
+        """Return the value; errors go to `problems`, and any placeholder is returned then."""
         ...
 
 
@@ -196,13 +183,13 @@ class Key:
     """What it does, in a sentence or two."""
 
     default: Plain = None
-    """As it would be written; None leaves it out, and its value is None."""
+    """As it would be written in a file; None for no default, so that the value is None."""
 
     required: bool = False
 
 
 def checked(node: Node, keys: Sequence[Key], at: str = "") -> Values:
-    """Return the values of a section, or raise `InvalidConfiguration` with all that is wrong."""
+    """Return the values of a section, or raise `InvalidConfiguration` with all errors."""
     problems = Problems()
     values = read_section(node, keys, at, problems)
     problems.raise_all()
@@ -210,55 +197,55 @@ def checked(node: Node, keys: Sequence[Key], at: str = "") -> Values:
 
 
 def read_section(node: Node, keys: Sequence[Key], at: str, problems: Problems) -> Values:
-    """Return the values of a section, as far as they are right."""
+    """Return the values of a section; errors go to `problems`."""
     if not isinstance(node.value, dict):
         problems.add(
             WrongType,
-            node.place,
+            node.location,
             at or "The configuration",
-            "is a section: keys and values in braces",
+            "must be a section: keys and values in braces",
             remedy=f"Write {at} {{ … }}, with keys in it.",
         )
-        return Values(at, node.place, {}, {})
+        return Values(at, node.location, {}, {})
     known = [key.name for key in keys]
     for name, given in node.value.items():
         if name not in known:
             problems.add(
                 UnknownKey,
-                given.place,
-                below(at, name),
-                "is not known",
-                remedy=meant(name, known, f"The keys of {at or 'a configuration'} are"),
+                given.location,
+                key_path(at, name),
+                "is not a known key",
+                remedy=suggestion(name, known, f"The keys of {at or 'a configuration'} are"),
             )
     values: dict[str, object] = {}
-    places: dict[str, SourceLocation] = {}
+    locations: dict[str, SourceLocation] = {}
     for key in keys:
-        here = below(at, key.name)
+        here = key_path(at, key.name)
         found = node.value.get(key.name)
-        # Null takes a value away again, as HOCON has it; except where null is a value.
+        # As in HOCON, null unsets a value, except where null is a value.
         if found is None or (found.value is None and not getattr(key.kind, "nullable", False)):
             if key.required:
                 problems.add(
-                    MissingKey, node.place, here, "is missing", remedy=f"Give it: {key.doc}"
+                    MissingKey, node.location, here, "is missing", remedy=f"Add it: {key.doc}"
                 )
             default = Node(None, NOWHERE) if key.required else node_of(key.default)
             values[key.name] = (
                 None if default.value is None else key.kind.read(default, here, problems)
             )
         else:
-            places[key.name] = found.place
+            locations[key.name] = found.location
             values[key.name] = key.kind.read(found, here, problems)
-    return Values(at, node.place, values, places)
+    return Values(at, node.location, values, locations)
 
 
-def node_of(plain: Plain, place: SourceLocation = NOWHERE) -> Node:
-    """Return a plain value as a node, all of it at one place."""
+def node_of(plain: Plain, location: SourceLocation = NOWHERE) -> Node:
+    """Return a plain value as a node, all of it with one location."""
     if isinstance(plain, dict):
-        return Node({key: node_of(each, place) for key, each in plain.items()}, place)
+        return Node({key: node_of(each, location) for key, each in plain.items()}, location)
     if isinstance(plain, list | tuple):
-        return Node([node_of(each, place) for each in plain], place)
+        return Node([node_of(each, location) for each in plain], location)
     assert plain is None or isinstance(plain, bool | int | float | str)
-    return Node(plain, place)
+    return Node(plain, location)
 
 
 # --- the kinds of values --------------------------------------------------------------------------
@@ -279,25 +266,33 @@ class Text:
     """Whether it may be empty."""
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return "text"
 
     def read(self, node: Node, at: str, problems: Problems) -> str:
         text = _text(node)
         if text is None:
-            problems.add(WrongType, node.place, at, "is a text", remedy=_such(at, self.example))
+            problems.add(
+                WrongType, node.location, at, "must be a text", remedy=_example(at, self.example)
+            )
             return ""
         if not text and not self.empty:
-            problems.add(WrongValue, node.place, at, "is empty", remedy=_such(at, self.example))
+            problems.add(
+                WrongValue,
+                node.location,
+                at,
+                "must not be empty",
+                remedy=_example(at, self.example),
+            )
         return text
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A connection string or URI as libpq takes it; shown without its password."""
+    """A connection string or URI for libpq; displayed without its password."""
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return "connection"
 
     def read(self, node: Node, at: str, problems: Problems) -> str:
@@ -306,10 +301,10 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Where a secret is read from, not the secret."""
+    """A reference to a secret, not the secret itself."""
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return "reference"
 
     def read(self, node: Node, at: str, problems: Problems) -> Secret:
@@ -318,22 +313,22 @@ class Reference:
             known = ", ".join(f'"{each}:…"' for each in schemes())
             problems.add(
                 WrongValue,
-                node.place,
+                node.location,
                 at,
-                "is not a reference to a secret",
-                remedy=f"Say where the secret is: {known}.",
+                "must be a reference to a secret",
+                remedy=f"Write where to read the secret from: {known}.",
             )
         return Secret(text)
 
 
 @dataclass(frozen=True, slots=True)
 class FilePath:
-    """A path; one that is not absolute begins where the file that says it lies."""
+    """A path; a relative one is relative to the configuration file that contains it."""
 
     example: str = ""
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return "path"
 
     def read(self, node: Node, at: str, problems: Problems) -> Path:
@@ -341,10 +336,10 @@ class FilePath:
         return self.resolved(node)
 
     def resolved(self, node: Node) -> Path:
-        """Return the path from where we stand."""
+        """Return the path, absolute or relative to the current folder."""
         path = Path(_text(node) or "").expanduser()
-        # Only places in files have lines; variables and options begin where we stand.
-        return Path(node.place.origin).parent / path if node.place.line else path
+        # Only files have lines; other paths are relative to the current folder already.
+        return Path(node.location.origin).parent / path if node.location.line else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +347,7 @@ class Boolean:
     """True or false."""
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return "boolean"
 
     def read(self, node: Node, at: str, problems: Problems) -> bool:
@@ -360,10 +355,10 @@ class Boolean:
         if word not in (*_TRUE, *_FALSE):
             problems.add(
                 WrongType,
-                node.place,
+                node.location,
                 at,
-                "is true or false",
-                remedy=f"Write {at} = true, or false.",
+                "must be true or false",
+                remedy=f"Write {at} = true or {at} = false.",
             )
         return word in _TRUE
 
@@ -376,13 +371,15 @@ class Integer:
     most: int | None = None
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return f"integer{_bounds(self.least, self.most)}"
 
     def read(self, node: Node, at: str, problems: Problems) -> int:
         number = _number(node)
         if number is None or number != int(number):
-            problems.add(WrongType, node.place, at, "is a whole number", remedy=_such(at, "20"))
+            problems.add(
+                WrongType, node.location, at, "must be a whole number", remedy=_example(at, "20")
+            )
             return self.least or 0
         _check_bounds(number, self.least, self.most, node, at, problems)
         return int(number)
@@ -390,13 +387,13 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number, whole or not."""
+    """Any finite number."""
 
     least: float | None = None
     more_than: float | None = None
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         if self.more_than is not None:
             return f"number, more than {self.more_than:g}"
         return f"number{_bounds(self.least, None)}"
@@ -404,21 +401,23 @@ class Number:
     def read(self, node: Node, at: str, problems: Problems) -> float:
         number = _number(node)
         if number is None:
-            problems.add(WrongType, node.place, at, "is a number", remedy=_such(at, "1000"))
+            problems.add(
+                WrongType, node.location, at, "must be a number", remedy=_example(at, "1000")
+            )
             return 0.0
         if self.more_than is not None and number <= self.more_than:
-            says = f"is more than {self.more_than:g}"
-            problems.add(WrongValue, node.place, at, says, remedy="Write a larger number.")
+            message = f"must be more than {self.more_than:g}"
+            problems.add(WrongValue, node.location, at, message, remedy="Write a larger number.")
         _check_bounds(number, self.least, None, node, at, problems)
         return number
 
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A length of time with its unit, in seconds."""
+    """A duration, written with its unit; the value is in seconds."""
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return "duration"
 
     def read(self, node: Node, at: str, problems: Problems) -> float:
@@ -428,14 +427,14 @@ class Duration:
         try:
             # A bare zero is the same in every unit.
             if text is None or (_number(node) or 0) != 0:
-                raise ValueError  # noqa: TRY301  # told below, with what is no duration at all
+                raise ValueError  # noqa: TRY301  # reported below, like other invalid durations
             return 0.0 if _number(node) == 0 else float(duration(text))
         except (ValueError, HeadraceError):
             problems.add(
                 WrongType,
-                node.place,
+                node.location,
                 at,
-                "is a duration with its unit",
+                "must be a duration with a unit",
                 remedy=f"Write {at} = 500ms, 10s, 5m, 24h or 7d.",
             )
             return 0.0
@@ -443,12 +442,12 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A number of bytes; a bare number is bytes."""
+    """A size; a number without a unit is in bytes."""
 
     least: int | None = None
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return f"size{f', at least {self.least >> 20} MiB' if self.least else ''}"
 
     def read(self, node: Node, at: str, problems: Problems) -> int:
@@ -457,21 +456,23 @@ class Size:
         text = _text(node)
         try:
             if text is None:
-                raise ValueError  # noqa: TRY301  # told below, with what is no size at all
+                raise ValueError  # noqa: TRY301  # reported below, like other invalid sizes
             number = _number(node)
             found = int(size(text)) if number is None else int(number)
         except (ValueError, HeadraceError):
             problems.add(
                 WrongType,
-                node.place,
+                node.location,
                 at,
-                "is a number of bytes",
-                remedy=f"Write {at} = 512MiB, 1GB, or the bytes.",
+                "must be a size",
+                remedy=f"Write {at} = 512MiB, 1GB, or a number of bytes.",
             )
             return 0
         if self.least is not None and found < self.least:
-            says = f"is at least {self.least} bytes"
-            problems.add(WrongValue, node.place, at, says, remedy=_such(at, f"{self.least}"))
+            message = f"must be at least {self.least} bytes"
+            problems.add(
+                WrongValue, node.location, at, message, remedy=_example(at, f"{self.least}")
+            )
         return found
 
 
@@ -482,16 +483,16 @@ class Choice:
     words: tuple[str, ...]
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return " or ".join(f"`{word}`" for word in self.words)
 
     def read(self, node: Node, at: str, problems: Problems) -> str:
         word = _text(node)
         if word not in self.words:
             names = ", ".join(self.words)
-            says = f"is one of {names}" if len(self.words) > 1 else f"can only be {names}"
-            remedy = meant(word or "", self.words, "Write one of")
-            problems.add(WrongValue, node.place, at, says, remedy=remedy)
+            message = f"must be one of {names}" if len(self.words) > 1 else f"must be {names}"
+            remedy = suggestion(word or "", self.words, "Write one of")
+            problems.add(WrongValue, node.location, at, message, remedy=remedy)
             return self.words[0]
         return word
 
@@ -505,35 +506,39 @@ class Anything:
         return True
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return "text, number, boolean or null"
 
     def read(self, node: Node, at: str, problems: Problems) -> object:
         if isinstance(node.value, list | dict):
-            problems.add(WrongType, node.place, at, "is a single value", remedy=_such(at, "paid"))
+            problems.add(
+                WrongType, node.location, at, "must be a single value", remedy=_example(at, "paid")
+            )
             return None
         return node.value
 
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """Several of a kind, in order."""
+    """A list of values of one kind."""
 
     of: Kind
     least: int = 0
     example: str = "[a, b]"
 
     @property
-    def says(self) -> str:
-        return f"list of {self.of.says}"
+    def label(self) -> str:
+        return f"list of {self.of.label}"
 
     def read(self, node: Node, at: str, problems: Problems) -> tuple[object, ...]:
         if not isinstance(node.value, list):
-            problems.add(WrongType, node.place, at, "is a list", remedy=_such(at, self.example))
+            problems.add(
+                WrongType, node.location, at, "must be a list", remedy=_example(at, self.example)
+            )
             return ()
         if len(node.value) < self.least:
-            says = "needs an entry" if self.least == 1 else f"needs {self.least} entries"
-            problems.add(WrongValue, node.place, at, says, remedy=_such(at, self.example))
+            message = "must have an entry" if self.least == 1 else f"must have {self.least} entries"
+            problems.add(WrongValue, node.location, at, message, remedy=_example(at, self.example))
         return tuple(
             self.of.read(each, f"{at}[{number}]", problems)
             for number, each in enumerate(node.value)
@@ -542,42 +547,42 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Values of a kind by names that are the user's own."""
+    """Values of one kind by names that the user chooses."""
 
     of: Kind
     called: str = "NAME"
-    """What stands for the name in the reference."""
+    """The placeholder for the name in the reference."""
 
     flat: bool = False
     """
-    Whether names have dots in them: `spark.driver.memory` is a name, not three sections.
+    Whether names contain dots: `spark.driver.memory` is one name, not nested sections.
 
-    A file's reader makes sections of it, so they are put together again.
+    The parser makes sections of it, which are joined again.
     """
 
     least: int = 0
 
     @property
-    def says(self) -> str:
-        return f"{self.of.says} by name"
+    def label(self) -> str:
+        return f"{self.of.label} by name"
 
     def read(self, node: Node, at: str, problems: Problems) -> Mapping[str, object]:
         if not isinstance(node.value, dict):
             problems.add(
                 WrongType,
-                node.place,
+                node.location,
                 at,
-                "is a section of names and values",
+                "must be a section of names and values",
                 remedy=f"Write {at} {{ {self.called.lower()} = … }}.",
             )
             return MappingProxyType({})
         found = dict(self.entries(node))
         if len(found) < self.least:
-            says, remedy = "has no entry", f"Write {at} {{ {self.called.lower()} = … }}."
-            problems.add(WrongValue, node.place, at, says, remedy=remedy)
+            message, remedy = "must have an entry", f"Write {at} {{ {self.called.lower()} = … }}."
+            problems.add(WrongValue, node.location, at, message, remedy=remedy)
         return MappingProxyType(
             {
-                name: self.of.read(each, below(at, name), problems)
+                name: self.of.read(each, key_path(at, name), problems)
                 for name, each in found.items()
                 if each.value is not None
             }
@@ -595,12 +600,12 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Keys of their own."""
+    """A section with its own keys."""
 
     keys: Sequence[Key]
 
     @property
-    def says(self) -> str:
+    def label(self) -> str:
         return "section"
 
     def read(self, node: Node, at: str, problems: Problems) -> Values:
@@ -619,7 +624,7 @@ def _text(node: Node) -> str | None:
 
 
 def _number(node: Node) -> float | int | None:
-    """Return a number, also one that came as text; None for anything else."""
+    """Return a number, also if it is given as text; None for anything else."""
     value = node.value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -628,7 +633,7 @@ def _number(node: Node) -> float | int | None:
             value = int(value) if value.lstrip("-").isdecimal() else float(value)
         except ValueError:
             return None
-    # Whole numbers are finite, and may be too large to ask.
+    # Integers are always finite, and may be too large for `isfinite`.
     return value if isinstance(value, int) or math.isfinite(value) else None
 
 
@@ -642,7 +647,9 @@ def _check_bounds(
 ) -> None:
     if (least is not None and number < least) or (most is not None and number > most):
         bounds = _bounds(least, most).lstrip(", ")
-        problems.add(WrongValue, node.place, at, f"is {bounds}", remedy="Write such a number.")
+        problems.add(
+            WrongValue, node.location, at, f"must be {bounds}", remedy="Change it to such a number."
+        )
 
 
 def _bounds(least: float | None, most: float | None) -> str:
@@ -653,8 +660,8 @@ def _bounds(least: float | None, most: float | None) -> str:
     return f", at most {most:g}" if most is not None else ""
 
 
-def _such(at: str, example: str) -> str:
+def _example(at: str, example: str) -> str:
     name = at.rpartition(".")[2]
     return (
-        f"Write it as in {name} = {example}." if example else "Write a text, in quotes if need be."
+        f"For example: {name} = {example}." if example else "Write a text, in quotes if necessary."
     )

@@ -1,14 +1,14 @@
 """
-Secrets of a configuration: given by reference, and masked wherever something is shown.
+Secrets of a configuration: given by reference, and masked in all output.
 
-Of a connection only what is known to be harmless is shown; everything else in it, and all of one
-that is not understood, becomes `***`. Other values are judged by their key's name as well,
-because a part from another package may fail to declare that one of its keys is a secret.
+In a connection string only settings that are known to be harmless are shown. Everything else in
+it, and a string that cannot be parsed, becomes `***`. Other values are also masked by the name of
+their key, because a part from another package may fail to declare a key as secret.
 
-A configuration says where a secret is, never what it is. `env:NAME` is an environment variable,
-`file:/path` a file's text without the newline at its end; other schemes come from packages, by
-entry points of the group `headrace.secrets`: the entry's name is the scheme, and what it names
-is called with the rest of the reference and returns the secret.
+A configuration has references to secrets, not the secrets. `env:NAME` is an environment variable,
+`file:/path` the text of a file without the newline at its end. Packages add other schemes by entry
+points of the group `headrace.secrets`: the name of the entry point is the scheme, and the function
+it refers to gets the rest of the reference and returns the secret.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from urllib.parse import unquote
 
 from headrace.errors import BadPart, NoSecret
 
-# --- what may be shown ----------------------------------------------------------------------------
+# --- masking --------------------------------------------------------------------------------------
 
 MASK = "***"
 
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase|code)?$|secret|token|credential|(api|access|private|account|shared)[._-]?key"
     r"|auth([._-]?header)?$|authorization|pwd$|(^|[._-])(pin|keys?|sig|signature)$"
-    # Of object stores: a signature that lets in whoever has it. Of Spark: all of an environment.
+    # Object stores: a shared access signature grants access. Spark: all environment variables.
     r"|(^|[._-])sas([._-]|$)|(^|\.)(executorEnv|appMasterEnv)\.",
     re.IGNORECASE,
 )
 _REFERENCE = re.compile(r"[._-](ref|file|path|mode)$", re.IGNORECASE)
-"""Names where a secret lies, which is none itself: `password_ref`."""
+"""Keys that refer to a secret and are not secret themselves: `password_ref`."""
 
 _HARMLESS = frozenset(
     {
@@ -57,24 +57,24 @@ _IN_PAIRS = re.compile(
 
 
 def is_secret(name: str) -> bool:
-    """Whether a key of this name holds a secret, by all that is known."""
+    """Whether a key of this name probably holds a secret."""
     return _SECRET_NAME.search(name) is not None and _REFERENCE.search(name) is None
 
 
-def leads_to_secret(name: str) -> bool:
-    """Whether a key of this name holds a secret, or says where one lies: `password_ref`."""
+def concerns_secret(name: str) -> bool:
+    """Whether a key of this name holds a secret or refers to one: `password_ref`."""
     return _SECRET_NAME.search(_REFERENCE.sub("", name)) is not None
 
 
 def masked_text(text: str) -> str:
-    """Return text in which who logs in to an address, and what follows `password=`, is masked."""
-    # Also the user: for some addresses it is a token.
+    """Return text with the credentials in URLs, and what follows `password=`, masked."""
+    # Also the user: in some URLs it is a token.
     masked = _IN_ADDRESS.sub(f"{MASK}@", text)
     return _IN_PAIRS.sub(rf"\g<1>{MASK}", masked)
 
 
 def masked_connection(text: str) -> str:
-    """Return what a connection string leads to, without a password."""
+    """Return a connection string with everything masked that may be secret."""
     if (uri := _URI.fullmatch(text.strip())) is not None:
         return _masked_uri(uri["scheme"], uri["rest"])
     pairs = _pairs(text)
@@ -84,12 +84,12 @@ def masked_connection(text: str) -> str:
 
 
 def password_in(text: str) -> bool:
-    """Whether a connection string has a password written out."""
+    """Whether a connection string contains a password."""
     return bool(passwords_in(text))
 
 
 def passwords_in(text: str) -> list[str]:
-    """Return every password of a connection string that is not empty, as it is written."""
+    """Return all non-empty passwords of a connection string, as they are written."""
     if (uri := _URI.fullmatch(text.strip())) is not None:
         user, _, query = _parts_of(uri["rest"])
         found = [value for name, value in query if unquote(name) in _PASSWORDS]
@@ -100,11 +100,11 @@ def passwords_in(text: str) -> list[str]:
 
 
 def password_of(text: str) -> str:
-    """Return the password that is written out in a connection string, as the server takes it."""
+    """Return the password in a connection string, decoded as libpq does."""
     if (uri := _URI.fullmatch(text.strip())) is not None:
         user, _, query = _parts_of(uri["rest"])
-        asked = [unquote(value) for name, value in query if unquote(name) == "password"]
-        return asked[-1] if asked else unquote(user.partition(":")[2])
+        given = [unquote(value) for name, value in query if unquote(name) == "password"]
+        return given[-1] if given else unquote(user.partition(":")[2])
     for name, value in _pairs(text) or ():
         if name == "password":
             return re.sub(r"\\(.)", r"\1", value[1:-1] if value.startswith("'") else value)
@@ -112,35 +112,37 @@ def password_of(text: str) -> str:
 
 
 def without_password(text: str) -> str:
-    """Return a connection string without the password that is written out in it."""
+    """Return a connection string without its password."""
     if (uri := _URI.fullmatch(text.strip())) is not None:
-        user, place, query = _parts_of(uri["rest"])
+        user, host_path, query = _parts_of(uri["rest"])
         name = user.partition(":")[0]
         kept = "&".join(f"{n}={v}" for n, v in query if unquote(n) not in _PASSWORDS)
-        return f"{uri['scheme']}://{f'{name}@' if name else ''}{place}{f'?{kept}' if kept else ''}"
+        return (
+            f"{uri['scheme']}://{f'{name}@' if name else ''}{host_path}{f'?{kept}' if kept else ''}"
+        )
     pairs = _pairs(text) or ()
     return " ".join(f"{name}={value}" for name, value in pairs if name not in _PASSWORDS)
 
 
 def _masked_uri(scheme: str, rest: str) -> str:
-    user, place, query = _parts_of(rest)
+    user, host_path, query = _parts_of(rest)
     name, colon, _ = user.partition(":")
     shown = "&".join(f"{n}={v if unquote(n) in _HARMLESS else MASK}" for n, v in query)
     who = f"{name}{f':{MASK}' if colon else ''}@" if user else ""
-    return f"{scheme}://{who}{place}{f'?{shown}' if shown else ''}"
+    return f"{scheme}://{who}{host_path}{f'?{shown}' if shown else ''}"
 
 
 def _parts_of(rest: str) -> tuple[str, str, list[tuple[str, str]]]:
-    """Return user and password, host and path, and what was asked for, of a URI."""
-    # By the last @: one within a password should have been written %40, and often was not.
+    """Return user and password, host and path, and the query parameters of a URI."""
+    # Split at the last @: in a password it should be written %40, and often is not.
     user, _, address = rest.rpartition("@")
-    place, _, query = address.partition("?")
-    asked = [each.partition("=") for each in query.split("&") if each]
-    return user, place, [(name, value) for name, _, value in asked]
+    host_path, _, query = address.partition("?")
+    parameters = [each.partition("=") for each in query.split("&") if each]
+    return user, host_path, [(name, value) for name, _, value in parameters]
 
 
 def _pairs(text: str) -> list[tuple[str, str]] | None:
-    """Return `name=value` pairs as they are written; None where it is something else."""
+    """Return `name=value` pairs as they are written; None if it is something else."""
     found, at = [], 0
     stripped = text.rstrip()
     while at < len(stripped):
@@ -158,7 +160,7 @@ BUILT_IN = ("env", "file")
 
 
 class Secret:
-    """A reference to a secret. Neither its `repr` nor its `str` shows what it leads to."""
+    """A reference to a secret. Neither its `repr` nor its `str` shows the secret."""
 
     __slots__ = ("reference",)
 
@@ -166,11 +168,11 @@ class Secret:
         self.reference = reference
 
     def read(self) -> str:
-        """Return the secret as it is now; `NoSecret` where nothing is there."""
+        """Return the current secret; raise `NoSecret` if there is none."""
         return read_secret(self.reference)
 
     def __repr__(self) -> str:
-        # Somebody may have written the secret itself where a reference belongs.
+        # The secret itself may have been written by mistake instead of a reference.
         return f"Secret({self.reference if is_reference(self.reference) else '***'!r})"
 
     def __eq__(self, other: object) -> bool:
@@ -181,18 +183,18 @@ class Secret:
 
 
 def schemes() -> tuple[str, ...]:
-    """Return what a reference may begin with."""
-    return (*BUILT_IN, *sorted({each.name for each in _provided()} - {*BUILT_IN}))
+    """Return the schemes that a reference may begin with."""
+    return (*BUILT_IN, *sorted({each.name for each in _entry_points()} - {*BUILT_IN}))
 
 
 def is_reference(text: str) -> bool:
-    """Whether `text` names a place in a scheme that somebody provides."""
+    """Whether `text` is a reference with a known scheme."""
     scheme, colon, name = text.partition(":")
     return bool(colon and name) and scheme in schemes()
 
 
 def read_secret(reference: str) -> str:
-    """Return what a reference leads to. No message holds it, or a reference that is none."""
+    """Return the secret for a reference. No message contains it, or an invalid reference."""
     scheme, _, name = reference.partition(":")
     match scheme:
         case "env":
@@ -202,43 +204,45 @@ def read_secret(reference: str) -> str:
         case _:
             found = _provider(scheme)(name)
     if not found:
-        raise NoSecret("There is no secret where the reference points", reference=reference)
+        raise NoSecret("The reference leads to no secret", reference=reference)
     return found
 
 
 def _read(path: Path, reference: str) -> str:
     try:
-        # Editors and `echo` end a file with a newline; no secret does.
+        # Editors and `echo` end a file with a newline, which is not part of the secret.
         return path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeError) as error:
         raise NoSecret(
             "The file with the secret cannot be read",
             reference=reference,
             error=type(error).__name__,
-            remedy="Check the path, and that the engine's user may read the file.",
+            remedy="Check the path, and that the engine's user can read the file.",
         ) from None
 
 
 def _provider(scheme: str) -> Callable[[str], str]:
-    for each in _provided():
+    for each in _entry_points():
         if each.name == scheme:
-            return _guarded(each)
+            return _call_provider(each)
     known = ", ".join(f"{each}:…" for each in schemes())
-    raise NoSecret("The reference to a secret cannot be read", remedy=f"Write one of {known}.")
+    raise NoSecret(
+        "The reference to a secret has an unknown scheme", remedy=f"Write one of {known}."
+    )
 
 
-def _guarded(entry: metadata.EntryPoint) -> Callable[[str], str]:
-    def ask(name: str) -> str:
+def _call_provider(entry: metadata.EntryPoint) -> Callable[[str], str]:
+    def call(name: str) -> str:
         try:
             return str(entry.load()(name) or "")
-        except Exception as error:  # noqa: BLE001  # Somebody else's code may raise anything.
-            # Its text may hold the secret, or the way to it.
+        except Exception as error:  # noqa: BLE001  # Other packages' code may raise anything.
+            # Its text may contain the secret, or credentials for it.
             raise BadPart(
-                f"What provides secrets by {entry.name}: failed", error=type(error).__name__
+                f"The provider of the secrets {entry.name}: failed", error=type(error).__name__
             ) from None
 
-    return ask
+    return call
 
 
-def _provided() -> tuple[metadata.EntryPoint, ...]:
+def _entry_points() -> tuple[metadata.EntryPoint, ...]:
     return tuple(metadata.entry_points(group=GROUP))

@@ -1,7 +1,7 @@
 """
-A configuration as it is in effect: every value with where it came from, secrets masked.
+The effective configuration: every value with its origin, secrets masked.
 
-Only for a tree that was checked: what is a secret, its keys say.
+Only for a tree that was checked: its keys declare what is secret.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from headrace.config.schema import (
     Reference,
     Section,
     Text,
-    below,
+    key_path,
     node_of,
 )
 from headrace.config.secrets import MASK, is_reference, is_secret, masked_connection, masked_text
 from headrace.config.text import Node, SourceLocation
 
 Path = tuple[str | int, ...]
-"""Keys and numbers of list entries, from the top."""
+"""Keys and list indexes, from the root."""
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveSetting:
-    """One value in effect."""
+    """One effective value."""
 
     path: Path
     value: Plain
-    """As it may be shown."""
+    """With secrets masked."""
 
-    place: SourceLocation
-    """Of a default, no place."""
+    location: SourceLocation
+    """`NOWHERE` for a default."""
 
     @property
     def name(self) -> str:
         """The path as text: `pipelines.orders.tables[0]`."""
         text = ""
         for part in self.path:
-            text = f"{text}[{part}]" if isinstance(part, int) else below(text, part)
+            text = f"{text}[{part}]" if isinstance(part, int) else key_path(text, part)
         return text
 
 
 def settings(node: Node, keys: Sequence[Key], path: Path = ()) -> Iterator[EffectiveSetting]:
-    """Yield every value of a section, defaults too; keys without either are left out."""
+    """Yield every value of a section, also defaults; skip keys that have neither."""
     given = node.value if isinstance(node.value, dict) else {}
     for key in keys:
         found = given.get(key.name)
@@ -62,11 +62,11 @@ def settings(node: Node, keys: Sequence[Key], path: Path = ()) -> Iterator[Effec
             if key.default is None:
                 continue
             found = node_of(key.default, NOWHERE)
-        yield from _of(key.kind, found, (*path, key.name))
+        yield from _settings_of(key.kind, found, (*path, key.name))
 
 
 def as_tree(found: Sequence[EffectiveSetting]) -> dict[str, Any]:
-    """Return settings as one nested object, in the shape they would be written in."""
+    """Return settings as one nested object, as they would be written."""
     tree: dict[str | int, Any] = {}
     for setting in found:
         at = tree
@@ -88,27 +88,27 @@ def _with_lists(tree: dict[str | int, Any]) -> dict[str, Any] | list[Any]:
     return {str(key): each for key, each in made.items()}
 
 
-def _of(kind: Kind, node: Node, path: Path) -> Iterator[EffectiveSetting]:
+def _settings_of(kind: Kind, node: Node, path: Path) -> Iterator[EffectiveSetting]:
     match kind, node.value:
         case Section(keys), dict():
             yield from settings(node, keys, path)
         case PartOf(), dict():
             yield from settings(node, kind.keys_of(node), path)
         case (Entries(), dict(value)) | (ListOf(), list(value)) if not value:
-            # Said to be empty, or empty by default: only what was said is worth a line.
-            if node.place.origin:
-                yield EffectiveSetting(path, {} if isinstance(value, dict) else [], node.place)
+            # Shown only if it is set to be empty, not if it is empty by default.
+            if node.location.origin:
+                yield EffectiveSetting(path, {} if isinstance(value, dict) else [], node.location)
         case Entries(of), dict():
             for name, each in kind.entries(node):
-                yield from _of(of, each, (*path, name))
+                yield from _settings_of(of, each, (*path, name))
         case ListOf(of), list(entries):
             for number, each in enumerate(entries):
-                yield from _of(of, each, (*path, number))
+                yield from _settings_of(of, each, (*path, number))
         case _:
-            yield EffectiveSetting(path, _shown(kind, node, path), node.place)
+            yield EffectiveSetting(path, _display_value(kind, node, path), node.location)
 
 
-def _shown(kind: Kind, node: Node, path: Path) -> Plain:
+def _display_value(kind: Kind, node: Node, path: Path) -> Plain:
     value = node.value
     name = next((part for part in reversed(path) if isinstance(part, str)), "")
     match kind:

@@ -1,19 +1,19 @@
 """
-The text of a configuration: places in it, what its characters mean, and what it says.
+The text of a configuration: source locations, characters, and the tree of values.
 
-A configuration that was read is a tree of plain values, each with the place it came from
-(`Node`): the reader makes it, and a check uses the places to report where a wrong value stands.
+A loaded configuration is a tree of plain values, each with its source location (`Node`). The
+parser builds the tree; the check uses the locations to report where a wrong value is.
 
-Offsets become lines and columns only where a value or an error needs them. A line is shown
-in an error without what may be a password in it: syntax errors are pasted into chats.
+Offsets become lines and columns only where a value or an error needs them. A line that is shown
+in an error has possible passwords masked: syntax errors are pasted into chats.
 
-Before substitutions are looked up, a configuration is kept as it is written. A key may be given
-several values, one after the other. A scalar or a list hides what came before it, objects merge,
-and what a substitution does is known only at the end; so a field keeps its values as layers, the
-last on top, and drops those that are hidden for certain.
+Before substitutions are resolved, the tree keeps the configuration as it is written. A key may be
+set several times. A scalar or a list hides the earlier values, objects merge, and the result of a
+substitution is known only at the end. So a field keeps its values as layers, the last on top, and
+drops those that are certainly hidden.
 
-A `Cursor` goes through a text: over white space, along a path of keys, to what cannot stand
-there.
+A `Cursor` moves through a text: over white space, along a path of keys, up to an unexpected
+character.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeGuard
 
-from headrace.config.secrets import leads_to_secret
+from headrace.config.secrets import concerns_secret
 from headrace.errors import ConfigSyntax, ConfigText
 
-# --- a configuration as it was read ---------------------------------------------------------------
+# --- the tree of values after resolution ----------------------------------------------------------
 
 Scalar: TypeAlias = bool | int | float | str | None
 
@@ -40,7 +40,7 @@ class SourceLocation:
     """A file as it was named, `environment variable X`, or `--set`; empty for a default."""
 
     line: int = 0
-    """From 1; 0 where lines mean nothing."""
+    """From 1; 0 if the origin has no lines."""
 
     column: int = 0
 
@@ -50,13 +50,13 @@ class SourceLocation:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value and its place: a scalar, a list of nodes, or an object of nodes by key."""
+    """A value and its location: a scalar, a list of nodes, or an object of nodes by key."""
 
     value: Scalar | list[Node] | dict[str, Node]
-    place: SourceLocation
+    location: SourceLocation
 
     def plain(self) -> Scalar | list[object] | dict[str, object]:
-        """Return it without places, as JSON has it."""
+        """Return the value without locations, as JSON has it."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -64,10 +64,10 @@ class Node:
         return self.value
 
 
-# --- characters and their places ------------------------------------------------------------------
+# --- characters and their locations ---------------------------------------------------------------
 
 BLANKS = " \t\x0b\x0c\r\x1c-\x1f\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
-"""White space but the newline, as a class of a pattern: what HOCON says, byte order mark too."""
+"""HOCON's white space without the newline, as a character class; includes the byte order mark."""
 
 _RESERVED = r'$"{}\[\]:=,+#`\^?!@*&\\'
 
@@ -80,19 +80,19 @@ QUOTED = re.compile(r'"([^"\\\x00-\x1f]*+)"')
 _ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt]))')
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _STRING_END = re.compile(r'(?:[^"\\\x00-\x1f]++|\\.)*+')
-_BROKEN = re.compile("[\x00\ud800-\udfff]")
+_INVALID = re.compile("[\x00\ud800-\udfff]")
 _SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 _ASSIGNED = re.compile(r'(?<![\w.-])([\w.-]++)"?[ \t]*+(?:\+?=|:)[ \t]*+')
-_LEADS_IN = re.compile(r"(?i)(^|[._-])(connection|dsn|ur[il])$")
-_RUN = re.compile(r"\S++")
-_LEADS_ON = re.compile(r'(?<![\w.-])([\w.-]++)"?\s*+(?:\+?=|:)\s*+\Z')
-_BEFORE = 200
-_SHOWN = 96
+_CONNECTION_KEY = re.compile(r"(?i)(^|[._-])(connection|dsn|ur[il])$")
+_NON_BLANK = re.compile(r"\S++")
+_KEY_AT_END = re.compile(r'(?<![\w.-])([\w.-]++)"?\s*+(?:\+?=|:)\s*+\Z')
+_KEY_WINDOW = 200
+_EXCERPT_WIDTH = 96
 
 
 class SourceText:
-    """A text and what it is called; `located` is false where lines mean nothing."""
+    """A text and its origin; `located` is false if the origin has no lines."""
 
     __slots__ = ("_starts", "located", "origin", "text")
 
@@ -102,8 +102,8 @@ class SourceText:
         self.located = located
         self._starts: list[int] | None = None
 
-    def place(self, offset: int) -> SourceLocation:
-        """Return the place of the character at `offset`."""
+    def location(self, offset: int) -> SourceLocation:
+        """Return the location of the character at `offset`."""
         if not self.located:
             return SourceLocation(self.origin)
         if (starts := self._starts) is None:
@@ -118,34 +118,32 @@ class SourceText:
         remedy: str | None = None,
         kind: type[ConfigText] = ConfigSyntax,
     ) -> ConfigText:
-        """Return an error that says `sentence` about the character at `offset`."""
-        place = self.place(min(offset, len(self.text)))
-        raised = kind(f"{place}: {sentence}", remedy=remedy, place=str(place))
+        """Return an error with the message `sentence`, located at `offset`."""
+        location = self.location(min(offset, len(self.text)))
+        raised = kind(f"{location}: {sentence}", remedy=remedy, place=str(location))
         if self.located:
             start = self.text.rfind("\n", 0, offset) + 1
             end = self.text.find("\n", offset)
             line = self.text[start : len(self.text) if end < 0 else end]
-            before = _LEADS_ON.search(self.text, max(0, start - _BEFORE), start)
+            before = _KEY_AT_END.search(self.text, max(0, start - _KEY_WINDOW), start)
             if before is not None and _may_hold_secret(before[1]):
                 line = _stars(line)
-            raised.excerpt = excerpt(line, place)
+            raised.excerpt = excerpt(line, location)
         return raised
 
     def check(self) -> None:
-        """Raise where a character stands that no text has."""
-        if found := _BROKEN.search(self.text):
+        """Raise if the text contains a NUL or half of a surrogate pair."""
+        if found := _INVALID.search(self.text):
             if found[0] == "\0":
                 raise self.error(
                     found.start(),
-                    "There is a NUL byte",
-                    "Save the file as UTF-8 text: it is UTF-16, or no text at all.",
+                    "Unexpected NUL byte",
+                    "Save the file as UTF-8 text. It may be UTF-16, or a binary file.",
                 )
-            raise self.error(
-                found.start(), "There is half of a surrogate pair", "Save it as UTF-8 text."
-            )
+            raise self.error(found.start(), "Unpaired surrogate", "Save the file as UTF-8 text.")
 
     def string(self, at: int) -> tuple[str, int]:
-        """Return what the quoted string that begins at `at` says, and where it ends."""
+        """Return the value of the quoted string that begins at `at`, and its end."""
         text = self.text
         if text.startswith('"""', at):
             end = text.find('"""', at + 3)
@@ -169,29 +167,29 @@ class SourceText:
             if escape is None:
                 raise self.error(
                     start + next_at,
-                    "There is no such escape",
+                    "Unknown escape sequence",
                     r"Use \" \\ \/ \b \f \n \r \t or \u and four hexadecimal digits; write a"
                     r' backslash as \\, or the string in """three quotes""".',
                 )
-            pieces += (inner[at:next_at], _escaped(escape))
+            pieces += (inner[at:next_at], _unescape(escape))
             at = escape.end()
-        said = _SURROGATES.sub(_paired, "".join((*pieces, inner[at:])))
-        if not is_text(said):
+        value = _SURROGATES.sub(_join_surrogates, "".join((*pieces, inner[at:])))
+        if not is_text(value):
             raise self.error(
                 start - 1,
-                "The string has an escape for a NUL or for half of a surrogate pair",
+                "The string has an escape for a NUL or for an unpaired surrogate",
                 "Write the character itself.",
             )
-        return said
+        return value
 
 
 def is_text(text: str) -> bool:
-    """Whether it has neither NUL nor what stands for bytes that are no UTF-8."""
-    return _BROKEN.search(text) is None
+    """Whether the text has no NUL and no surrogates, which stand for bytes that are not UTF-8."""
+    return _INVALID.search(text) is None
 
 
 def _string_end(source: SourceText, at: int) -> int:
-    end = _end_of(source.text, at + 1)
+    end = _match_end(source.text, at + 1)
     found = source.text[end : end + 1]
     if found == '"':
         return end
@@ -201,77 +199,77 @@ def _string_end(source: SourceText, at: int) -> int:
         )
     raise source.error(
         end,
-        "A control character stands in a string",
+        "Control character in a string",
         r'Write it as an escape (a tab is \t), or write """ around the string.',
     )
 
 
-def _end_of(text: str, at: int) -> int:
+def _match_end(text: str, at: int) -> int:
     found = _STRING_END.match(text, at)
-    assert found is not None, "it matches nothing too"
+    assert found is not None, "the pattern also matches nothing"
     return found.end()
 
 
-def _escaped(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
     return chr(int(escape[1], 16)) if escape[1] else _ESCAPES[escape[2]]
 
 
-def _paired(pair: re.Match[str]) -> str:
+def _join_surrogates(pair: re.Match[str]) -> str:
     return pair[0].encode("utf-16", "surrogatepass").decode("utf-16")
 
 
-def excerpt(line: str, place: SourceLocation) -> tuple[str, str]:
-    """Return `line` as people see it in an editor, and a caret under the place's column."""
-    column = place.column - 1
-    shown = "".join(each if each.isprintable() else " " for each in _masked(line))
-    first = max(0, column - _SHOWN * 2 // 3)
+def excerpt(line: str, location: SourceLocation) -> tuple[str, str]:
+    """Return `line` as an editor shows it, and a line with a caret under the column."""
+    column = location.column - 1
+    shown = "".join(each if each.isprintable() else " " for each in _mask_line(line))
+    first = max(0, column - _EXCERPT_WIDTH * 2 // 3)
     if first:
         shown = "…" + shown[first + 1 :]
-    if len(shown) > _SHOWN:
-        shown = shown[: _SHOWN - 1] + "…"
-    number = str(place.line)
+    if len(shown) > _EXCERPT_WIDTH:
+        shown = shown[: _EXCERPT_WIDTH - 1] + "…"
+    number = str(location.line)
     margin = " " * len(number)
     return f"  {number} | {shown.rstrip()}", f"  {margin} | {' ' * (column - first)}^"
 
 
-def _masked(line: str) -> str:
-    """Return the line as long as it was, with stars for what may be a secret."""
+def _mask_line(line: str) -> str:
+    """Return the line at the same length, with stars for possible secrets."""
     for found in _ASSIGNED.finditer(line):
         if _may_hold_secret(found[1]):
             line = line[: found.end()] + _stars(line[found.end() :])
             break
-    return _RUN.sub(_masked_address, line)
+    return _NON_BLANK.sub(_mask_address, line)
 
 
 def _may_hold_secret(key: str) -> bool:
-    # Also where a reference belongs: who writes the line wrong may have put the password there.
-    return leads_to_secret(key) or _LEADS_IN.search(key) is not None
+    # Also keys for references: the password itself may have been written there by mistake.
+    return concerns_secret(key) or _CONNECTION_KEY.search(key) is not None
 
 
-def _masked_address(run: re.Match[str]) -> str:
-    """Return it with stars for who asks, with which password: from :// to the last @."""
-    scheme, found, rest = run[0].partition("://")
-    asks, at, address = rest.rpartition("@")
-    return f"{scheme}{found}{_stars(asks)}{at}{address}"
+def _mask_address(run: re.Match[str]) -> str:
+    """Return it with stars for user and password: from :// to the last @."""
+    scheme, separator, rest = run[0].partition("://")
+    userinfo, at, address = rest.rpartition("@")
+    return f"{scheme}{separator}{_stars(userinfo)}{at}{address}"
 
 
 def _stars(text: str) -> str:
     return re.sub(r"\S", "*", text)
 
 
-# --- a configuration as it is written -------------------------------------------------------------
+# --- the tree of values before resolution ---------------------------------------------------------
 
 PathOfKeys: TypeAlias = tuple[str, ...]
 
 
 class Fraction(float):
-    """A number with a fraction or an exponent; as text, it is what was written: 1.10."""
+    """A number with a fraction or an exponent; its text is kept as it was written: 1.10."""
 
     __slots__ = ("text",)
     text: str
 
     def __new__(cls, text: str) -> Fraction:
-        """Read a JSON number."""
+        """Parse a JSON number."""
         made = super().__new__(cls, text)
         made.text = text
         return made
@@ -284,12 +282,12 @@ class Fraction(float):
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
-    """A scalar, and its text as it was written: the text is what a concatenation takes."""
+class ScalarValue:
+    """A scalar, and its text as it was written, which a concatenation uses."""
 
     value: Scalar
     text: str
-    place: SourceLocation
+    location: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,10 +298,10 @@ class Blank:
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
-    """What a key had before this value: `a += 1` is below, then `[1]`."""
+class PriorValue:
+    """The value a key had before this one: `a += 1` is the prior value, then `[1]`."""
 
-    place: SourceLocation
+    location: SourceLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,28 +310,28 @@ class Substitution:
 
     path: PathOfKeys
     optional: bool
-    place: SourceLocation
+    location: SourceLocation
     source: SourceText
     offset: int
     prefix: PathOfKeys = ()
-    """Where the file that has it was included: its paths are looked up there first."""
+    """The keys under which its file was included: the path is looked up there first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListValue:
-    """A list; `settled` if nothing in it has to be looked up."""
+    """A list; `settled` if it contains no substitution."""
 
-    items: list[Written]
-    place: SourceLocation
+    items: list[Expression]
+    location: SourceLocation
     settled: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Concatenation:
-    """Values written side by side, of which some are to be looked up or merged."""
+    """Values written side by side, some of which have to be looked up or merged."""
 
-    parts: list[Written | Blank]
-    place: SourceLocation
+    parts: list[Expression | Blank]
+    location: SourceLocation
     source: SourceText
     offset: int
 
@@ -341,28 +339,28 @@ class Concatenation:
 class ObjectValue:
     """An object: fields by key, in the order they first appeared."""
 
-    __slots__ = ("fields", "place")
+    __slots__ = ("fields", "location")
 
-    def __init__(self, place: SourceLocation) -> None:
-        self.place = place
+    def __init__(self, location: SourceLocation) -> None:
+        self.location = location
         self.fields: dict[str, Field] = {}
 
-    def put(self, path: Sequence[str], value: Written) -> None:
-        """Set the value at a path, with an object for each key before the last."""
+    def put(self, path: Sequence[str], value: Expression) -> None:
+        """Set the value at a path; create an object for each key before the last."""
         section = self
         for key in path[:-1]:
-            section = section._field(key).section(value.place)
+            section = section._field(key).section(value.location)
         section._field(path[-1]).add(value)
 
     def append(self, path: Sequence[str], one: ListValue, source: SourceText, offset: int) -> None:
-        """Do what `path += value` says; `one` is the list of that value."""
+        """Apply `path += value`; `one` is a list that holds the value."""
         section = self
         for key in path[:-1]:
-            section = section._field(key).section(one.place)
+            section = section._field(key).section(one.location)
         section._field(path[-1]).append(one, source, offset)
 
     def merge(self, later: ObjectValue) -> None:
-        """Take over the fields of `later`, which is not used again."""
+        """Add the fields of `later`, which must not be used again."""
         if not self.fields:
             self.fields = later.fields
             return
@@ -382,79 +380,83 @@ class ObjectValue:
 
 
 class Field:
-    """The values of one key, the last on top; and, while and after it is looked up, what it is."""
+    """The values of one key as layers, the last on top, and the state of its resolution."""
 
-    __slots__ = ("belows", "busy", "count", "head", "layers", "level", "resolving", "result")
+    __slots__ = ("busy", "count", "head", "layers", "level", "priors", "resolving", "result")
 
     def __init__(self, layers: list[Layer] | None = None, count: int = -1) -> None:
         self.layers: list[Layer] = [] if layers is None else layers
         self.count = count
-        """How many of the layers count; all of them where it is negative."""
+        """How many of the layers apply; all of them if negative."""
         self.busy = -1
         self.level = -1
         self.resolving = False
         self.head: object = None
         self.result: object = None
-        self.belows: dict[int, Field] | None = None
+        self.priors: dict[int, Field] | None = None
 
     def add(self, value: Layer) -> None:
-        """Put a value on top."""
+        """Add a value as the top layer."""
         if isinstance(value, ObjectValue) and self.layers:
             top = self.layers[-1]
             if isinstance(top, ObjectValue):
                 top.merge(value)
                 return
-        if isinstance(value, Plain) or (isinstance(value, ListValue) and value.settled):
+        if isinstance(value, ScalarValue) or (isinstance(value, ListValue) and value.settled):
             self.layers = [value]
         else:
             self.layers.append(value)
 
-    def section(self, place: SourceLocation) -> ObjectValue:
-        """Return the object on top; a new one where something else is."""
+    def section(self, location: SourceLocation) -> ObjectValue:
+        """Return the object in the top layer; add a new one if the top is something else."""
         top = self.layers[-1] if self.layers else None
         if not isinstance(top, ObjectValue):
-            top = ObjectValue(place)
+            top = ObjectValue(location)
             self.layers.append(top)
         return top
 
     def append(self, one: ListValue, source: SourceText, offset: int) -> None:
-        """Add `one` to the list on top, or to what will be found to be there."""
+        """Append `one` to the list in the top layer, or to what that layer resolves to."""
         top = self.layers[-1] if self.layers else None
-        # A layer for each += would be looked up through all others: a long way for many.
+        # With a layer for each +=, resolving many of them would recurse through all layers.
         if one.settled and isinstance(top, ListValue) and top.settled:
             top.items.extend(one.items)
         elif one.settled and _grows(top):
             top.parts.append(one)
         else:
-            self.layers.append(Concatenation([Below(one.place), one], one.place, source, offset))
+            self.layers.append(
+                Concatenation([PriorValue(one.location), one], one.location, source, offset)
+            )
 
-    def below(self, index: int) -> Field:
-        """Return the field as it was before its layer `index`."""
-        if self.belows is None:
-            self.belows = {}
-        found = self.belows.get(index)
+    def prior(self, index: int) -> Field:
+        """Return the field without the layers from `index` on."""
+        if self.priors is None:
+            self.priors = {}
+        found = self.priors.get(index)
         if found is None:
-            found = self.belows[index] = Field(self.layers, index)
-            found.belows = self.belows
+            found = self.priors[index] = Field(self.layers, index)
+            found.priors = self.priors
         return found
 
 
-Written: TypeAlias = Plain | ListValue | ObjectValue | Substitution | Concatenation | Below
-Layer: TypeAlias = Written | Field
+Expression: TypeAlias = (
+    ScalarValue | ListValue | ObjectValue | Substitution | Concatenation | PriorValue
+)
+Layer: TypeAlias = Expression | Field
 
 
 def _grows(top: Layer | None) -> TypeGuard[Concatenation]:
-    """Whether it is what `+=` made: one more value can then be added to it."""
-    return isinstance(top, Concatenation) and isinstance(top.parts[0], Below)
+    """Whether the layer was made by `+=`, so that another value can be added to it."""
+    return isinstance(top, Concatenation) and isinstance(top.parts[0], PriorValue)
 
 
-# --- a way through a text -------------------------------------------------------------------------
+# --- moving through a text ------------------------------------------------------------------------
 
 QUOTE_IT = 'Put the value in double quotes: "…".'
 
 
 class Cursor:
-    """A place in a text, which only moves on."""
+    """An offset in a text, which only moves forward."""
 
     def __init__(self, source: SourceText) -> None:
         self.source = source
@@ -462,17 +464,17 @@ class Cursor:
         self.at = 0
 
     def gap(self) -> bool:
-        """Go over white space, newlines and comments; return whether a newline was there."""
+        """Skip white space, newlines and comments; return whether there was a newline."""
         start = self.at
         found = GAP.match(self.text, start)
-        assert found is not None, "it matches nothing too"
+        assert found is not None, "the pattern also matches nothing"
         self.at = found.end()
         return self.text.find("\n", start, self.at) >= 0
 
     def blank(self) -> str:
-        """Go over white space in the line, and return it."""
+        """Skip white space within the line, and return it."""
         found = BLANK.match(self.text, self.at)
-        assert found is not None, "it matches nothing too"
+        assert found is not None, "the pattern also matches nothing"
         self.at = found.end()
         return found[0]
 
@@ -488,8 +490,8 @@ class Cursor:
             blank = self.blank() if key or path else ""
             following = text[self.at : self.at + 1]
             if following == '"':
-                said, after = source.string(self.at)
-                key += (blank, said)
+                value, after = source.string(self.at)
+                key += (blank, value)
                 quoted = True
                 self.at = after
             elif (word := WORD.match(text, self.at)) is not None:
@@ -510,21 +512,23 @@ class Cursor:
         return tuple(path)
 
     def key(self, pieces: list[str], quoted: bool, start: int) -> str:
-        said = "".join(pieces)
-        if not said and not quoted:
+        name = "".join(pieces)
+        if not name and not quoted:
             raise self.source.error(
-                start, "A dot has no key on one of its sides", 'Write it, or an empty key as "".'
+                start, "A key is missing before or after a dot", 'Add it; write an empty key as "".'
             )
-        return said
+        return name
 
     def unexpected(self, sentence: str, wanted: str, nothing: str = "The text ends") -> ConfigText:
-        """Return the error about the character that is next, which cannot stand here."""
+        """Return the error for the next character, which is not allowed here."""
         following = self.text[self.at : self.at + 1]
         if following in ("", "\n"):
             where = "The line ends" if following and nothing == "The text ends" else nothing
-            return self.source.error(self.at, f"{where} where {wanted} belongs", f"Add {wanted}.")
+            return self.source.error(
+                self.at, f"{where} where {wanted} is expected", f"Add {wanted}."
+            )
         shown = following if following.isprintable() else f"U+{ord(following):04X}"
         remedy = f"Write {wanted} here; text with special characters goes in double quotes."
         if self.text.startswith("://", self.at):
-            remedy = f"An address has special characters. {QUOTE_IT}"
-        return self.source.error(self.at, f"{sentence} {shown} where {wanted} belongs", remedy)
+            remedy = f"A URL has special characters. {QUOTE_IT}"
+        return self.source.error(self.at, f"{sentence} {shown} where {wanted} is expected", remedy)

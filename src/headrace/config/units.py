@@ -1,8 +1,8 @@
 """
-Durations and sizes as people write them: `250ms`, `24h`, `512 MiB`.
+Durations and sizes with units: `250ms`, `24h`, `512 MiB`.
 
-A number alone is no duration, but for 0: whoever writes `timeout = 30` may mean seconds or
-milliseconds, and half of them would be wrong by a factor of a thousand. Of a size it is bytes.
+A duration must have a unit, except 0: `timeout = 30` could mean seconds or milliseconds, and a
+wrong guess is off by a factor of a thousand. A size without a unit is in bytes.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _BYTES = {"": 1, "B": 1, "b": 1, "byte": 1, "bytes": 1}
 for _power, (_ten, _two) in enumerate(
     (("kilo", "kibi"), ("mega", "mebi"), ("giga", "gibi"), ("tera", "tebi"), ("peta", "pebi")), 1
 ):
-    _letter = _ten[0]
-    # As everywhere else: k is small in kB, and large in KiB.
-    _decimal = "kB" if _letter == "k" else f"{_letter.upper()}B"
-    _binary = (_letter, _letter.upper(), f"{_letter.upper()}i", f"{_letter.upper()}iB")
+    _initial = _ten[0]
+    # By convention, k is lower case in kB and upper case in KiB.
+    _decimal = "kB" if _initial == "k" else f"{_initial.upper()}B"
+    _binary = (_initial, _initial.upper(), f"{_initial.upper()}i", f"{_initial.upper()}iB")
     _BYTES |= dict.fromkeys((_decimal, f"{_ten}byte", f"{_ten}bytes"), 1000**_power)
     _BYTES |= dict.fromkeys((*_binary, f"{_two}byte", f"{_two}bytes"), 1024**_power)
 
 
 def duration(text: str) -> float:
-    """Return the seconds that `text` says; raise `WrongValue` where it says none."""
+    """Return a duration in seconds; raise `WrongValue` if `text` is not one."""
     amount, unit = _parts(text, "duration", "ns, us, ms, s, m, h or d: 250ms, 1.5h")
     if unit == "" and amount == 0:
         return 0.0
@@ -52,7 +52,7 @@ def duration(text: str) -> float:
 
 
 def size(text: str) -> int:
-    """Return the bytes that `text` says, without a part of a byte; raise `WrongValue`."""
+    """Return a size in whole bytes; raise `WrongValue` if `text` is not one."""
     units = "B, kB, MB, GB, TB (by 1000) or KiB, MiB, GiB, TiB (by 1024): 512MiB"
     amount, unit = _parts(text, "size", units)
     if unit not in _BYTES:
@@ -68,5 +68,5 @@ def _parts(text: str, what: str, units: str) -> tuple[Decimal, str]:
 
 
 def _wrong(what: str, units: str) -> WrongValue:
-    # Without the text: it may be a secret in the wrong line.
-    return WrongValue(f"This is no {what}", remedy=f"Write a number and a unit: {units}.")
+    # Without the text: it may be a secret that was written in the wrong line.
+    return WrongValue(f"Not a valid {what}", remedy=f"Write a number and a unit: {units}.")

@@ -41,7 +41,9 @@ import pyarrow.compute as pc
 
 from headrace.changelog.schema import Column, TableSchema
 from headrace.changelog.values import Interval, OffsetTime, ValueType
+from headrace.changelog.values_json import marked_rows
 from headrace.errors import RowFailed
+from headrace.tables.keys import canonical_floats, number_parts
 
 Side: TypeAlias = Literal["before", "after"]
 Marks: TypeAlias = dict[int, dict[int, str]]
@@ -103,7 +105,7 @@ def _joined(pieces: list[pa.Array], image: pa.Array) -> pa.Array:
 def _marks(rows: pa.Table) -> Marks:
     """Return the exact texts of these changes; a before image's stand under negative ids."""
     found: Marks = {}
-    for row, marks in _listed(rows.column("_exact")):
+    for row, marks in marked_rows(rows.column("_exact")):
         for field, text in marks:
             found.setdefault(field, {})[row] = text
     return found
@@ -112,17 +114,10 @@ def _marks(rows: pa.Table) -> Marks:
 def _unsent(rows: pa.Table) -> dict[int, list[int]]:
     """Return by field id the rows whose after image does not hold that column's value."""
     found: dict[int, list[int]] = {}
-    for row, fields in _listed(rows.column("_unsent")):
+    for row, fields in marked_rows(rows.column("_unsent")):
         for field in fields:
             found.setdefault(field, []).append(row)
     return found
-
-
-def _listed(column: pa.ChunkedArray) -> list[tuple[int, Any]]:
-    if column.null_count == len(column):
-        return []
-    places = np.flatnonzero(column.is_valid().to_numpy())
-    return list(zip(places.tolist(), column.take(pa.array(places)).to_pylist(), strict=True))
 
 
 def _marked(packed: pa.Array, marks: Mapping[int, str]) -> pa.Array:
@@ -185,10 +180,7 @@ def _wholes(array: pa.Array) -> pa.Array:
 
 
 def _doubles(array: pa.Array) -> pa.Array:
-    # Adding zero makes minus zero plus zero; one NaN stands for all of them.
-    numbers = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
-    numbers[np.isnan(numbers)] = np.nan
-    return _or_null(array, _tagged(_DOUBLE, numbers.astype("<f8")))
+    return _or_null(array, _tagged(_DOUBLE, canonical_floats(array).astype("<f8")))
 
 
 def _lengthened(tag: int, array: pa.Array) -> pa.Array:
@@ -250,16 +242,10 @@ def _pack_variant_float(value: float) -> bytes:
 
 def _pack_number(value: object) -> bytes:
     assert isinstance(value, Decimal)
-    if not value.is_finite():
+    if (parts := number_parts(value)) is None:
         return _measured(_NUMBER, ("NaN" if value.is_nan() else str(value)).encode())
-    negative, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int)
-    text = "".join(map(str, digits)).lstrip("0")
-    bare = text.rstrip("0")
-    if not bare:
-        return _measured(_NUMBER, b"0e0")
-    sign = "-" if negative else ""
-    return _measured(_NUMBER, f"{sign}{bare}e{exponent + len(text) - len(bare)}".encode())
+    sign, digits, exponent = parts
+    return _measured(_NUMBER, f"{sign}{digits}e{exponent}".encode())
 
 
 def _pack_timetz(value: object) -> bytes:

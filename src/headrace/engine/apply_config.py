@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.config.schema import below
+from headrace.config.schema import key_path
 from headrace.config.text import Node
 from headrace.engine.engine import Engine
 from headrace.engine.from_config import EngineConfig
@@ -157,14 +157,14 @@ class _Sections:
         inside = path[2:] if path[0] in ("sources", "pipelines") else path
         text = ""
         for part in inside:
-            text = f"{text}[{part}]" if isinstance(part, int) else below(text, part)
+            text = f"{text}[{part}]" if isinstance(part, int) else key_path(text, part)
         return text
 
 
 def _leaves(at: str, node: Node) -> Iterator[tuple[str, Any]]:
     if isinstance(node.value, dict):
         for key, each in node.value.items():
-            yield from _leaves(below(at, key), each)
+            yield from _leaves(key_path(at, key), each)
     elif isinstance(node.value, list):
         for number, each in enumerate(node.value):
             yield from _leaves(f"{at}[{number}]", each)

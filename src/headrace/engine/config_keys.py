@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.capture.postgres.definition import POSTGRES
 from headrace.capture.sqlite.definition import SQLITE
-from headrace.config.plugins import Catalogue, Part, PartOf, called_by_name
+from headrace.config.plugins import Catalogue, Part, PartOf, part_of_class
 from headrace.config.schema import (
     Boolean,
     Choice,
@@ -27,7 +27,6 @@ from headrace.config.schema import (
     Values,
 )
 from headrace.config.secrets import Secret
-from headrace.lake.definition import TABLE
 from headrace.pipeline.settings import FILTERS as FILTER_TYPES
 from headrace.pipeline.settings import MAX_KEYS, MAX_PER_BATCH, MODES, ON_SCHEMA_CHANGE
 from headrace.pipeline.settings import TARGETS as FUNCTION_TARGETS
@@ -50,7 +49,7 @@ def adopted_source(type: str, maker: Any) -> Part:
 
         return maker(SourceSpec(type, name, {key: _plain(each) for key, each in values.items()}))
 
-    part = called_by_name(type, maker)
+    part = part_of_class(type, maker)
     return Part(part.doc, part.keys, build)
 
 
@@ -71,7 +70,10 @@ SOURCES = Catalogue(
     "source", "headrace.sources", {"sqlite": SQLITE, "postgres": POSTGRES}, adopted_source
 )
 TARGETS = Catalogue(
-    "target", "headrace.targets", {"indexed-memory": MEMORY, **FUNCTION_TARGETS, "table": TABLE}
+    "target",
+    "headrace.targets",
+    # By name: a target that is more than the contract of `targets` is not imported by the engine.
+    {"indexed-memory": MEMORY, **FUNCTION_TARGETS, "table": "headrace.lake.definition:TABLE"},
 )
 FILTERS = Catalogue("filter", "headrace.filters", FILTER_TYPES)
 TRANSFORMS = Catalogue("transform", "headrace.transforms", TRANSFORM_TYPES)

@@ -24,7 +24,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.config.plugins import Chosen
-from headrace.config.schema import Problems, Values, below, located, meant, prefixed, read_section
+from headrace.config.schema import (
+    Problems,
+    Values,
+    key_path,
+    located,
+    prefixed,
+    read_section,
+    suggestion,
+)
 from headrace.config.secrets import password_in
 from headrace.config.show import EffectiveSetting, as_tree, settings
 from headrace.config.text import Node, SourceLocation
@@ -179,7 +187,7 @@ def _check_ids(given: Mapping[str, Node], problems: Problems) -> None:
             continue
         for name, node in entries.value.items():
             for error in checked_id(name, section[:-1].capitalize()):
-                problems.found.append(located(error, node.place))
+                problems.found.append(located(error, node.location))
 
 
 def _check_references(values: Values, problems: Problems) -> None:
@@ -189,17 +197,17 @@ def _check_references(values: Values, problems: Problems) -> None:
         if pipeline.get("source") and pipeline["source"] not in sources:
             problems.add(
                 WrongValue,
-                pipeline.place_of("source"),
-                below(pipeline.at, "source"),
+                pipeline.location_of("source"),
+                key_path(pipeline.at, "source"),
                 "is no source of this configuration",
-                remedy=meant(pipeline["source"], sources, "There are"),
+                remedy=suggestion(pipeline["source"], sources, "There are"),
             )
     if not sources or pipelines or problems.found:
         return
     if not any(chosen.values["record"] for chosen in sources.values()):
         problems.add(
             MissingKey,
-            values.place,
+            values.location,
             "pipelines",
             "is missing, and no source records a table",
             remedy="Add pipelines.NAME { source = …, tables = […], target { … } }.",
@@ -211,18 +219,18 @@ def _check_storage(log: Values, problems: Problems) -> None:
         if log.get("storage"):
             bucket_of(log["storage"])
     except WrongValue as error:
-        problems.found.append(located(error, log.place_of("storage")))
+        problems.found.append(located(error, log.location_of("storage")))
 
 
 def _inline_secrets(values: Values, problems: Problems) -> list[HeadraceError]:
     """Return warnings about passwords that are written out, or add them to the problems."""
     found: list[HeadraceError] = []
     for chosen in (values["sources"] or {}).values():
-        place = chosen.values.place_of("connection")
+        place = chosen.values.location_of("connection")
         text = chosen.values.get("connection")
         # What only stands in the environment is written out nowhere.
         if isinstance(text, str) and not _from_environment(place) and password_in(text):
-            at = below(chosen.values.at, "connection")
+            at = key_path(chosen.values.at, "connection")
             sentence = prefixed(place, f"{at} has a password written out")
             found.append(InlineSecret(sentence, key=at, place=str(place)))
     if values["secrets"].get("inline") == "refuse":
@@ -239,7 +247,7 @@ def _idle_sources(values: Values) -> list[HeadraceError]:
     taken = {pipeline.get("source") for pipeline in (values["pipelines"] or {}).values()}
     return [
         Unused(
-            prefixed(chosen.values.place, f"{chosen.values.at} is used by no pipeline"),
+            prefixed(chosen.values.location, f"{chosen.values.at} is used by no pipeline"),
             key=chosen.values.at,
             remedy="Give it a pipeline, or tables to record; or take it out.",
         )
@@ -253,14 +261,14 @@ def _made(chosen: Chosen, name: str, errors: ErrorCollector) -> Any:
     try:
         return chosen.build(name)
     except HeadraceError as error:
-        errors.found.append(located(error, chosen.values.place))
+        errors.found.append(located(error, chosen.values.location))
     except Exception as error:  # noqa: BLE001  # Somebody else's class may raise anything.
-        sentence = prefixed(chosen.values.place, f"{chosen.values.at} cannot be made")
+        sentence = prefixed(chosen.values.location, f"{chosen.values.at} cannot be made")
         # Not its text, which may hold a value: where it was raised says more, and no secret.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raised = f"{Path(frame.filename).name}:{frame.lineno}"
         facts = {"type": chosen.type, "error": type(error).__name__, "raised": raised}
-        errors.found.append(BadPart(sentence, place=str(chosen.values.place), **facts))
+        errors.found.append(BadPart(sentence, place=str(chosen.values.location), **facts))
     return None
 
 
@@ -289,7 +297,7 @@ def _pipeline(
             on_schema_change=values["on_schema_change"],
         )
     except HeadraceError as error:
-        errors.found.append(located(error, values.place_of("tables")))
+        errors.found.append(located(error, values.location_of("tables")))
         return None
 
 
@@ -314,7 +322,7 @@ def wrong_columns(
     if target.part is not MEMORY:
         return []
     scope = scope_after(transforms, schema)
-    errors = [located(error, target.values.place) for error in _wrong_key(target, scope.key)]
+    errors = [located(error, target.values.location) for error in _wrong_key(target, scope.key)]
     if scope.known:
         errors += [
             located(unknown(name, scope.names, what), place)
@@ -343,9 +351,9 @@ def _named(target: Chosen) -> Iterator[tuple[str, SourceLocation, Sequence[str]]
     """Yield what names columns, where it is said, and the columns."""
     values = target.values
     for key in ("key_fields", "lookup_fields"):
-        yield key, values.place_of(key), values[key]
+        yield key, values.location_of(key), values[key]
     for name, index in values["indexes"].items():
-        yield f"Index {name}", index.place_of("fields"), index["fields"]
+        yield f"Index {name}", index.location_of("fields"), index["fields"]
 
 
 def _of_table(error: HeadraceError, table: str) -> HeadraceError:
@@ -391,10 +399,10 @@ def _wrong_steps(
 
 def _place_of_step(error: HeadraceError, values: Values) -> SourceLocation:
     if (step := _STEP.match(error.message)) is None:
-        return values.place
+        return values.location
     steps: tuple[Chosen, ...] = values["filters" if step[1] == "Filter" else "transforms"]
     number = int(step[2]) - 1
-    return steps[number].values.place if number < len(steps) else values.place
+    return steps[number].values.location if number < len(steps) else values.location
 
 
 def _place_of(error: HeadraceError, source: str, configured: EngineConfig) -> SourceLocation:
@@ -403,11 +411,11 @@ def _place_of(error: HeadraceError, source: str, configured: EngineConfig) -> So
     for name, values in configured.pipelines.items():
         if values["source"] == source and table in values["tables"]:
             entry = _entry(configured.tree, "pipelines", name, "tables")
-            return _element(entry, values["tables"].index(table), values.place_of("tables"))
+            return _element(entry, values["tables"].index(table), values.location_of("tables"))
     chosen = configured.sources[source]
     if table in chosen.values["record"]:
-        return chosen.values.place_of("record")
-    return chosen.values.place
+        return chosen.values.location_of("record")
+    return chosen.values.location
 
 
 def _entry(tree: Node, *path: str) -> Node | None:
@@ -421,5 +429,5 @@ def _entry(tree: Node, *path: str) -> Node | None:
 
 def _element(entry: Node | None, number: int, otherwise: SourceLocation) -> SourceLocation:
     if entry is not None and isinstance(entry.value, list) and number < len(entry.value):
-        return entry.value[number].place
+        return entry.value[number].location
     return otherwise

@@ -12,6 +12,7 @@ go through the plan that an engine would run, as inserts that are told apart by 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,7 +30,7 @@ from headrace.changelog.values_json import Image, images, row_values
 from headrace.changelog.writer import as_baseline
 from headrace.engine.checks import gathered
 from headrace.errors import HeadraceError, UnknownPipeline
-from headrace.pipeline.batch import BatchFacts, Runner, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, PreparedPipeline, Runner, SegmentGroup
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.result import POSITIONS, JobResult
 
@@ -127,13 +128,14 @@ def try_rows(
     """
     for each in samples:
         twin = _patient(pipeline, each.rows.num_rows)
-        output = runner.prepare(twin, each.schema, pipeline.source.traits)
         rows: tuple[PreviewRow, ...] = ()
-        if each.rows.num_rows:
-            changes = _as_inserts(each)
-            with TemporaryDirectory(prefix="headrace-try-") as folder:
-                result = _ran(twin, each.schema, changes, runner, Path(folder))
-            rows = tuple(_told(each.schema, changes, output, result))
+        with closing(runner.prepare(twin, pipeline.source.traits)) as prepared:
+            output = prepared.output(each.schema)
+            if each.rows.num_rows:
+                changes = _as_inserts(each)
+                with TemporaryDirectory(prefix="headrace-try-") as folder:
+                    result = _ran(prepared, each.schema, changes, Path(folder))
+                rows = tuple(_told(each.schema, changes, output, result))
         yield TriedTable(each.schema, output, rows)
 
 
@@ -180,7 +182,7 @@ def _as_inserts(taken: TableSample) -> pa.Table:
 
 
 def _ran(
-    pipeline: Pipeline, schema: TableSchema, changes: pa.Table, runner: Runner, folder: Path
+    prepared: PreparedPipeline, schema: TableSchema, changes: pa.Table, folder: Path
 ) -> JobResult:
     path = folder / "rows.parquet"
     path.write_bytes(segment_bytes(changes))
@@ -188,7 +190,7 @@ def _ran(
     marked = count - changes.column("_exact").null_count
     part = SegmentGroup(schema, (str(path),), (count,), marked)
     first, last = (Position(_EPOCH, _COMMIT, at) for at in (0, count - 1))
-    return runner.rows(pipeline, [part], BatchFacts(first, last, count, marked=marked))
+    return prepared.rows([part], BatchFacts(first, last, count, marked=marked))
 
 
 def _told(

@@ -23,19 +23,16 @@ Long because the plan, the run and both ways to start one depend on the same bou
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.capture.source import SourceTraits
 from headrace.changelog.change import Op
 from headrace.changelog.entries import Baseline, File, Gap
 from headrace.changelog.history import BaselineWindow
@@ -63,7 +60,7 @@ from headrace.errors import (
     PositionExpired,
     TooManyFailed,
 )
-from headrace.pipeline.batch import BatchFacts, Runner, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, PreparedPipeline, Runner, SegmentGroup
 from headrace.pipeline.definition import DeadLetters, Pipeline
 from headrace.pipeline.result import Failure, RowReference, result_schema
 from headrace.runtime.delivery import refuse_unknown, within_baseline
@@ -72,13 +69,13 @@ from headrace.storage.s3 import storage_of
 from headrace.targets.target import Batch, Loading, TakesFrames, Target
 
 if TYPE_CHECKING:
-    from headrace.runtime.pipeline_run import PipelineRun
+    from headrace.engine.state import EngineState
 
 __all__ = [
     "ReplayProgress",
     "Replayed",
-    "Replays",
     "replay_log",
+    "replay_pipeline",
 ]
 
 
@@ -167,8 +164,7 @@ def planned(
     name: str,
     log: LogReader,
     pipeline: Pipeline,
-    runner: Runner,
-    traits: SourceTraits,
+    prepared: PreparedPipeline,
     start: Moment | None,
     end: Moment | None,
 ) -> ReplayPlan:
@@ -189,7 +185,7 @@ def planned(
     changes = _counted(name, log, taken, part)
     tables = {}
     for table, schema in taken.items():
-        output = runner.prepare(pipeline, schema, traits)
+        output = prepared.output(schema)
         baseline = baselines.get(table)
         since = part.after if baseline is None else baseline.window[0]
         tables[table] = ReplayTable(table, schema, output, baseline, since)
@@ -255,7 +251,7 @@ MOST_ROWS = 400_000
 
 
 class Replay:
-    """One replay; for one thread. `pipeline` is its own: runners tell pipelines apart by it."""
+    """One replay; for one thread. `prepared` is its own, and has nothing of the live pipeline."""
 
     def __init__(
         self,
@@ -263,8 +259,7 @@ class Replay:
         pipeline: Pipeline,
         target: Target,
         log: LogReader,
-        runner: Runner,
-        traits: SourceTraits,
+        prepared: PreparedPipeline,
         on_progress: Callable[[ReplayProgress], None],
         most_rows: int = MOST_ROWS,
     ) -> None:
@@ -272,8 +267,7 @@ class Replay:
         self._pipeline = pipeline
         self._target = target
         self._log = log
-        self._runner = runner
-        self._traits = traits
+        self._prepared = prepared
         self._on_progress = on_progress
         self._most_rows = most_rows
         self._keyed = target.traits.keyed
@@ -285,9 +279,7 @@ class Replay:
     def run(self, start: Moment | None, end: Moment | None) -> Replayed:
         """Replay what lies between the two; None stands for the baseline, and the log's end."""
         began = time.monotonic()
-        plan = planned(
-            self._name, self._log, self._pipeline, self._runner, self._traits, start, end
-        )
+        plan = planned(self._name, self._log, self._pipeline, self._prepared, start, end)
         part, self._tables = plan.part, plan.tables
         self._of = (plan.rows, plan.changes)
         outputs = {name: table.output for name, table in self._tables.items()}
@@ -301,7 +293,7 @@ class Replay:
             self._show(part.last)
             counts = [self._target.row_count(name) for name in self._tables]
         except BaseException:
-            self._runner.cancel(self._pipeline)
+            self._prepared.cancel()
             self._discard()
             raise
         finally:
@@ -337,7 +329,7 @@ class Replay:
         failures: list[Failure] = []
         before = 0
         for part in self._parts(table, baseline.files, table.since):
-            for loaded in self._runner.baseline(self._pipeline, part):
+            for loaded in self._prepared.baseline(part):
                 loading.write(loaded.rows)
                 failures += within_baseline(loaded.failures, before)
                 self._rows += loaded.rows.num_rows
@@ -472,7 +464,7 @@ class Replay:
         aside = set_aside_in(segments, table.held, (), lineage) if table.held else HeldChanges()
         facts = BatchFacts.of(files, batch.first, batch.last)
         facts = replace(facts, without=frozenset(out) | aside.places)
-        result = self._runner.rows(self._pipeline, parts, facts)
+        result = self._prepared.rows(parts, facts)
         found = result.rows
         if result.failures:
             aside = set_aside_in(segments, table.held, result.failures, lineage)
@@ -511,7 +503,8 @@ class Replay:
             except CorruptSegment as error:
                 error.facts = {**error.facts, "table": file.table, "position": str(at)}
                 raise
-            refuse_unknown(self._log, file, self._runner, self._pipeline, table.schema)
+            if file.unsent:
+                refuse_unknown(self._log, file, self._prepared, table.schema)
             by_schema.setdefault(file.schema, []).append(file)
         return [
             SegmentGroup(
@@ -552,100 +545,27 @@ def _place(position: Position) -> RowReference:
 OnProgress = Callable[[ReplayProgress], None]
 
 
-class Replays:
-    """What an engine can do with the past of its pipelines."""
-
-    _pipelines: list[Pipeline]
-
-    if TYPE_CHECKING:
-
-        def _find(self, name: str) -> PipelineRun: ...
-
-    def replay(
-        self,
-        pipeline: str,
-        target: Target | str,
-        *,
-        start: Moment | None = None,
-        end: Moment | None = None,
-        on_progress: OnProgress = lambda progress: None,
-    ) -> Replayed:
-        """
-        Bring a part of a pipeline's log to another target; the pipeline goes on meanwhile.
-
-        `start` and `end` are positions, or times with an offset from UTC; both are included.
-        Without `start` it begins with the baseline, without `end` it ends where the log does
-        now. A target is any that takes rows, or `"memory"`, `"parquet:DIR"`, `"jsonl:FILE"`
-        (`-` for stdout). Raises `PositionExpired` where the log does not reach back so far, and
-        `ChangesMissing` where it has a gap in between.
-        """
-        run = self._find(pipeline)
-        if run.stopped:
-            raise NotRunning("The engine has stopped", pipeline=pipeline)
-        if any(target is each.target for each in self._pipelines):
-            raise BadTransform(
-                "The target is one that a pipeline keeps up to date",
-                remedy="Give another one: hr.memory().",
-                pipeline=pipeline,
-            )
-        with self._twins.of(run.pipeline, run.name) as twin:
-            around = run.around
-            return _replayed(
-                run.name, twin, target, around.log, around.runner, start, end, on_progress
-            )
-
-    @cached_property
-    def _twins(self) -> Twins:
-        return Twins()
-
-
-class Twins:
-    """
-    Pipelines like those at work, for replays: what a runner knows of one it never forgets.
-
-    One for each replay that goes on at a time. It has the target of the other, and no business
-    with it: the rows go elsewhere.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: list[tuple[Pipeline, Pipeline]] = []
-        """Each with the one it is like: an id alone may pass to another."""
-
-    @contextmanager
-    def of(self, pipeline: Pipeline, name: str) -> Iterator[Pipeline]:
-        """Lend one."""
-        with self._lock:
-            mine = next((pair for pair in self._free if pair[0] is pipeline), None)
-            if mine is not None:
-                self._free.remove(mine)
-        twin = like(pipeline, name) if mine is None else mine[1]
-        try:
-            yield twin
-        finally:
-            with self._lock:
-                self._free.append((pipeline, twin))
-
-    def forget(self, pipeline: Pipeline) -> list[Pipeline]:
-        """Return those that nobody has need of any more."""
-        with self._lock:
-            gone = [pair for pair in self._free if pair[0] is pipeline]
-            self._free = [pair for pair in self._free if pair[0] is not pipeline]
-        return [twin for _, twin in gone]
-
-
-def like(pipeline: Pipeline, name: str) -> Pipeline:
-    """Return another pipeline that does the same."""
-    return Pipeline(
-        pipeline.source,
-        target=pipeline.target,
-        tables=[*pipeline.tables, *pipeline.patterns],
-        name=f"{name}.replay",
-        mode=pipeline.mode,
-        filters=pipeline.filters,
-        transforms=pipeline.transforms,
-        on_error=pipeline.on_error,
-        on_schema_change=pipeline.on_schema_change,
+def replay_pipeline(
+    state: EngineState,
+    pipeline: str,
+    target: Target | str,
+    start: Moment | None,
+    end: Moment | None,
+    on_progress: OnProgress,
+) -> Replayed:
+    """Replay from the log that a running engine has open; see `Engine.replay`."""
+    run = state.run_of(pipeline)
+    if run.stopped:
+        raise NotRunning("The engine has stopped", pipeline=pipeline)
+    if any(target is each.target for each in state.pipelines):
+        raise BadTransform(
+            "The target is one that a pipeline keeps up to date",
+            remedy="Give another one: hr.memory().",
+            pipeline=pipeline,
+        )
+    around = run.around
+    return _replayed(
+        run.name, run.pipeline, target, around.log, around.runner, start, end, on_progress
     )
 
 
@@ -662,13 +582,12 @@ def replay_log(
 ) -> Replayed:
     """Replay from the log in a data directory, without an engine; one may run there."""
     log = LogReader.open(storage_of(data), pipeline.source.name)
-    twin = like(pipeline, name)
-    return _replayed(name, twin, target, log, runner, start, end, on_progress)
+    return _replayed(name, pipeline, target, log, runner, start, end, on_progress)
 
 
 def _replayed(
     name: str,
-    twin: Pipeline,
+    pipeline: Pipeline,
     target: Target | str,
     log: LogReader,
     runner: Runner,
@@ -685,5 +604,6 @@ def _replayed(
             remedy="Replay into memory, a RowTarget, parquet:DIR or jsonl:FILE.",
             pipeline=name,
         )
-    replay = Replay(name, twin, made, log, runner, twin.source.traits, on_progress)
-    return replay.run(start, end)
+    prepared = runner.prepare(pipeline, pipeline.source.traits, f"{name}.replay")
+    with closing(prepared):
+        return Replay(name, pipeline, made, log, prepared, on_progress).run(start, end)

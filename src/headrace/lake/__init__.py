@@ -10,8 +10,9 @@ Each batch is one commit of the table, and the batch's position stands in that v
 the table shows and how far it is cannot differ, whatever dies in between. The commit has a number,
 one above the last, which only one writer can get (R24).
 
-It may import `pipeline`, `deadletters`, `spark_source` and what is below them; `runtime` uses it as
-one target among others. Begin with `target`, then read `table`, the writer of one table.
+It may import `pipeline`, `deadletters`, `spark_source` and what is below them. No other package
+imports it: it is one target among others, by the protocols of `targets.target`. Begin with
+`target`, then read `table`, the writer of one table.
 
 ```
  definition   a table of a lake in a configuration

@@ -8,41 +8,14 @@ or made anew, says so just as calmly; only what was committed before tells (R1).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace.errors import UnknownFormat
 from headrace.storage.files import Files
 
-if TYPE_CHECKING:
-    from headrace.spark_session.session import Spark
-
-
 FOLDER = "tables"
 FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LakeHome:
-    """What an engine lends to a target of tables."""
-
-    spark: Callable[[], Spark]
-    """The Spark that runs now: asked for anew each time, for it may have died."""
-
-    pipeline: str
-    files: Files
-    """The data directory."""
-
-    clock: Callable[[], float]
-    """Seconds since 1970."""
-
-    lineage: Callable[[], str] = lambda: ""
-
-    check: Callable[[], None] = lambda: None
-    """Raises `Fenced` or `LostLog` where another engine took over."""
 
 
 class _Table(msgspec.Struct):

@@ -28,7 +28,6 @@ import pyarrow.parquet as pq
 
 from headrace.changelog.position import ORIGIN, Position
 from headrace.errors import BadTable, StorageError, TableTaken
-from headrace.lake.memory import LakeHome
 from headrace.lake.rows import (
     CHANGE,
     LakeShape,
@@ -40,7 +39,7 @@ from headrace.lake.rows import (
     told_rows,
 )
 from headrace.storage.disk import RealDisk
-from headrace.targets.target import BaselineId, Batch
+from headrace.targets.target import BaselineId, Batch, TargetContext
 
 _OWNER = "_headrace"
 """Names the folder's owner; Spark reads no file whose name begins so."""
@@ -72,10 +71,10 @@ def check_plain(path: str | None, *, adopt: bool) -> None:
 class ParquetTable:
     """One folder of changes. For the thread that writes."""
 
-    def __init__(self, shape: LakeShape, folder: Path, home: LakeHome, owner: str) -> None:
+    def __init__(self, shape: LakeShape, folder: Path, context: TargetContext, owner: str) -> None:
         self.shape = shape
         self.folder = folder
-        self.home = home
+        self.context = context
         self.lost: str | None = None
         """Why its files are not those that were left there; None: they are."""
         self.position = ORIGIN
@@ -157,11 +156,11 @@ class ParquetTable:
 
     def log_name(self) -> str:
         """Return what tells the log from others in names: of another a number may come again."""
-        return hashlib.blake2s(self.home.lineage().encode(), digest_size=4).hexdigest()
+        return hashlib.blake2s(self.context.lineage().encode(), digest_size=4).hexdigest()
 
     def time(self) -> datetime:
         """Return what time it is."""
-        return datetime.fromtimestamp(self.home.clock(), UTC)
+        return datetime.fromtimestamp(self.context.clock(), UTC)
 
     def _finish_others(self, own: Path) -> None:
         """

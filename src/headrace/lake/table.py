@@ -52,7 +52,7 @@ from headrace.lake.history import (
     taken,
 )
 from headrace.lake.iceberg import IcebergTable
-from headrace.lake.memory import LakeHome, Memory
+from headrace.lake.memory import Memory
 from headrace.lake.parts import StagedParts, stage_changes, stage_rows
 from headrace.lake.rows import (
     VALID,
@@ -76,12 +76,10 @@ from headrace.pipeline.failed_rows import Workspace
 from headrace.pipeline.plan.types import spark_type
 from headrace.spark_session.errors import running
 from headrace.storage.killpoints import COLUMNS_ADDED, TABLE_COMMITTED, TABLE_COMPACTED, reach
-from headrace.targets.target import Batch
+from headrace.targets.target import Batch, SparkAccess, TargetContext
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from headrace.spark_session.session import Spark
 
 
 # --- the session of one writer --------------------------------------------------------------------
@@ -93,11 +91,11 @@ _WRITERS: dict[str, type[Commits]] = {"delta": DeltaTable, "iceberg": IcebergTab
 class Sessions:
     """Gives the writer's session, a new one where Spark was started again meanwhile."""
 
-    def __init__(self, spark: Callable[[], Spark], format: Format) -> None:
+    def __init__(self, spark: Callable[[], SparkAccess], format: Format) -> None:
         self._spark = spark
         self._format = format
         self._writer = _WRITERS[format.name]
-        self._on: Spark | None = None
+        self._on: SparkAccess | None = None
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
@@ -154,7 +152,7 @@ class LakeTable:
         self,
         shape: LakeShape,
         where: TableLocation,
-        home: LakeHome,
+        context: TargetContext,
         memory: Memory,
         sessions: Sessions,
         *,
@@ -167,7 +165,7 @@ class LakeTable:
         """Everything up to here is in the table, or was nothing for it."""
         self.lost: str | None = None
         """Why its rows are not those that were left there; None: they are."""
-        self._home = home
+        self._context = context
         self._memory = memory
         self._sessions = sessions
         self._adopt = adopt
@@ -195,7 +193,7 @@ class LakeTable:
     def staging_folder(self) -> Workspace:
         """Where rows of a baseline wait, of every life of this table."""
         return Workspace(
-            self._home.files.path(f"tables/staging/{self._home.pipeline}/{self._safe}")
+            self._context.files.path(f"tables/staging/{self._context.pipeline}/{self._safe}")
         )
 
     @property
@@ -282,7 +280,7 @@ class LakeTable:
             if note is not None and note.number > self._number and note.writer != self._writer:
                 # Another life of the engine has committed since. It is the later one, unless it
                 # was about to end when this one began; the engine knows.
-                self._home.check()
+                self._context.check()
                 self._other = note if self._is_mine(note) else None
                 before = self.position
                 self._take(found, before)
@@ -294,7 +292,7 @@ class LakeTable:
         """Give the table up where another life made it less than it was."""
         if self._other is None or self.lost is not None:
             return
-        self.lost = put_back(self._other, self._home.lineage(), before)
+        self.lost = put_back(self._other, self._context.lineage(), before)
         if self.lost is not None:
             # The history looks right from now on: only this tells the next start.
             self._memory.give_up(self.name, self.lost)
@@ -304,7 +302,7 @@ class LakeTable:
         from headrace.lake.staged_load import staged_commit
 
         self._read_back()
-        if self._other is not None and further(self._other, self._home.lineage(), at):
+        if self._other is not None and further(self._other, self._context.lineage(), at):
             # Whoever is the later one: readers, and the other engine, would be put back (R24).
             raise TargetError(
                 "Another engine has brought the table further: these rows do not replace it",
@@ -449,7 +447,7 @@ class LakeTable:
             self._writer,
             self._number + 1,
             str(at),
-            self._home.lineage(),
+            self._context.lineage(),
             self._baseline,
             batch,
             self.name,
@@ -471,7 +469,7 @@ class LakeTable:
         if note.loads:
             # It may have replaced the table of an engine that took over. What that one remembers
             # is what it is found out by.
-            self._home.check()
+            self._context.check()
         self._number, self.position = note.number, at
         self._unknown, self.ours = False, True
         self._version, self.lost = version, lost
@@ -548,7 +546,7 @@ class LakeTable:
 
     def time(self) -> datetime:
         """Return what time it is."""
-        return datetime.fromtimestamp(self._home.clock(), UTC)
+        return datetime.fromtimestamp(self._context.clock(), UTC)
 
     def _running(self, **facts: object) -> Any:
-        return running(pipeline=self._home.pipeline, table=self.name, **facts)
+        return running(pipeline=self._context.pipeline, table=self.name, **facts)

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
@@ -29,7 +29,7 @@ from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import BadTable, UnknownTable
 from headrace.lake.formats import Format, check_place, chosen, needs
 from headrace.lake.history import check_name, places
-from headrace.lake.memory import LakeHome, Memory
+from headrace.lake.memory import Memory
 from headrace.lake.parquet import ParquetLoading, ParquetTable, check_plain
 from headrace.lake.rows import (
     LakeShape,
@@ -46,7 +46,14 @@ from headrace.lake.rows import (
 )
 from headrace.lake.sql import value
 from headrace.pipeline.failed_rows import Workspace
-from headrace.targets.target import BaselineId, Batch, Loading, SchemaAnswer, TargetTraits
+from headrace.targets.target import (
+    BaselineId,
+    Batch,
+    Loading,
+    SchemaAnswer,
+    TargetContext,
+    TargetTraits,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -116,19 +123,6 @@ STAGED_FROM = 100_000
 """Rows of a batch that are quicker prepared by executors than brought to the driver and back."""
 
 
-@runtime_checkable
-class UsesSpark(Protocol):
-    """A target that works with Spark itself. `use` comes before everything but `spark_needs`."""
-
-    def spark_needs(self) -> Mapping[str, str]:
-        """Return the settings that a Spark of ours is started with for it."""
-        ...
-
-    def use(self, home: LakeHome) -> None:
-        """Take what an engine lends, for one life of it."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class LakeOptions:
     """Which table, and how it is kept."""
@@ -148,7 +142,7 @@ class TableTarget:
 
     def __init__(self, options: LakeOptions) -> None:
         self._options = options
-        self._home: LakeHome | None = None
+        self._context: TargetContext | None = None
         self._sessions: Sessions | None = None
         self._memory: Memory | None = None
         self._tables: dict[TableName, LakeTable | ParquetTable] = {}
@@ -168,8 +162,8 @@ class TableTarget:
     def spark_needs(self) -> Mapping[str, str]:
         return needs(self._options.format)
 
-    def use(self, home: LakeHome) -> None:
-        self._home = home
+    def use(self, context: TargetContext) -> None:
+        self._context = context
         self._sessions = None
 
     def check(self, tables: Mapping[TableName, TableSchema]) -> None:
@@ -177,22 +171,22 @@ class TableTarget:
         places(options.name, options.path, [*{**self._tables, **tables}])
         for schema in tables.values():
             self._shape(schema)
-        if options.format.transactional and self._home is not None:
+        if options.format.transactional and self._context is not None:
             self._session()
 
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
     ) -> None:
-        home = self._lent()
-        self._memory = Memory(home.files, home.pipeline)
+        context = self._given()
+        self._memory = Memory(context.files, context.pipeline)
         self._tables = {}
         # What another life left of loads, of tables that are not ours any more as well.
-        Workspace(home.files.path(f"tables/staging/{home.pipeline}")).clear()
+        Workspace(context.files.path(f"tables/staging/{context.pipeline}")).clear()
         for table, schema in tables.items():
             self.add(table, schema, at.get(table, ORIGIN))
 
     def add(self, table: TableName, schema: TableSchema, at: Position) -> None:
-        options, home = self._options, self._lent()
+        options, context = self._options, self._given()
         shape = self._shape(schema)
         where = places(options.name, options.path, [*{**self._tables, table: None}])[table]
         assert self._memory is not None, "open comes first"
@@ -203,7 +197,7 @@ class TableTarget:
             made = LakeTable(
                 shape,
                 where,
-                home,
+                context,
                 self._memory,
                 self._session(),
                 adopt=options.adopt,
@@ -213,17 +207,17 @@ class TableTarget:
             made.staging_folder.clear()
             made.open(at)
         else:
-            if where.path is None and not home.files.local:
+            if where.path is None and not context.files.local:
                 raise BadTable(
                     "A name alone is a folder beside the log, and this log is in no folder",
                     remedy="Give the table a folder with path, or use format delta.",
                     table=table,
                 )
-            folder = where.path or home.files.path(
+            folder = where.path or context.files.path(
                 f"spark-warehouse/{where.schema}/{where.parts[-1]}"
             )
             owner = self._memory.owner
-            made = ParquetTable(shape, Path(folder).absolute(), home, owner)
+            made = ParquetTable(shape, Path(folder).absolute(), context, owner)
             made.open(at)
         self._tables[table] = made
 
@@ -294,19 +288,19 @@ class TableTarget:
             raise UnknownTable("No such table here", table=table, tables=sorted(self._tables))
         return found
 
-    def _lent(self) -> LakeHome:
-        if self._home is None:
+    def _given(self) -> TargetContext:
+        if self._context is None:
             raise BadTable(
                 "A table of a lake is kept by an engine on Spark",
                 remedy="Give it to a pipeline of an engine; a replay writes to parquet:DIR.",
             )
-        return self._home
+        return self._context
 
     def _session(self) -> Sessions:
         if self._sessions is None:
             from headrace.lake.table import Sessions
 
-            self._sessions = Sessions(self._lent().spark, self._options.format)
+            self._sessions = Sessions(self._given().spark, self._options.format)
             self._sessions.session()
         return self._sessions
 

@@ -7,7 +7,7 @@ processes (engine, recorder) share the file, because a line is one `write` to a 
 opened for appending.
 
 Times are UTC with microseconds. A field whose name speaks of a secret, and a password
-inside an address, are masked here, whoever logs them. Row values are never given.
+inside a URL, are masked here, for all callers. Row values are never logged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FILE = "headrace.log"
 PREVIOUS = "headrace.log.1"
 
 KEEP_BYTES = 16 << 20
-"""A start that finds a longer file sets it aside, so that two of these are the most kept."""
+"""A start that finds a longer file renames it, so that at most two such files are kept."""
 
 _SECRET = re.compile(r"pass(word|wd|phrase)?$|secret|token|credential|api_?key", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
@@ -89,7 +89,7 @@ def log_into(folder: Path) -> Callable[[], None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind, message = (
-            (StorageFull, "No room left for the log file")
+            (StorageFull, "No space left for the log file")
             if full
             else (StorageError, "The log file cannot be written")
         )
@@ -130,7 +130,7 @@ def take_over_process() -> None:
     root = logging.getLogger()
     if not any(isinstance(handler, _FromLibraries) for handler in root.handlers):
         root.addHandler(_FromLibraries(logging.WARNING))
-    # A deprecation inside a library is of no use to whoever runs a command.
+    # A deprecation inside a library is of no use to the user of a command.
     if not sys.warnoptions:
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", ResourceWarning)
@@ -199,8 +199,8 @@ class _Lines:
             try:
                 os.write(_open[-1].descriptor, data)
             except OSError:
-                # A full disk is reported by whoever writes data there; a log line that
-                # finds no room must not end the work it speaks of.
+                # A full disk is reported by the code that writes data there; a log line that
+                # cannot be written must not stop the work that it describes.
                 return
 
     debug = info = warning = error = critical = failure = msg

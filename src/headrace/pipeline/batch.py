@@ -76,7 +76,9 @@ class BatchFacts:
     """As of `TargetTraits`: truncates are rows, and what was before them stays."""
 
     @classmethod
-    def of(cls, files: Iterable[File], first: Position, last: Position) -> BatchFacts:
+    def of(
+        cls, files: Iterable[File], first: Position, last: Position, *, every_change: bool = False
+    ) -> BatchFacts:
         """Return the facts of a batch of these segments."""
         listed = list(files)
         return cls(
@@ -88,6 +90,7 @@ class BatchFacts:
             truncates=sum(file.truncates for file in listed),
             key_changes=sum(file.key_changes for file in listed),
             marked=sum(file.marked for file in listed),
+            every_change=every_change,
         )
 
 
@@ -100,18 +103,33 @@ class LoadedRows:
 
 
 class Runner(Protocol):
+    """Computes what targets are given, of several pipelines at a time."""
+
+    def prepare(
+        self, pipeline: Pipeline, traits: SourceTraits, name: str | None = None
+    ) -> PreparedPipeline:
+        """
+        Return what runs a pipeline, to be closed at the end; nothing is analysed yet.
+
+        Its jobs have its `name`, and are cancelled by themselves: a pipeline that was prepared
+        twice is two here.
+        """
+        ...
+
+
+class PreparedPipeline(Protocol):
     """
-    Computes what a target is given.
+    One pipeline's batches, computed.
 
     *Order*: rows come in position order. *Duplicates*: a batch given again gives the same
-    result (R23g). *Threads*: several pipelines at a time, each from one thread; `cancel`
-    from any. *Empty batch*: not asked for; a batch without segments needs no run. *Errors*:
-    a row that cannot be computed is a `Failure` in the result, and the others are there;
-    `TooManyFailed` beyond the pipeline's `on_error`, `RowFailed` where that is to stop;
-    `JobFailed` for what may be tried again, `JobCancelled` after a `cancel`.
+    result (R23g). *Threads*: one at a time; `cancel` from any. *Empty batch*: not asked for;
+    a batch without segments needs no run. *Errors*: a row that cannot be computed is a
+    `Failure` in the result, and the others are there; `TooManyFailed` beyond the pipeline's
+    `on_error`, `RowFailed` where that is to stop; `JobFailed` for what may be tried again,
+    `JobCancelled` after a `cancel`.
     """
 
-    def prepare(self, pipeline: Pipeline, schema: TableSchema, traits: SourceTraits) -> TableSchema:
+    def output(self, schema: TableSchema) -> TableSchema:
         """
         Analyse the pipeline over such a table, and return what its rows will look like.
 
@@ -120,13 +138,11 @@ class Runner(Protocol):
         """
         ...
 
-    def needs(self, pipeline: Pipeline, schema: TableSchema) -> frozenset[int]:
+    def needs(self, schema: TableSchema) -> frozenset[int]:
         """Return the ids of the table's columns without which a change cannot be computed."""
         ...
 
-    def rows(
-        self, pipeline: Pipeline, parts: Sequence[SegmentGroup], facts: BatchFacts
-    ) -> JobResult:
+    def rows(self, parts: Sequence[SegmentGroup], facts: BatchFacts) -> JobResult:
         """
         Return the rows of one table's batch: `_op _commit _ordinal _time`, then the columns.
 
@@ -135,23 +151,23 @@ class Runner(Protocol):
         """
         ...
 
-    def baseline(self, pipeline: Pipeline, part: SegmentGroup) -> Iterator[LoadedRows]:
+    def baseline(self, part: SegmentGroup) -> Iterator[LoadedRows]:
         """Yield the rows of a baseline's segments, in the shape of the result, in any order."""
         ...
 
-    def cancel(self, pipeline: Pipeline) -> None:
+    def cancel(self) -> None:
         """End the job that this pipeline has running, if any; what it computed is forgotten."""
         ...
 
-    def forget(self, pipeline: Pipeline) -> None:
-        """Let go of a pipeline that will not be asked for again."""
+    def close(self) -> None:
+        """Release what was analysed; nothing may follow."""
         ...
 
 
 @runtime_checkable
 class GivesFrames(Protocol):
     """
-    What a runner of Spark can do besides: hand a batch over as a DataFrame.
+    What a pipeline prepared on Spark can do besides: hand a batch over as a DataFrame.
 
     The frame has the row's columns, then `_op` (text), `_position` (text), `_commit`,
     `_ordinal` and `_time`; a key change is two rows of one position, and a truncate is a row
@@ -161,7 +177,6 @@ class GivesFrames(Protocol):
 
     def give(
         self,
-        pipeline: Pipeline,
         parts: Sequence[SegmentGroup],
         facts: BatchFacts,
         behind: Behind,
@@ -171,7 +186,7 @@ class GivesFrames(Protocol):
         ...
 
     def give_baseline(
-        self, pipeline: Pipeline, part: SegmentGroup, take: Callable[[DataFrame, int], None]
+        self, part: SegmentGroup, take: Callable[[DataFrame, int], None]
     ) -> tuple[Failure, ...]:
         """
         Let `take` have a baseline's rows in numbered pieces: as inserts, without positions.

@@ -127,27 +127,32 @@ class Isolation:
         *,
         behind: Callable[[Sequence[Failure]], frozenset[RowReference]] | None = None,
         otherwise: Callable[[RowFailed], HeadraceError] | None = None,
+        after: RowFailed | None = None,
     ) -> T:
         """
         Attempt the job, leaving out what fails, until it runs; return what it gives.
 
         `attempt` is given the places to leave out. `behind` adds those that must go with
         the failed ones. Where the attempt fails although no row of the job does, the error
-        is what `otherwise` makes of it.
+        is what `otherwise` makes of it. `after` is what a first attempt has raised already.
         """
+        error = after
         while True:
             left_out = without | self._failures.keys()
             if self._failures and behind is not None:
                 left_out |= behind(self.failures)
-            try:
-                return attempt(left_out)
-            except RowFailed as error:
-                # An attempt that does more than the job may have failed by itself.
-                code = None if otherwise else str(error.facts.get("condition"))
-                found = self._found(left_out, code)
-                if not found:
-                    raise (otherwise or _nobody)(error) from None
-                self.admit(Failure(place, code) for place, code in found.items())
+            if error is None:
+                try:
+                    return attempt(left_out)
+                except RowFailed as failed:
+                    error = failed
+            # An attempt that does more than the job may have failed by itself.
+            code = None if otherwise else str(error.facts.get("condition"))
+            found = self._found(left_out, code)
+            if not found:
+                raise (otherwise or _nobody)(error) from None
+            self.admit(Failure(place, code) for place, code in found.items())
+            error = None
 
     def _found(self, without: frozenset[RowReference], code: str | None) -> dict[RowReference, str]:
         """Return rows that fail, by place: all, or one more than may fail."""

@@ -8,18 +8,27 @@ rows are found on the driver, in the segments that the index says have marks.
 
 The rows of a baseline have no positions, and need none until one of them fails: then they are
 copied with the numbers of segment and row in place of positions, and are handled like changes.
+
+A target that takes frames is given a batch as one DataFrame: the row's columns under their names,
+then `_op`, `_position`, `_commit`, `_ordinal`, `_time`. They are identified by place: a column of
+the row may have one of these names, too, unless the target refuses that. Rows are in no order;
+`_position` and then `_op` give it: the delete of an old key stands at the position of its row, and
+"delete" sorts before "insert" and "update".
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import functions as F
 
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
@@ -27,54 +36,14 @@ from headrace.errors import JobFailed, RowFailed, StorageError
 from headrace.pipeline.failed_rows import Scratch, SegmentCopies, places_in, readable
 from headrace.pipeline.plan.plan import PipelinePlan
 from headrace.pipeline.plan.projection import ChangeImages
+from headrace.pipeline.plan.types import spark_type
 from headrace.pipeline.result import FUNCTION_FAILED, OUTSIDE_TYPE, POSITIONS, Failure, RowReference
 from headrace.pipeline.sql import quoted
 from headrace.spark_session.errors import running
 from headrace.spark_session.session import Spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
-# --- values that are stored only as exact text ----------------------------------------------------
-
-
-def outside_type(
-    paths: Sequence[str],
-    schema: TableSchema,
-    after: Collection[int],
-    before: Collection[int],
-    *,
-    first: int | None = None,
-) -> list[Failure]:
-    """
-    Return the rows with a mark on one of these fields of their images.
-
-    For a baseline `first` is the number of the first segment, and places are numbers.
-    """
-    names = {column.field: column.name for column in schema.columns}
-    found = []
-    for number, path in enumerate(paths, first or 0):
-        rows = _marked(path)
-        for at, row in rows:
-            fields = {field for field, _ in row["_exact"] if field in after}
-            fields |= {-field for field, _ in row["_exact"] if -field in before}
-            if fields:
-                place = (row["_commit"], row["_ordinal"]) if first is None else (number, at)
-                found.append(Failure(place, OUTSIDE_TYPE, {"column": names[min(fields)]}))
-    return found
-
-
-def _marked(path: str) -> list[tuple[int, dict[str, Any]]]:
-    """Return the rows of a segment that have marks, with their numbers."""
-    try:
-        with pq.ParquetFile(readable(path)) as file:
-            rows = file.read(columns=["_commit", "_ordinal", "_exact"])
-    except (OSError, pa.ArrowException, StorageError) as error:
-        raise JobFailed("A segment cannot be read", file=path) from error
-    numbered = rows.append_column("at", pa.array(range(rows.num_rows), pa.int64()))
-    marked = numbered.filter(numbered["_exact"].is_valid()).to_pylist()
-    return [(row["at"], row) for row in marked]
+    from pyspark.sql import Column, DataFrame
 
 
 # --- the job --------------------------------------------------------------------------------------
@@ -95,18 +64,18 @@ class JobInput:
 
 
 class Job:
-    """The `SplittableJob` on Spark. For one thread; `copies` live as long as it."""
+    """The `SplittableJob` on Spark, for one thread. Of a baseline, `copies` live as long as it."""
 
     def __init__(
         self,
         spark: Spark,
         scratch: Scratch,
-        copies: SegmentCopies,
         pieces: Sequence[JobInput],
         row_count: int,
         facts: Mapping[str, Any],
         *,
         first: int | None = None,
+        copies: SegmentCopies | None = None,
     ) -> None:
         self.frame: DataFrame | None = None
         """What ran last over all rows, or all but those left out."""
@@ -131,8 +100,8 @@ class Job:
         In the shape of a result for changes; for a baseline, the row's columns alone.
         """
         tables, failures = [], []
-        with self._scratch.copies() as copies:
-            for piece in self._but(without, copies):
+        with self._but(without) as pieces:
+            for piece in pieces:
                 rows = self._run(piece, self._row_count)
                 rows, failed = self._split(rows, piece)
                 failures += failed
@@ -144,7 +113,7 @@ class Job:
     ) -> Iterator[tuple[JobInput, DataFrame]]:
         """Yield the frame of each piece, without these rows and without those that failed."""
         session = self._spark.fit_for(self._row_count)
-        for piece in self._but(without, copies):
+        for piece in self._but_in(copies, without):
             with running(**self._facts):
                 frame = piece.plan.frame(session, piece.paths, piece.shape)
                 if piece.plan.framed:
@@ -169,8 +138,8 @@ class Job:
         """
         failures = []
         session = self._spark.fit_for(self._row_count)
-        with self._scratch.copies() as copies:
-            for piece in self._but(without, copies):
+        with self._but(without) as pieces:
+            for piece in pieces:
                 plan, shape = piece.plan, piece.shape
                 if not plan.reports_failures and not plan.framed:
                     continue
@@ -203,8 +172,8 @@ class Job:
     def suspects(self, without: frozenset[RowReference], most: int) -> list[RowReference] | None:
         found: list[RowReference] = []
         session = self._spark.fit_for(self._row_count)
-        with self._scratch.copies() as copies:
-            for piece in self._but(without, copies, placed=True):
+        with self._but(without, placed=True) as pieces:
+            for piece in pieces:
                 with running(**self._facts):
                     probe = piece.plan.probe(session, piece.paths)
                     if probe is None:
@@ -253,6 +222,7 @@ class Job:
     def _with_places(self) -> list[JobInput]:
         """Return pieces whose rows have places: copies, in the shape of changes, of a baseline."""
         if self._placed is None:
+            assert self._copies is not None
             self._placed, first = [], self._first or 0
             for piece in self._pieces:
                 paths = self._copies.numbered(piece.paths, first)
@@ -260,19 +230,27 @@ class Job:
                 first += len(paths)
         return self._placed
 
+    @contextlib.contextmanager
     def _but(
-        self, without: frozenset[RowReference], copies: SegmentCopies, *, placed: bool = False
-    ) -> Iterator[JobInput]:
-        """Yield the pieces, those rows left out."""
+        self, without: frozenset[RowReference], *, placed: bool = False
+    ) -> Iterator[Sequence[JobInput]]:
+        """Have the pieces, those rows left out; copies of segments that this needs last as long."""
+        if not without:
+            yield self._with_places() if placed else self._pieces
+            return
+        with self._scratch.copies() as copies:
+            yield self._but_in(copies, without, placed=placed)
+
+    def _but_in(
+        self, copies: SegmentCopies, without: frozenset[RowReference], *, placed: bool = False
+    ) -> Sequence[JobInput]:
         if self._first is not None:
             # Those of other pieces of the baseline are none of ours.
             end = self._first + sum(len(piece.paths) for piece in self._pieces)
             without = frozenset(each for each in without if self._first <= each[0] < end)
         if not without:
-            yield from self._with_places() if placed else self._pieces
-            return
-        for piece in self._with_places():
-            yield piece.over(copies.without(piece.paths, without))
+            return self._with_places() if placed else self._pieces
+        return [piece.over(copies.without(piece.paths, without)) for piece in self._with_places()]
 
     def _split(self, rows: pa.Table, piece: JobInput) -> tuple[pa.Table, list[Failure]]:
         """Return the rows without those that a user's function refused, and these as failures."""
@@ -308,3 +286,135 @@ def _rows_alone(rows: pa.Table, shape: ChangeImages) -> pa.Table:
     # One that does not pass may come as a delete, as it would among changes.
     passed = rows.filter(pc.equal(rows.column(0), int(Op.INSERT)))
     return passed.select(list(range(len(POSITIONS), rows.num_columns)))
+
+
+# --- a batch as one DataFrame ---------------------------------------------------------------------
+
+
+def as_one(
+    parts: Sequence[tuple[JobInput, DataFrame]], output: TableSchema, epoch: int
+) -> DataFrame:
+    """Return the frames of a batch's pieces as one, in the shape of `output`."""
+    made = [_changes(piece, frame, output, epoch) for piece, frame in parts]
+    return reduce(lambda frame, other: frame.union(other), made)
+
+
+def as_inserts(parts: Sequence[tuple[JobInput, DataFrame]], output: TableSchema) -> DataFrame:
+    """Return the frames of a baseline's piece as one: inserts without positions."""
+    made = []
+    for piece, frame in parts:
+        start = 1
+        if piece.shape is not ChangeImages.BASELINE:
+            # Copied with numbers for positions, which say nothing outside.
+            frame = frame.where(F.col(quoted(frame.columns[0])) == int(Op.INSERT))
+            start = len(POSITIONS)
+        columns = dict(_row(piece, frame, output, start))
+        made.append(
+            frame.select(
+                *(value.alias(name) for name, value in columns.items()),
+                F.lit("insert").alias("_op"),
+                F.lit(None).cast("string").alias("_position"),
+                F.lit(None).cast("bigint").alias("_commit"),
+                F.lit(None).cast("int").alias("_ordinal"),
+                F.lit(None).cast("timestamp").alias("_time"),
+            )
+        )
+    return reduce(lambda frame, other: frame.union(other), made)
+
+
+def _changes(piece: JobInput, frame: DataFrame, output: TableSchema, epoch: int) -> DataFrame:
+    op, commit, ordinal, time = (F.col(quoted(name)) for name in frame.columns[:4])
+    gone = op == int(Op.DELETE)
+    word = F.when(op == int(Op.INSERT), "insert").when(op == int(Op.UPDATE), "update")
+    word = word.when(gone, "delete").otherwise("truncate")
+    where = {
+        "_position": _position(epoch, commit, ordinal),
+        "_commit": commit,
+        "_ordinal": ordinal,
+        "_time": time,
+    }
+    columns = dict(_row(piece, frame, output, len(POSITIONS)))
+    row = {
+        # A delete holds its key alone: a row that left the filter still has all its values.
+        name: value if name in output.key else F.when(~gone, value)
+        for name, value in columns.items()
+    }
+    told = _struct(row, {"_op": word, **where})
+    if piece.shape is not ChangeImages.MOVES:
+        return frame.select(F.inline(F.array(told)))
+    at = len(POSITIONS) + len(piece.plan.output.columns)
+    moved, *old = (F.col(quoted(name)) for name in frame.columns[at : at + 1 + len(output.key)])
+    key = dict(zip(output.key, old, strict=True))
+    left = {
+        column.name: key.get(column.name, F.lit(None)).cast(spark_type(column.type.arrow))
+        for column in output.columns
+    }
+    before = _struct(left, {"_op": F.lit("delete"), **where})
+    # One pass over the files, however many keys changed.
+    return frame.select(F.inline(F.when(moved, F.array(before, told)).otherwise(F.array(told))))
+
+
+def _row(
+    piece: JobInput, frame: DataFrame, output: TableSchema, start: int
+) -> Iterator[tuple[str, Column]]:
+    """Yield the columns of `output`; null those that an older version does not have."""
+    places = {name: at for at, name in enumerate(piece.plan.output.names, start)}
+    for column in output.columns:
+        at = places.get(column.name)
+        value = F.lit(None) if at is None else F.col(quoted(frame.columns[at]))
+        yield column.name, value.cast(spark_type(column.type.arrow))
+
+
+def _struct(*columns: dict[str, Column]) -> Column:
+    return F.struct(*(value.alias(name) for each in columns for name, value in each.items()))
+
+
+def _position(epoch: int, commit: Column, ordinal: Column) -> Column:
+    """Return the text of a position, as `str(Position(…))` gives it."""
+    return F.concat(
+        F.lit(f"{epoch:04x}-"),
+        F.lpad(F.lower(F.hex(commit)), 16, "0"),
+        F.lit("-"),
+        F.lpad(F.lower(F.hex(ordinal.cast("bigint"))), 8, "0"),
+    )
+
+
+# --- values that are stored only as exact text ----------------------------------------------------
+
+
+def outside_type(
+    paths: Sequence[str],
+    schema: TableSchema,
+    after: Collection[int],
+    before: Collection[int],
+    *,
+    first: int | None = None,
+) -> list[Failure]:
+    """
+    Return the rows with a mark on one of these fields of their images.
+
+    For a baseline `first` is the number of the first segment, and places are numbers.
+    """
+    names = {column.field: column.name for column in schema.columns}
+    found = []
+    for number, path in enumerate(paths, first or 0):
+        rows = _marked(path)
+        for at, row in rows:
+            fields = {field for field, _ in row["_exact"] if field in after}
+            fields |= {-field for field, _ in row["_exact"] if -field in before}
+            if fields:
+                place = (row["_commit"], row["_ordinal"]) if first is None else (number, at)
+                found.append(Failure(place, OUTSIDE_TYPE, {"column": names[min(fields)]}))
+    return found
+
+
+def _marked(path: str) -> list[tuple[int, dict[str, Any]]]:
+    """Return the rows of a segment that have marks, with their numbers."""
+    try:
+        with pq.ParquetFile(readable(path)) as file:
+            rows = file.read(columns=["_commit", "_ordinal", "_exact"])
+    except (OSError, pa.ArrowException, StorageError) as error:
+        raise JobFailed("A segment cannot be read", file=path) from error
+    numbered = rows.append_column("at", pa.array(range(rows.num_rows), pa.int64()))
+    marked = numbered.filter(numbered["_exact"].is_valid()).to_pylist()
+    return [(row["at"], row) for row in marked]

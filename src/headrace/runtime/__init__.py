@@ -1,8 +1,9 @@
 """
 What runs: one source, one pipeline, their threads and their progress.
 
-It may import `lake` and everything below. It knows nothing of the engine that starts it: clock,
-log, runner, store and target come in by argument where simulation needs them.
+It may import `pipeline`, `deadletters`, `spark_source` and what is below them. It knows nothing of
+the engine that starts it: clock, log, runner, store and target come in by argument where simulation
+needs them. A target it knows by the protocols of `targets.target` alone.
 
 Begin with `model`, where progress and acknowledgement are computed from values alone, then follow a
 batch through `pipeline_run` and `delivery`.

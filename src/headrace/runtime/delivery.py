@@ -51,7 +51,7 @@ from headrace.deadletters.hold import (
 from headrace.deadletters.letter import NewLetter
 from headrace.deadletters.store import Letters
 from headrace.errors import BadTransform, UnknownValue
-from headrace.pipeline.batch import BatchFacts, GivesFrames, Runner, SegmentGroup
+from headrace.pipeline.batch import BatchFacts, GivesFrames, PreparedPipeline, Runner, SegmentGroup
 from headrace.pipeline.definition import Pipeline
 from headrace.pipeline.result import Failure, JobResult, RowReference
 from headrace.runtime.info import BatchTimes, Hops
@@ -74,184 +74,11 @@ from headrace.targets.target import (
     StagesFrames,
     StagesRows,
     TakesFrames,
+    Target,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-# --- frames for a user's function -----------------------------------------------------------------
-
-
-class FrameDelivery:
-    """Lets the function of one pipeline have its frames."""
-
-    def __init__(
-        self, name: str, pipeline: Pipeline, target: TakesFrames, runner: GivesFrames
-    ) -> None:
-        self._name = name
-        self._pipeline = pipeline
-        self._target = target
-        self._runner = runner
-
-    def baseline(
-        self, table: str, number: int, first: Position, parts: Sequence[SegmentGroup]
-    ) -> list[Failure]:
-        """Give a baseline's rows, in pieces; return those that cannot be computed."""
-        given = before = 0
-
-        def take(frame: DataFrame, piece: int) -> None:
-            nonlocal given
-            given = before + piece  # those of each part are counted from 1
-            stem = f"{self._name}/{table}/baseline-{number}/{given}"
-            about = FrameBatch(stem, self._name, table, first, first, number, given)
-            self._target.write_frame(frame, about)
-            reach(EFFECT_DONE)
-
-        failures: list[Failure] = []
-        files = 0
-        for part in parts:
-            found = self._runner.give_baseline(self._pipeline, part, take)
-            failures += within_baseline(found, files)
-            files += len(part.paths)
-            before = given
-        return failures
-
-    def changes(
-        self,
-        member: Member,
-        batch: LogBatch,
-        parts: Sequence[SegmentGroup],
-        segments: Segments,
-        held: Held,
-    ) -> HeldChanges:
-        """Give one table's share of a batch; return what was set aside."""
-        lineage = segments.log.lineage or ""
-        aside = set_aside_in(segments, held, (), lineage) if held else HeldChanges()
-        seen = segments.known()
-        if batch.first <= member.reached:
-            seen |= segments.upto(member.reached)  # they are in the baseline it was given
-
-        def behind(failures: Sequence[Failure]) -> frozenset[RowReference]:
-            nonlocal aside
-            aside = set_aside_in(segments, held, failures, lineage)
-            # Before a truncate there are no letters, but the rows fail all the same.
-            return seen | aside.places | {failure.place for failure in failures}
-
-        about = FrameBatch(
-            # By baseline: after a reload the same changes may come again, as others.
-            f"{self._name}/{member.table}/{member.baseline}/{batch.first}/{batch.last}",
-            self._name,
-            member.table,
-            batch.first,
-            batch.last,
-        )
-        facts = BatchFacts.of(segments.files, batch.first, batch.last)
-        facts = replace(facts, without=seen | aside.places)
-        self._runner.give(
-            self._pipeline,
-            parts,
-            facts,
-            behind,
-            lambda frame: self._target.write_frame(frame, about),
-        )
-        return aside
-
-
-def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
-    """Return failures of a part by their place in the baseline: `before` files come before it."""
-    return [
-        replace(failure, place=(failure.place[0] + before, failure.place[1]))
-        for failure in failures
-    ]
-
-
-# --- frames that executors prepare ----------------------------------------------------------------
-
-
-class StagedBatches:
-    """Lets the target of one pipeline stage frames. For the run's thread alone."""
-
-    def __init__(
-        self, name: str, pipeline: Pipeline, target: StagesFrames, runner: GivesFrames
-    ) -> None:
-        self._target = target
-        self._giving = FrameDelivery(name, pipeline, self, runner)
-        self._loading: StagesRows | None = None
-        self._emptied: Position | None = None
-        self._staged: object = None
-
-    def wants(self, rows: int) -> bool:
-        """Whether so many rows are too many for the driver."""
-        return rows >= self._target.staged_from
-
-    def changes(
-        self,
-        member: Member,
-        batch: LogBatch,
-        parts: Sequence[SegmentGroup],
-        segments: Segments,
-        held: Held,
-    ) -> tuple[object, Position | None, HeldChanges]:
-        """Stage one table's share of a batch; return it, its last truncate, what was set aside."""
-        self._loading, self._emptied, self._staged = None, segments.truncated_at(), None
-        aside = self._giving.changes(member, batch, parts, segments, held)
-        return self._staged, self._emptied, aside
-
-    def baseline(
-        self,
-        table: str,
-        number: int,
-        first: Position,
-        parts: Sequence[SegmentGroup],
-        loading: StagesRows,
-    ) -> list[Failure]:
-        """Stage a baseline's rows; return those that cannot be computed."""
-        self._loading = loading
-        return self._giving.baseline(table, number, first, parts)
-
-    def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
-        """Take a frame; the same again, without rows that failed, takes its place."""
-        if self._loading is not None:
-            self._loading.stage(frame, batch.piece or 0)
-        else:
-            self._staged = self._target.stage(batch.table, frame, batch.first.epoch, self._emptied)
-
-
-def staged_batches(name: str, pipeline: Pipeline, runner: Runner) -> StagedBatches | None:
-    """Return what stages for a pipeline; None where its target, or the runner, cannot."""
-    if isinstance(pipeline.target, StagesFrames) and isinstance(runner, GivesFrames):
-        return StagedBatches(name, pipeline, pipeline.target, runner)
-    return None
-
-
-def stages(loading: Loading) -> StagesRows | None:
-    """Return the loading as one that frames can be staged for; None where they cannot."""
-    return loading if isinstance(loading, StagesRows) else None
-
-
-# --- values that the source did not send ----------------------------------------------------------
-
-
-def refuse_unknown(
-    log: LogReader, file: File, runner: Runner, pipeline: Pipeline, schema: TableSchema
-) -> None:
-    """
-    Raise `UnknownValue` where a change of a segment was sent without a value that is needed.
-
-    Taken as it is, the value would become null at the target. A column that the pipeline
-    drops, and that no step of it reads, may be missing.
-    """
-    if not file.unsent:
-        return
-    rows = log.rows(file)
-    lacking = {number for each in rows["_unsent"].drop_null().to_pylist() for number in each}
-    if unknown := lacking & runner.needs(pipeline, schema):
-        raise UnknownValue(
-            "A value that did not change was not sent by the source",
-            table=file.table,
-            columns=[column.name for column in schema.columns if column.field in unknown],
-        )
 
 
 # --- delivery -------------------------------------------------------------------------------------
@@ -305,13 +132,16 @@ class ComputedRows:
 class Delivery:
     """Brings batches of one pipeline to its target. For the run's thread alone."""
 
-    def __init__(self, name: str, pipeline: Pipeline, around: Surroundings) -> None:
+    def __init__(
+        self, name: str, pipeline: Pipeline, prepared: PreparedPipeline, around: Surroundings
+    ) -> None:
         self.name = name
         self.changes = 0
         self.batches = 0
         self.jobs = 0
         self.hops = Hops()
         self._pipeline = pipeline
+        self._prepared = prepared
         self._around = around
         self._target = pipeline.target
         traits = pipeline.target.traits
@@ -326,113 +156,12 @@ class Delivery:
         self._letters: Letters | None = None
         self._giving: FrameDelivery | None = None
         if isinstance(pipeline.target, TakesFrames):
-            if not isinstance(around.runner, GivesFrames):
+            if not isinstance(prepared, GivesFrames):
                 raise BadTransform("This runner has no frames for the target", pipeline=name)
-            self._giving = FrameDelivery(name, pipeline, pipeline.target, around.runner)
-        self._staging = staged_batches(name, pipeline, around.runner)
+            self._giving = FrameDelivery(name, pipeline.target, prepared)
+        self._staging = staged_batches(name, pipeline.target, prepared)
 
-    @property
-    def takes_frames(self) -> bool:
-        """Whether the target takes DataFrames instead of rows."""
-        return self._giving is not None
-
-    @property
-    def letters(self) -> Letters:
-        """The pipeline's dead letters."""
-        assert self._letters is not None, "open comes first"
-        return self._letters
-
-    @property
-    def letter_count(self) -> int:
-        """How many letters are not superseded; 0 before they are found."""
-        return self._letters.count if self._letters is not None else 0
-
-    def open(self) -> None:
-        """Find the dead letters and the intent that the last life left."""
-        around = self._around
-        self._letters = Letters.open(around.files, self.name, around.wall)
-        self._intent = around.store.intent(self.name)
-        if self._target.traits.durable:
-            self.tried = around.log.end
-
-    def reopen_letters(self) -> None:
-        """Read letters that another engine wrote; raise where that is the later one."""
-        if self.letters_stale:
-            around = self._around
-            around.check()
-            self._letters = Letters.open(around.files, self.name, around.wall)
-            self.letters_stale = False
-
-    # -- a baseline -----------------------------------------------------------------------
-
-    def load(self, member: Member, baseline: Baseline, first: Position, loading: Loading) -> None:
-        """Bring a baseline's rows to the target, beside what is there."""
-        self._disown(member)
-        failures: list[Failure] = []
-        parts = self._parts(member, baseline.files)
-        if self._stages(baseline.files) and (rows := stages(loading)) is not None:
-            assert self._staging is not None
-            self.jobs += len(parts)
-            number = baseline.baseline
-            failures = self._staging.baseline(member.table, number, first, parts, rows)
-            self._keep_of_baseline(baseline, failures, first)
-            return
-        before = 0
-        for part in parts:
-            for loaded in self._around.runner.baseline(self._pipeline, part):
-                self.jobs += 1
-                loading.write(loaded.rows)
-                failures += within_baseline(loaded.failures, before)
-            before += len(part.paths)
-        self._keep_of_baseline(baseline, failures, first)
-
-    def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
-        """Give a baseline's rows to the user's function, in pieces."""
-        assert self._giving is not None
-        self._disown(member)
-        # Of an empty table too: the function must hear that the rows it had are gone, since a
-        # truncate that the copy has seen is not given again (R11).
-        parts = self._parts(member, baseline.files) or [SegmentGroup(member.input, ())]
-        self.jobs += len(parts)
-        failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
-        self._keep_of_baseline(baseline, failures, first)
-
-    def _disown(self, member: Member) -> None:
-        log = self._around.log
-        self.letters.disown(member.table, log.epoch, log.lineage or "")
-
-    def _keep_of_baseline(
-        self, baseline: Baseline, failures: Sequence[Failure], first: Position
-    ) -> None:
-        if failures:
-            log = self._around.log
-            new = baseline_letters(log, baseline.files, failures, baseline.baseline, first)
-            self._keep(new)
-
-    def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
-        """Apply changes since F to what is being loaded."""
-        held = self.letters.held(member.table, since=load.first, baseline=load.baseline)
-        # Who keeps one row a key may be told twice; others have the seen commits already (R11).
-        window = None if self._keyed else self._window(member.table, load.baseline, batch)
-        computed = self._compute(member, batch, held, load.first, window)
-        self._keep(self.letters.not_emptied(computed.letters))
-        self._clear_truncated(batch, {member.table: computed})
-        load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
-        load.reached = batch.last
-        self.changes += batch.rows
-
-    def supersede_letters(self, member: Member, first: Position, baseline: int) -> None:
-        """Let go of what a newer baseline covers, and what was held for it (R30)."""
-        self.letters.clear(member.table, first, "reload", keep_baseline=baseline)
-
-    def drop_letters(self) -> None:
-        """Let go of all letters: the pipeline is not there any more, and holds nothing."""
-        if self._letters is not None:
-            far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
-            for table in sorted({letter.table for letter in self._letters.all()}):
-                self._letters.clear(table, far, "dropped")
-
-    # -- changes --------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------
 
     def next_batch(
         self, taking: Sequence[Member], start: Position, ahead: Position | None, most_rows: int
@@ -461,14 +190,7 @@ class Delivery:
             upto = self._give(self._giving, taking, batch)
             computed_at = around.wall()
         else:
-            computed = {
-                member.table: (
-                    self._stage(member, batch)
-                    if self._stages(batch.files_of(member.table))
-                    else self._compute(member, batch, self._held(member))
-                )
-                for member in taking
-            }
+            computed = {member.table: self._share(member, batch) for member in taking}
             computed_at = around.wall()
             reach(JOB_DONE)
             self._keep([letter for each in computed.values() for letter in each.letters])
@@ -491,29 +213,12 @@ class Delivery:
             committed = batch.begun / 1_000_000
             self.hops.add(BatchTimes(committed, *times, computed_at, around.wall()))
 
-    def _held(self, member: Member) -> dict[bytes, Position]:
-        if member.state != TableState.RELOADING:
-            return self.letters.held(member.table)
-        # Letters of what is loaded beside the table speak of other rows than it has. Those of its
-        # own baseline count, whatever the one that is loaded has to be newer than.
-        return self.letters.held(member.table, newest=max(member.newer_than, member.baseline))
-
-    def forget_intent(self) -> None:
-        """Let go of an intent whose changes a baseline will replace."""
-        if self._intent is not None:
-            self._around.store.forget_intent(self.name)
-            self._intent = None
-
-    def _intend(self, start: Position, batch: LogBatch) -> None:
-        # Who was taken over from must neither begin a batch nor repeat one: the other engine
-        # has, and went on (R31).
-        self._around.check()
-        if self._intent is not None and self._intent.after == str(start):
-            return  # the same cut as before: it is stored, with its time
-        intent = Intent(batch.tables, str(start), str(batch.last), self._around.wall())
-        self._around.store.intend(self.name, intent)
-        self._intent = intent
-        reach(INTENT_STORED)
+    def _share(self, member: Member, batch: LogBatch) -> ComputedRows:
+        """Return one table's share of a batch, computed or staged."""
+        if self._staging is not None and self._stages(batch.files_of(member.table)):
+            return self._stage(member, batch)
+        held = self._held(member) if self.letters.written else {}
+        return self._compute(member, batch, held)
 
     def _compute(
         self,
@@ -528,37 +233,223 @@ class Delivery:
         if not files:
             return ComputedRows(member.nothing)
         around = self._around
-        facts = BatchFacts.of(files, batch.first, batch.last)
-        segments = Segments(around.log, batch.epoch, files, window, self._every_change)
-        lineage = around.log.lineage or ""
-        aside = set_aside_in(segments, held, (), lineage) if held else HeldChanges()
-        left_out = segments.known() | aside.places
-        facts = replace(facts, without=left_out, every_change=self._every_change)
-        result = around.runner.rows(self._pipeline, self._parts(member, files), facts)
+        letters: tuple[NewLetter, ...] = ()
+        segments: Segments | None = None
+        parts = self._parts(member, files)
+        facts = BatchFacts.of(files, batch.first, batch.last, every_change=self._every_change)
+        if held or window is not None:
+            segments = self._segments(batch, files, window)
+            left_out, letters = self._left_out(segments, held)
+            facts = replace(facts, without=left_out)
+        result = self._prepared.rows(parts, facts)
         self.jobs += 1
         if batch.first <= since:
             result = _beyond(result, (since.commit, since.ordinal))
         rows = result.rows
         if result.failures:
-            aside = set_aside_in(segments, held, result.failures, lineage)
-            rows = without(rows, aside.places)
-        return ComputedRows(rows, result.truncate, aside.letters)
+            segments = segments or self._segments(batch, files, window)
+            aside = set_aside_in(segments, held, result.failures, around.log.lineage or "")
+            rows, letters = without(rows, aside.places), aside.letters
+        return ComputedRows(rows, result.truncate, letters)
 
-    def _stages(self, files: Sequence[File]) -> bool:
-        """Whether executors prepare these rows, and the driver does not see them."""
-        return self._staging is not None and self._staging.wants(sum(file.rows for file in files))
+    def _parts(self, member: Member, files: Sequence[File]) -> list[SegmentGroup]:
+        """Return the files by schema version, each looked at before Spark reads it."""
+        log = self._around.log
+        by_schema: dict[int, list[File]] = {}
+        for file in files:
+            if file.unsent:
+                refuse_unknown(log, file, self._prepared, member.input)
+            # Spark would read a damaged file as far as it goes; the index knows better.
+            log.verify(file)
+            by_schema.setdefault(file.schema, []).append(file)
+        return [
+            SegmentGroup(
+                log.schema(files[0].table, schema_id),
+                tuple(log.path(file) for file in of_schema),
+                tuple(file.rows for file in of_schema),
+                sum(file.marked for file in of_schema),
+                member.input,
+                tuple(file.bytes for file in of_schema),
+            )
+            for schema_id, of_schema in by_schema.items()
+        ]
 
-    def _stage(self, member: Member, batch: LogBatch) -> ComputedRows:
-        """Let executors prepare one table's share; what cannot be computed is set aside."""
-        assert self._staging is not None
-        files = batch.files_of(member.table)
-        log, every = self._around.log, self._every_change
-        segments = Segments(log, batch.epoch, files, every_change=every)
-        parts, held = self._parts(member, files), self._held(member)
-        staged, emptied, aside = self._staging.changes(member, batch, parts, segments, held)
-        self.jobs += 1
-        truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
-        return ComputedRows(member.nothing, truncate, aside.letters, staged)
+    def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
+        return Batch(
+            id=f"{self.name}/{batch.first}/{batch.last}",
+            epoch=batch.epoch,
+            first=batch.first,
+            last=batch.last,
+            tables={table: each.rows for table, each in computed.items()},
+            truncates={
+                table: Position(batch.epoch, *each.truncate)
+                for table, each in computed.items()
+                if each.truncate is not None
+            },
+            staged={t: each.staged for t, each in computed.items() if each.staged is not None},
+        )
+
+    # -- intents ----------------------------------------------------------------------
+
+    def _intend(self, start: Position, batch: LogBatch) -> None:
+        # Who was taken over from must neither begin a batch nor repeat one: the other engine
+        # has, and went on (R31).
+        self._around.check()
+        if self._intent is not None and self._intent.after == str(start):
+            return  # the same cut as before: it is stored, with its time
+        intent = Intent(batch.tables, str(start), str(batch.last), self._around.wall())
+        self._around.store.intend(self.name, intent)
+        self._intent = intent
+        reach(INTENT_STORED)
+
+    def forget_intent(self) -> None:
+        """Let go of an intent whose changes a baseline will replace."""
+        if self._intent is not None:
+            self._around.store.forget_intent(self.name)
+            self._intent = None
+
+    # -- dead letters -----------------------------------------------------------------
+
+    def open(self) -> None:
+        """Find the dead letters and the intent that the last life left."""
+        around = self._around
+        self._letters = Letters.open(around.files, self.name, around.wall)
+        self._intent = around.store.intent(self.name)
+        if self._target.traits.durable:
+            self.tried = around.log.end
+
+    def reopen_letters(self) -> None:
+        """Read letters that another engine wrote; raise where that is the later one."""
+        if self.letters_stale:
+            around = self._around
+            around.check()
+            self._letters = Letters.open(around.files, self.name, around.wall)
+            self.letters_stale = False
+
+    @property
+    def letters(self) -> Letters:
+        """The pipeline's dead letters."""
+        assert self._letters is not None, "open comes first"
+        return self._letters
+
+    @property
+    def letter_count(self) -> int:
+        """How many letters are not superseded; 0 before they are found."""
+        return self._letters.count if self._letters is not None else 0
+
+    def _held(self, member: Member) -> dict[bytes, Position]:
+        if member.state != TableState.RELOADING:
+            return self.letters.held(member.table)
+        # Letters of what is loaded beside the table speak of other rows than it has. Those of its
+        # own baseline count, whatever the one that is loaded has to be newer than.
+        return self.letters.held(member.table, newest=max(member.newer_than, member.baseline))
+
+    def _left_out(
+        self, segments: Segments, held: dict[bytes, Position]
+    ) -> tuple[frozenset[RowReference], tuple[NewLetter, ...]]:
+        """Return what a job must not read: what the target has, and what is held, with letters."""
+        known = segments.known()
+        if not held:
+            return known, ()
+        aside = set_aside_in(segments, held, (), self._around.log.lineage or "")
+        return known | aside.places, aside.letters
+
+    def _segments(
+        self, batch: LogBatch, files: Sequence[File], window: BaselineWindow | None = None
+    ) -> Segments:
+        return Segments(self._around.log, batch.epoch, files, window, self._every_change)
+
+    def _keep(self, new: Sequence[NewLetter]) -> None:
+        if new:
+            keep(self.letters, new, self._pipeline, self.name)
+            reach(LETTERS_STORED)
+
+    def _clear_truncated(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> None:
+        for table, each in computed.items():
+            if each.truncate is not None:
+                at = Position(batch.epoch, *each.truncate)
+                self.letters.clear(table, at, "truncate")
+
+    def supersede_letters(self, member: Member, first: Position, baseline: int) -> None:
+        """Let go of what a newer baseline covers, and what was held for it (R30)."""
+        self.letters.clear(member.table, first, "reload", keep_baseline=baseline)
+
+    def drop_letters(self) -> None:
+        """Let go of all letters: the pipeline is not there any more, and holds nothing."""
+        if self._letters is not None:
+            far = Position(MAX_EPOCH, MAX_COMMIT, MAX_ORDINAL)
+            for table in sorted({letter.table for letter in self._letters.all()}):
+                self._letters.clear(table, far, "dropped")
+
+    # -- baselines --------------------------------------------------------------------
+
+    def load(self, member: Member, baseline: Baseline, first: Position, loading: Loading) -> None:
+        """Bring a baseline's rows to the target, beside what is there."""
+        self._disown(member)
+        failures: list[Failure] = []
+        parts = self._parts(member, baseline.files)
+        if self._stages(baseline.files) and (rows := stages(loading)) is not None:
+            assert self._staging is not None
+            self.jobs += len(parts)
+            number = baseline.baseline
+            failures = self._staging.baseline(member.table, number, first, parts, rows)
+            self._keep_of_baseline(baseline, failures, first)
+            return
+        before = 0
+        for part in parts:
+            for loaded in self._prepared.baseline(part):
+                self.jobs += 1
+                loading.write(loaded.rows)
+                failures += within_baseline(loaded.failures, before)
+            before += len(part.paths)
+        self._keep_of_baseline(baseline, failures, first)
+
+    def give_baseline(self, member: Member, baseline: Baseline, first: Position) -> None:
+        """Give a baseline's rows to the user's function, in pieces."""
+        assert self._giving is not None
+        self._disown(member)
+        # Of an empty table too: the function must hear that the rows it had are gone, since a
+        # truncate that the copy has seen is not given again (R11).
+        parts = self._parts(member, baseline.files) or [SegmentGroup(member.input, ())]
+        self.jobs += len(parts)
+        failures = self._giving.baseline(member.table, baseline.baseline, first, parts)
+        self._keep_of_baseline(baseline, failures, first)
+
+    def catch_up(self, member: Member, load: Load, batch: LogBatch) -> None:
+        """Apply changes since F to what is being loaded."""
+        held = self.letters.held(member.table, since=load.first, baseline=load.baseline)
+        # Who keeps one row a key may be told twice; others have the seen commits already (R11).
+        window = None if self._keyed else self._window(member.table, load.baseline, batch)
+        computed = self._compute(member, batch, held, load.first, window)
+        self._keep(self.letters.not_emptied(computed.letters))
+        self._clear_truncated(batch, {member.table: computed})
+        load.loading.catch_up(self._as_batch(batch, {member.table: computed}))
+        load.reached = batch.last
+        self.changes += batch.rows
+
+    def _disown(self, member: Member) -> None:
+        log = self._around.log
+        self.letters.disown(member.table, log.epoch, log.lineage or "")
+
+    def _keep_of_baseline(
+        self, baseline: Baseline, failures: Sequence[Failure], first: Position
+    ) -> None:
+        if failures:
+            log = self._around.log
+            new = baseline_letters(log, baseline.files, failures, baseline.baseline, first)
+            self._keep(new)
+
+    def _window(self, table: str, baseline: int, batch: LogBatch) -> BaselineWindow | None:
+        """Return which changes of a batch the baseline's rows may hold; None: none."""
+        window = self._around.log.window(table, baseline)
+        return window if window is not None and window.overlaps(batch.first) else None
+
+    # -- frames, and rows that executors prepare --------------------------------------
+
+    @property
+    def takes_frames(self) -> bool:
+        """Whether the target takes DataFrames instead of rows."""
+        return self._giving is not None
 
     def _give(self, giving: FrameDelivery, taking: Sequence[Member], batch: LogBatch) -> Position:
         """Let the user's function have each table's share as a frame."""
@@ -576,57 +467,20 @@ class Delivery:
                 self.letters.clear(member.table, emptied, "truncate")
         return batch.last
 
-    def _window(self, table: str, baseline: int, batch: LogBatch) -> BaselineWindow | None:
-        """Return which changes of a batch the baseline's rows may hold; None: none."""
-        window = self._around.log.window(table, baseline)
-        return window if window is not None and window.overlaps(batch.first) else None
+    def _stages(self, files: Sequence[File]) -> bool:
+        """Whether executors prepare these rows, and the driver does not see them."""
+        return self._staging is not None and self._staging.wants(sum(file.rows for file in files))
 
-    def _clear_truncated(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> None:
-        for table, each in computed.items():
-            if each.truncate is not None:
-                at = Position(batch.epoch, *each.truncate)
-                self.letters.clear(table, at, "truncate")
-
-    def _keep(self, new: Sequence[NewLetter]) -> None:
-        if new:
-            keep(self.letters, new, self._pipeline, self.name)
-            reach(LETTERS_STORED)
-
-    def _as_batch(self, batch: LogBatch, computed: dict[str, ComputedRows]) -> Batch:
-        return Batch(
-            id=f"{self.name}/{batch.first}/{batch.last}",
-            epoch=batch.epoch,
-            first=batch.first,
-            last=batch.last,
-            tables={table: each.rows for table, each in computed.items()},
-            truncates={
-                table: Position(batch.epoch, *each.truncate)
-                for table, each in computed.items()
-                if each.truncate is not None
-            },
-            staged={t: each.staged for t, each in computed.items() if each.staged is not None},
-        )
-
-    def _parts(self, member: Member, files: Sequence[File]) -> list[SegmentGroup]:
-        """Return the files by schema version, each looked at before Spark reads it."""
-        log = self._around.log
-        by_schema: dict[int, list[File]] = {}
-        for file in files:
-            refuse_unknown(log, file, self._around.runner, self._pipeline, member.input)
-            # Spark would read a damaged file as far as it goes; the index knows better.
-            log.verify(file)
-            by_schema.setdefault(file.schema, []).append(file)
-        return [
-            SegmentGroup(
-                log.schema(files[0].table, schema_id),
-                tuple(log.path(file) for file in of_schema),
-                tuple(file.rows for file in of_schema),
-                sum(file.marked for file in of_schema),
-                member.input,
-                tuple(file.bytes for file in of_schema),
-            )
-            for schema_id, of_schema in by_schema.items()
-        ]
+    def _stage(self, member: Member, batch: LogBatch) -> ComputedRows:
+        """Let executors prepare one table's share; what cannot be computed is set aside."""
+        assert self._staging is not None
+        files = batch.files_of(member.table)
+        segments = self._segments(batch, files)
+        parts, held = self._parts(member, files), self._held(member)
+        staged, emptied, aside = self._staging.changes(member, batch, parts, segments, held)
+        self.jobs += 1
+        truncate = None if emptied is None else (emptied.commit, emptied.ordinal)
+        return ComputedRows(member.nothing, truncate, aside.letters, staged)
 
 
 def _beyond(result: JobResult, place: RowReference) -> JobResult:
@@ -643,3 +497,171 @@ def _beyond(result: JobResult, place: RowReference) -> JobResult:
         truncate=truncate if truncate is not None and truncate > place else None,
         failures=tuple(failure for failure in result.failures if failure.place > place),
     )
+
+
+def within_baseline(failures: Sequence[Failure], before: int) -> list[Failure]:
+    """Return failures of a part by their place in the baseline: `before` files come before it."""
+    return [
+        replace(failure, place=(failure.place[0] + before, failure.place[1]))
+        for failure in failures
+    ]
+
+
+# --- values that the source did not send ----------------------------------------------------------
+
+
+def refuse_unknown(
+    log: LogReader, file: File, prepared: PreparedPipeline, schema: TableSchema
+) -> None:
+    """
+    Raise `UnknownValue` where a change of a segment was sent without a value that is needed.
+
+    Taken as it is, the value would become null at the target. A column that the pipeline
+    drops, and that no step of it reads, may be missing.
+    """
+    if not file.unsent:
+        return
+    rows = log.rows(file)
+    lacking = {number for each in rows["_unsent"].drop_null().to_pylist() for number in each}
+    if unknown := lacking & prepared.needs(schema):
+        raise UnknownValue(
+            "A value that did not change was not sent by the source",
+            table=file.table,
+            columns=[column.name for column in schema.columns if column.field in unknown],
+        )
+
+
+# --- frames for a user's function -----------------------------------------------------------------
+
+
+class FrameDelivery:
+    """Lets the function of one pipeline have its frames."""
+
+    def __init__(self, name: str, target: TakesFrames, prepared: GivesFrames) -> None:
+        self._name = name
+        self._target = target
+        self._prepared = prepared
+
+    def baseline(
+        self, table: str, number: int, first: Position, parts: Sequence[SegmentGroup]
+    ) -> list[Failure]:
+        """Give a baseline's rows, in pieces; return those that cannot be computed."""
+        given = before = 0
+
+        def take(frame: DataFrame, piece: int) -> None:
+            nonlocal given
+            given = before + piece  # those of each part are counted from 1
+            stem = f"{self._name}/{table}/baseline-{number}/{given}"
+            about = FrameBatch(stem, self._name, table, first, first, number, given)
+            self._target.write_frame(frame, about)
+            reach(EFFECT_DONE)
+
+        failures: list[Failure] = []
+        files = 0
+        for part in parts:
+            found = self._prepared.give_baseline(part, take)
+            failures += within_baseline(found, files)
+            files += len(part.paths)
+            before = given
+        return failures
+
+    def changes(
+        self,
+        member: Member,
+        batch: LogBatch,
+        parts: Sequence[SegmentGroup],
+        segments: Segments,
+        held: Held,
+    ) -> HeldChanges:
+        """Give one table's share of a batch; return what was set aside."""
+        lineage = segments.log.lineage or ""
+        aside = set_aside_in(segments, held, (), lineage) if held else HeldChanges()
+        seen = segments.known()
+        if batch.first <= member.reached:
+            seen |= segments.upto(member.reached)  # they are in the baseline it was given
+
+        def behind(failures: Sequence[Failure]) -> frozenset[RowReference]:
+            nonlocal aside
+            aside = set_aside_in(segments, held, failures, lineage)
+            # Before a truncate there are no letters, but the rows fail all the same.
+            return seen | aside.places | {failure.place for failure in failures}
+
+        about = FrameBatch(
+            # By baseline: after a reload the same changes may come again, as others.
+            f"{self._name}/{member.table}/{member.baseline}/{batch.first}/{batch.last}",
+            self._name,
+            member.table,
+            batch.first,
+            batch.last,
+        )
+        facts = BatchFacts.of(segments.files, batch.first, batch.last)
+        facts = replace(facts, without=seen | aside.places)
+        self._prepared.give(
+            parts,
+            facts,
+            behind,
+            lambda frame: self._target.write_frame(frame, about),
+        )
+        return aside
+
+
+# --- frames that executors prepare ----------------------------------------------------------------
+
+
+class StagedBatches:
+    """Lets the target of one pipeline stage frames. For the run's thread alone."""
+
+    def __init__(self, name: str, target: StagesFrames, prepared: GivesFrames) -> None:
+        self._target = target
+        self._giving = FrameDelivery(name, self, prepared)
+        self._loading: StagesRows | None = None
+        self._emptied: Position | None = None
+        self._staged: object = None
+
+    def wants(self, rows: int) -> bool:
+        """Whether so many rows are too many for the driver."""
+        return rows >= self._target.staged_from
+
+    def changes(
+        self,
+        member: Member,
+        batch: LogBatch,
+        parts: Sequence[SegmentGroup],
+        segments: Segments,
+        held: Held,
+    ) -> tuple[object, Position | None, HeldChanges]:
+        """Stage one table's share of a batch; return it, its last truncate, what was set aside."""
+        self._loading, self._emptied, self._staged = None, segments.truncated_at(), None
+        aside = self._giving.changes(member, batch, parts, segments, held)
+        return self._staged, self._emptied, aside
+
+    def baseline(
+        self,
+        table: str,
+        number: int,
+        first: Position,
+        parts: Sequence[SegmentGroup],
+        loading: StagesRows,
+    ) -> list[Failure]:
+        """Stage a baseline's rows; return those that cannot be computed."""
+        self._loading = loading
+        return self._giving.baseline(table, number, first, parts)
+
+    def write_frame(self, frame: DataFrame, batch: FrameBatch) -> None:
+        """Take a frame; the same again, without rows that failed, takes its place."""
+        if self._loading is not None:
+            self._loading.stage(frame, batch.piece or 0)
+        else:
+            self._staged = self._target.stage(batch.table, frame, batch.first.epoch, self._emptied)
+
+
+def staged_batches(name: str, target: Target, prepared: PreparedPipeline) -> StagedBatches | None:
+    """Return what stages for a pipeline; None where its target, or the runner, cannot."""
+    if isinstance(target, StagesFrames) and isinstance(prepared, GivesFrames):
+        return StagedBatches(name, target, prepared)
+    return None
+
+
+def stages(loading: Loading) -> StagesRows | None:
+    """Return the loading as one that frames can be staged for; None where they cannot."""
+    return loading if isinstance(loading, StagesRows) else None

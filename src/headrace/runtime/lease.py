@@ -41,17 +41,18 @@ class Fence:
         self._source = source
         # On a disk, one data directory has one log, and the control store tells as well.
         self._files = None if files is None or files.local else files
-        self._why: HeadraceError | None = None
+        self.why: HeadraceError | None = None
+        """What closed it; None while it is open."""
         self.term = 0
         """The term that our recorder writes with."""
 
     def close(self, why: HeadraceError) -> None:
         """Let nothing pass any more: the log was lost to another writer."""
-        self._why = self._why or why
+        self.why = self.why or why
 
     def look(self) -> None:
         """Raise `LostLog` where it is known that another writer has the log."""
-        if (why := self._why) is not None:
+        if (why := self.why) is not None:
             raise LostLog(why.message, remedy=why.remedy, **why.facts)
 
     def check(self, after: int) -> None:

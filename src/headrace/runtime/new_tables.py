@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 
-from headrace.capture.source import SourceTraits
 from headrace.capture.table_selection import chosen, place_of
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import BadTransform, ControlError, HeadraceError
 from headrace.observe.logs import logger
-from headrace.pipeline.batch import Runner
+from headrace.pipeline.batch import PreparedPipeline
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.model import Again, Member, decide
 from headrace.targets.target import TakesMore
@@ -52,11 +51,10 @@ def _matched(pipeline: Pipeline, tables: Collection[TableName]) -> list[TableNam
 class NewTables:
     """One pipeline's tables. `hear` and `left_out` are for any thread, the rest for the run's."""
 
-    def __init__(self, pipeline: Pipeline, traits: SourceTraits, runner: Runner) -> None:
+    def __init__(self, pipeline: Pipeline, prepared: PreparedPipeline) -> None:
         self._pipeline = pipeline
         self._target = pipeline.target
-        self._traits = traits
-        self._runner = runner
+        self._prepared = prepared
         self._begun = self._opened = False
         self._found: deque[TableSchema] = deque()
         self._there: Collection[TableName] | None = None
@@ -160,8 +158,7 @@ class NewTables:
         return True
 
     def _planned(self, schema: TableSchema) -> Member:
-        output = self._runner.prepare(self._pipeline, schema, self._traits)
-        return Member(schema.table, schema, output)
+        return Member(schema.table, schema, self._prepared.output(schema))
 
     def _may_fit(self, schema: TableSchema) -> bool:
         refused = self._unfit.get(schema.table)

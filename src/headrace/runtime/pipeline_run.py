@@ -7,6 +7,11 @@ and target come in by argument and no thread is started here, so the whole of it
 under simulation, where a seed decides every interleaving. The engine drives it from a
 thread of its own.
 
+`step` → `_follow` → `Delivery.deliver` is the path of a change, and most steps are nothing else.
+What else there may be to do (requests, new tables, gaps, other columns, baselines to load) is
+`_prepare`: it is looked at only when something was requested, a table is not live, or the log
+has an entry that is not simply more changes.
+
 Tables that follow the log go together: a batch holds all their changes up to one position
 (R23d). A table that is loaded, or loaded again, catches up beside them, alone, and joins
 them where they stand (R12, H3).
@@ -87,14 +92,15 @@ class PipelineRun:
         self.stopped = False
         self.wishes = 0
         """Grows with everything that is asked from outside: reason to take a step."""
-        self.delivery = Delivery(name, pipeline, around)
+        self.prepared = prepared = around.runner.prepare(pipeline, traits)
+        """What computes its batches."""
+        self.delivery = Delivery(name, pipeline, prepared, around)
         self.yielding = PipelineRelease(name, around.store)
-        self.growing = NewTables(pipeline, traits, around.runner)
+        self.growing = NewTables(pipeline, prepared)
         self._loads = Loads(name, pipeline, self.delivery, around, most_rows)
         self._evolving = SchemaChanges(
-            name, pipeline, traits, around, self._owe_all, self._loads.begin_again
+            name, pipeline, prepared, around, self._owe_all, self._loads.begin_again
         )
-        self._traits = traits
         self._around = around
         self._most_rows = most_rows
         self._durable = self.target.traits.durable
@@ -102,9 +108,101 @@ class PipelineRun:
         self._stuck = False
         """Whether the last step ended on what time does not mend."""
         self._stored_at = -math.inf
+        self._quiet_at: tuple[int, int] | None = None
+        """Requests and notices of the log as of which only following is left to do."""
         self._reloads: deque[tuple[TableName, int]] = deque()
 
-    # -- life ---------------------------------------------------------------------------
+    # -- the path of a change ---------------------------------------------------------
+
+    def step(self) -> float | None:
+        """
+        Do one piece of work.
+
+        Return None if there may be more at once, the seconds to pause after a failure,
+        or `IDLE` when only a new index entry, or somebody's wish, can bring work.
+        """
+        if self.stopped:
+            return IDLE
+        # Before all else, also what somebody wishes: nothing but a new start helps.
+        if self._around.fence.why is not None:
+            self._around.fence.look()
+        try:
+            self._take_wishes()
+            if self.failed or self.paused:
+                return IDLE
+            pause = self._work()
+        except (Fenced, LostLog):
+            raise
+        except HeadraceError as error:
+            if isinstance(error, JobCancelled) and self.paused:
+                return IDLE  # as asked; the same batch comes again
+            self.delivery.letters_stale |= isinstance(error, AlreadyStored)
+            self.error, self._quiet_at = error, None
+            self._attempts += 1
+            verdict = decide(error, self._attempts)
+            if isinstance(verdict, Again):
+                return verdict.after
+            # Not stored: once a person has mended it, a start goes on where this one stood.
+            self.failed = self._stuck = True
+            return IDLE
+        self.error, self._stuck = None, False
+        self._attempts = 0
+        return pause
+
+    def _work(self) -> float | None:
+        if self._prepare():
+            return None
+        return None if self._follow() else IDLE
+
+    def _follow(self) -> bool:
+        """Take the next batch to the tables that follow the log, all of a commit together."""
+        following = [member for member in self.members if member.following]
+        if not following:
+            return False
+        if self.delivery.intends:
+            # The next intent takes the place of the last one, whose batch must be noted first.
+            self._store_progress(always=True)
+        start = min(member.reached for member in following)
+        taking = [member for member in following if member.reached == start]
+        # One that begins further on is waited for, so that from there all go together.
+        ahead = min((m.reached for m in following if m.reached > start), default=None)
+        # And none goes beyond the columns that it is told in.
+        turns = [until for m in taking if (until := m.columns_until) is not None]
+        ahead = min([*turns, *([] if ahead is None else [ahead])], default=None)
+        batch = self.delivery.next_batch(taking, start, ahead, self._most_rows)
+        if batch is None:
+            self._store_progress()
+            return False
+        log = self._around.log
+        if self.pipeline.mode == "changes" and any(m.owes(log) for m in taking):
+            self._quiet_at = None
+            return True  # since this step began: it must not go past what is missing
+        if not all(member.knows(log, batch.files_of(member.table)) for member in taking):
+            self._quiet_at = None
+            return True  # the same: values of columns that it does not know would be left out
+        if batch.files:
+            self.delivery.deliver(taking, start, batch)
+        else:
+            for member in taking:
+                member.reached = batch.last  # R34: nothing of ours in it: no job and no write
+        self._store_progress(always=self._durable and bool(batch.files))
+        return True
+
+    def _store_progress(self, *, always: bool = False) -> None:
+        around = self._around
+        due = around.clock() - self._stored_at >= STORE_EVERY
+        moved = [m for m in self.members if m.following and m.reached > m.stored]
+        if not moved or not (always or due):
+            return
+        for at in sorted({member.reached for member in moved}):
+            together = [member for member in moved if member.reached == at]
+            names = [member.table for member in together]
+            stored = around.store.advance(self.name, names, around.log.lineage or "", at)
+            for member in together:
+                member.stored = stored
+        self._stored_at = around.clock()
+
+    # -- start and end ----------------------------------------------------------------
 
     def prepare(self, schemas: Mapping[TableName, TableSchema]) -> None:
         """Analyse the plan on Spark and check the target; raise what is wrong with either."""
@@ -133,6 +231,7 @@ class PipelineRun:
             self._store_progress(always=True)
         finally:
             self.stopped = True
+            self.prepared.close()
             self.growing.close()
 
     def _have(self, members: tuple[Member, ...]) -> None:
@@ -167,7 +266,7 @@ class PipelineRun:
                 owed = baseline if state == TableState.RELOADING else 0
                 self._put_back([(member, TableState.WAITING, owed)])
 
-    # -- asked from outside -------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------
 
     def pause(self) -> None:
         """Do nothing from the next step on; stored, so that a restart keeps to it."""
@@ -210,7 +309,12 @@ class PipelineRun:
             if member.table == table
         )
 
-    # -- what is known ------------------------------------------------------------------
+    def fail(self, error: HeadraceError) -> None:
+        """Stop on an error from outside: another engine took over."""
+        self.error = error
+        self.failed = True
+
+    # -- what is known ----------------------------------------------------------------
 
     @property
     def state(self) -> str:
@@ -264,80 +368,39 @@ class PipelineRun:
         mark = watermark(self.members, log, durable=self._durable, changes_only=only)
         return replace(mark, set_aside=self.yielding.why is not None)
 
-    def fail(self, error: HeadraceError) -> None:
-        """Stop on an error from outside: another engine took over."""
-        self.error = error
-        self.failed = True
+    # -- what comes before following the log ------------------------------------------
 
-    # -- work ---------------------------------------------------------------------------
-
-    def step(self) -> float | None:
+    def _prepare(self) -> bool:
         """
-        Do one piece of work.
+        Do everything that is not following the log; return whether that was this step's work.
 
-        Return None if there may be more at once, the seconds to pause after a failure,
-        or `IDLE` when only a new index entry, or somebody's wish, can bring work.
+        There is nothing to look at while all tables are live, nothing is requested, and the
+        log has grown by changes alone.
         """
-        if self.stopped:
-            return IDLE
-        # Before all else, also what somebody wishes: nothing but a new start helps.
-        self._around.fence.look()
-        try:
-            self._take_wishes()
-            if self.failed or self.paused:
-                return IDLE
-            pause = self._work()
-        except (Fenced, LostLog):
-            raise
-        except HeadraceError as error:
-            if isinstance(error, JobCancelled) and self.paused:
-                return IDLE  # as asked; the same batch comes again
-            self.delivery.letters_stale |= isinstance(error, AlreadyStored)
-            self.error = error
-            self._attempts += 1
-            verdict = decide(error, self._attempts)
-            if isinstance(verdict, Again):
-                return verdict.after
-            # Not stored: once a person has mended it, a start goes on where this one stood.
-            self.failed = self._stuck = True
-            return IDLE
-        self.error, self._stuck = None, False
-        self._attempts = 0
-        return pause
-
-    def _work(self) -> float | None:
+        looked_at = (self.wishes, self._around.log.notices)
+        if looked_at == self._quiet_at:
+            return False
+        self._quiet_at = None
         self.delivery.reopen_letters()
         self._grow()
         self._mind_gaps()
         self._evolving.follow(self.members)
         if self._loads.load_one():
-            return None
-        worked = self._loads.catch_up()
+            return True
         # Before the others go on: under steady load they would never be met.
-        worked |= self._loads.join()
-        worked |= self._follow()
-        self._store_progress()
+        if worked := self._loads.catch_up() | self._loads.join():
+            self._follow()
         if all(member.state in (TableState.LIVE, TableState.COMPLETE) for member in self.members):
             self.yielding.end()
-        return None if worked else IDLE
-
-    def _grow(self) -> None:
-        """Take in tables that a pattern stands for, as they come and go (H2)."""
-        for gone in [member for member in self.members if self.growing.gone(member)]:
-            self._loads.drop(gone)
-            self._have(tuple(member for member in self.members if member is not gone))
-        while (schema := self.growing.next) is not None:
-            new = schema.table not in self.tables
-            if new and (member := self.growing.planned(schema)) is not None:
-                self._recall(member)
-                if self.growing.add(member):
-                    self._resume_table(member)
-                    self._have((*self.members, member))
-            self.growing.taken()
+            # Columns that have their turn later are looked for in every step.
+            if not worked and all(member.columns_until is None for member in self.members):
+                self._quiet_at = looked_at
+        return worked
 
     def _take_wishes(self) -> None:
         # First what is done already, so that a wish is not noted as fulfilled.
-        self._loads.note_switched()
+        if self._loads.switched:
+            self._loads.note_switched()
         while self._reloads:
             table, newer_than = self._reloads[0]
             for member in self.members:
@@ -374,6 +437,7 @@ class PipelineRun:
 
     def _give_way(self) -> None:
         """Let go of the place where the tables stand, now that the source keeps nothing (R28)."""
+        self._quiet_at = None
         # A volatile target is rebuilt from the log anyway; what is being loaded is from there.
         following = [each for each in self.members if each.following and self._durable]
         if following and self.pipeline.mode == "changes":
@@ -399,8 +463,23 @@ class PipelineRun:
         for each, state, newer in moves:
             self._loads.drop(each)
             each.state, each.newer_than = state, newer
+        self._quiet_at = None
         if not any(other.following for other in self.members):
             self.delivery.forget_intent()
+
+    def _grow(self) -> None:
+        """Take in tables that a pattern stands for, as they come and go (H2)."""
+        for gone in [member for member in self.members if self.growing.gone(member)]:
+            self._loads.drop(gone)
+            self._have(tuple(member for member in self.members if member is not gone))
+        while (schema := self.growing.next) is not None:
+            new = schema.table not in self.tables
+            if new and (member := self.growing.planned(schema)) is not None:
+                self._recall(member)
+                if self.growing.add(member):
+                    self._resume_table(member)
+                    self._have((*self.members, member))
+            self.growing.taken()
 
     def _mind_gaps(self) -> None:
         """Put back what cannot go on: changes are missing, or history was replaced (R1)."""
@@ -423,53 +502,6 @@ class PipelineRun:
             self._loads.drop(member)
             self.delivery.forget_intent()
             self._loads.move(member, TableState.WAITING)
-
-    # -- following ------------------------------------------------------------------------
-
-    def _follow(self) -> bool:
-        """Take the next batch to the tables that follow the log, all of a commit together."""
-        following = [member for member in self.members if member.following]
-        if not following:
-            return False
-        if self.delivery.intends:
-            # The next intent takes the place of the last one, whose batch must be noted first.
-            self._store_progress(always=True)
-        start = min(member.reached for member in following)
-        taking = [member for member in following if member.reached == start]
-        # One that begins further on is waited for, so that from there all go together.
-        ahead = min((m.reached for m in following if m.reached > start), default=None)
-        # And none goes beyond the columns that it is told in.
-        turns = [until for m in taking if (until := m.columns_until) is not None]
-        ahead = min([*turns, *([] if ahead is None else [ahead])], default=None)
-        batch = self.delivery.next_batch(taking, start, ahead, self._most_rows)
-        if batch is None:
-            return False
-        log = self._around.log
-        if self.pipeline.mode == "changes" and any(m.owes(log) for m in taking):
-            return True  # since this step began: it must not go past what is missing
-        if not all(member.knows(log, batch.files_of(member.table)) for member in taking):
-            return True  # the same: values of columns that it does not know would be left out
-        if batch.files:
-            self.delivery.deliver(taking, start, batch)
-        else:
-            for member in taking:
-                member.reached = batch.last  # R34: nothing of ours in it: no job and no write
-        self._store_progress(always=self._durable and bool(batch.files))
-        return True
-
-    def _store_progress(self, *, always: bool = False) -> None:
-        around = self._around
-        due = around.clock() - self._stored_at >= STORE_EVERY
-        moved = [m for m in self.members if m.following and m.reached > m.stored]
-        if not moved or not (always or due):
-            return
-        for at in sorted({member.reached for member in moved}):
-            together = [member for member in moved if member.reached == at]
-            names = [member.table for member in together]
-            stored = around.store.advance(self.name, names, around.log.lineage or "", at)
-            for member in together:
-                member.stored = stored
-        self._stored_at = around.clock()
 
 
 def _owed(member: Member) -> int:

@@ -215,7 +215,8 @@ class LogRetention:
         self._options = options
         self._clock = clock
         self._wall = wall
-        self._look_at = clock()
+        self.look_at = clock()
+        """When it is time to decide again."""
         self._sent: MaintainLog | None = None
         self._superseded: set[int] = set()
         self._warned = False
@@ -223,9 +224,9 @@ class LogRetention:
 
     def look(self) -> None:
         """Decide anew, if it is time to; never raises."""
-        if self._clock() < self._look_at:
+        if self._clock() < self.look_at:
             return
-        self._look_at = self._clock() + LOOK_SECONDS
+        self.look_at = self._clock() + LOOK_SECONDS
         try:
             order = self.decide()
             self._warn()
@@ -244,7 +245,7 @@ class LogRetention:
 
     def forget(self) -> None:
         """Say it all again: there is a new recorder."""
-        self._sent, self._look_at = None, self._clock()
+        self._sent, self.look_at = None, self._clock()
 
     def pins(self) -> list[Pin]:
         """Return everything that keeps the log, the lowest first."""

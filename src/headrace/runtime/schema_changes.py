@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headrace.capture.source import SourceTraits
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableSchema, differences
 from headrace.errors import ColumnsChanged, HeadraceError
 from headrace.observe.logs import logger
+from headrace.pipeline.batch import PreparedPipeline
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.delivery import Surroundings
 from headrace.runtime.model import Member, TableState
@@ -38,14 +38,14 @@ class SchemaChanges:
         self,
         name: str,
         pipeline: Pipeline,
-        traits: SourceTraits,
+        prepared: PreparedPipeline,
         around: Surroundings,
         load_anew: Callable[[Member, int], None],
         load_again: Callable[[Member], None],
     ) -> None:
         self._name = name
         self._pipeline = pipeline
-        self._traits = traits
+        self._prepared = prepared
         self._load_anew = load_anew
         self._load_again = load_again
         self._around = around
@@ -73,7 +73,7 @@ class SchemaChanges:
             schema = log.schema(member.table, known)
             if (known, schema) == (member.schema_id, member.input):
                 return
-            output = self._around.runner.prepare(self._pipeline, schema, self._traits)
+            output = self._prepared.output(schema)
         except HeadraceError as error:
             # The log was made anew, or the steps are others by now: nothing to compare with.
             _log.failed("columns of before are not known", error, table=member.table)
@@ -112,8 +112,8 @@ class SchemaChanges:
         if changed and policy == "stop" and self._shown.get(member.table) != number:
             self._shown[member.table] = number
             raise self._stopped("Columns of a table changed", member, told)
-        runner, target = self._around.runner, self._pipeline.target
-        output = runner.prepare(self._pipeline, schema, self._traits)
+        target = self._pipeline.target
+        output = self._prepared.output(schema)
         answer: SchemaAnswer = "continue"
         if (output.columns, output.key) != (member.output.columns, member.output.key):
             target.check({member.table: output})

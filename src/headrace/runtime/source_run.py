@@ -196,6 +196,9 @@ class WalGuard(Protocol):
 class LogRetentionPolicy(Protocol):
     """Decides what the log may let go of (R27)."""
 
+    look_at: float
+    """When it is time to decide again, by the source's clock."""
+
     def look(self) -> None:
         """Decide anew, if it is time to; never raises."""
         ...
@@ -474,7 +477,7 @@ class SourceRun:
             case Failed():
                 self._failed(report)
         self._follow()
-        if (care := self.care) is not None:
+        if (care := self.care) is not None and self._heard_at >= care.look_at:
             care.look()
         if isinstance(report, LagReport) and report.room and (guard := self.guard) is not None:
             guard.look(report.room)

@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from headrace.errors import HeadraceError
-from headrace.lake.memory import LakeHome
-from headrace.lake.target import UsesSpark
+from headrace.errors import HeadraceError, NotRunning
 from headrace.observe.logs import logger
 from headrace.pipeline.definition import Pipeline
 from headrace.runtime.delivery import Surroundings
 from headrace.spark_session.s3a import s3_needs
 from headrace.spark_session.settings import merged
 from headrace.storage.files import Files
-from headrace.targets.target import Target
+from headrace.targets.target import NeedsContext, NeedsSpark, SparkAccess, Target, TargetContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,25 +64,34 @@ def spark_runner(
 
 def with_needs(options: SparkOptions, pipelines: Sequence[Pipeline], files: Files) -> SparkOptions:
     """Return the options with what targets, and the log's storage, need of a Spark of ours."""
-    wanted = [each.target.spark_needs() for each in pipelines if isinstance(each.target, UsesSpark)]
+    targets = [pipeline.target for pipeline in pipelines]
+    wanted = [each.spark_needs() for each in targets if isinstance(each, NeedsSpark)]
     if not files.local:
         wanted.append(s3_needs(options.conf))
     return replace(options, conf=merged(options.conf, wanted))
 
 
-def lend(name: str, target: Target, around: Surroundings) -> None:
-    """Let a target that works with Spark itself have what it needs of an engine."""
-    runner = around.runner
-    if isinstance(target, UsesSpark) and isinstance(runner, HasSpark):
-        home = LakeHome(
-            spark=lambda: runner.spark,
+def give_context(name: str, target: Target, around: Surroundings) -> None:
+    """Give a target what it needs of the engine, if it needs anything besides rows."""
+    if not isinstance(target, NeedsContext):
+        return
+    runner = around.runner if isinstance(around.runner, HasSpark) else None
+
+    def spark() -> SparkAccess:
+        if runner is None:
+            raise NotRunning("The engine runs without Spark", pipeline=name)
+        return runner.spark
+
+    target.use(
+        TargetContext(
+            spark=spark,
             pipeline=name,
             files=around.files,
             clock=around.wall,
             lineage=lambda: around.log.lineage or "",
             check=around.check,
         )
-        target.use(home)
+    )
 
 
 @runtime_checkable

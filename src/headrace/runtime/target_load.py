@@ -41,6 +41,8 @@ class Loads:
         most_rows: int,
     ) -> None:
         self.members: tuple[Member, ...] = ()
+        self.switched: deque[tuple[Member, Load, Position]] = deque()
+        """Tables shown at the target, of which that is not noted yet."""
         self._name = name
         self._pipeline = pipeline
         self._delivery = delivery
@@ -48,8 +50,6 @@ class Loads:
         self._most_rows = most_rows
         self._durable = pipeline.target.traits.durable
         self._goal: Position | None = None
-        self._switched: deque[tuple[Member, Load, Position]] = deque()
-        """Tables shown at the target, of which that is not noted yet."""
 
     def load_one(self) -> bool:
         """Load a table whose baseline is there; ask for those that are missing."""
@@ -194,7 +194,7 @@ class Loads:
                     loading.discard()
             raise
         reach(TABLE_SWITCHED)
-        self._switched.extend((member, load, at) for member, load in arrived)
+        self.switched.extend((member, load, at) for member, load in arrived)
         self.note_switched()
 
     def note_switched(self) -> None:
@@ -203,12 +203,12 @@ class Loads:
 
         A table noted as shown would follow the log and leave the others behind.
         """
-        while self._switched:
-            member, load, at = self._switched[0]
+        while self.switched:
+            member, load, at = self.switched[0]
             # Not before: the rows that were there need the letters that speak of them.
             self._delivery.supersede_letters(member, load.first, load.baseline)
             self._settle(member, at, load.baseline)
-            self._switched.popleft()
+            self.switched.popleft()
 
     def _settle(self, member: Member, at: Position, baseline: int) -> None:
         """Note that the target's table is, or begins with, this baseline, at `at`."""

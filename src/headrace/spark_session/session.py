@@ -23,10 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from py4j import protocol
-from py4j.protocol import Py4JError
-
 from headrace.errors import SparkFailed
+from headrace.extras import require
 from headrace.spark_session import jvm
 from headrace.spark_session.jvm import hush
 from headrace.spark_session.settings import BULK, SMALL, session_settings
@@ -284,6 +282,8 @@ class Spark:
 
     def plan(self, frame: DataFrame) -> None:
         """Plan a frame; what Java raises is raised as it is."""
+        from py4j import protocol
+
         # Not by the method itself: PySpark would turn the error into its own, which takes some
         # three hundred calls of the JVM.
         method = frame._jdf.queryExecution().executedPlan
@@ -296,6 +296,8 @@ class Spark:
     @contextlib.contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
         """Mark the jobs that this thread starts meanwhile, so that `cancel` ends them."""
+        from py4j.protocol import Py4JError
+
         context = self.session.sparkContext
         with self._open.block(tag):
             context.addJobTag(tag)
@@ -394,8 +396,9 @@ def start_session(
     user; where it died, a new one is started; where the user's runs, we work beside it as if
     it had been brought. `data` is where logs go; without it they go to a temporary folder.
     `ui` turns Spark's own pages on, on loopback, and `events` its event logs, in `data`: both
-    count only where Spark is started here. Raises `NoJava`, `SparkFailed`.
+    count only where Spark is started here. Raises `NotInstalled`, `NoJava`, `SparkFailed`.
     """
+    require("spark", "A Spark session")
     found = jvm.acquire(data, conf or {}, environ, ui=ui, events=events)
     if not isinstance(found, jvm.SharedJvm):
         return Spark.bring(found)

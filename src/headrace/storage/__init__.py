@@ -1,20 +1,19 @@
 """
-Bytes that stay: steps of a disk, files that are absent or whole, a disk for simulations.
+Durable storage: disk operations, files that are absent or whole, and a disk for simulations.
 
-It may import `errors` alone and knows nothing of the log that is built on it. Every durable file of
-the log goes through `files` or `objects`, which are the same to their callers; boto3 is used in
-`s3` and in no other module.
+Imports only `errors`, and knows nothing of the log that is built on it. Every durable file of the
+log goes through `files` or `objects`, which have the same interface; only `s3` imports boto3.
 
-Begin with `disk` and `files`: the first offers the steps, the second makes them a guarantee.
+Begin with `disk` and `files`: the first has the operations, the second builds the guarantee.
 
 ```
- disk         the steps an operating system offers, one method each, as a protocol
+ disk         the operations of a file system, one method each, as a protocol
  files        files that are absent or whole, on a disk (invariant 5)
- objects      the same as objects of a bucket, also where an answer gets lost
- s3           buckets of S3 through boto3, and which storage a location means
- locations    how a place in a bucket is written: `s3://bucket/prefix`
- permissions  files beside the log, and files a user asked for: for their owner alone
- killpoints   named places where a test may kill the process (P2)
- simulation   a disk and a bucket in memory, with faults that a seed decides and replays
+ objects      the same with the objects of a bucket, also when responses are lost
+ s3           S3 buckets through boto3, and which storage a location means
+ locations    the syntax of a location in a bucket: `s3://bucket/prefix`
+ permissions  files outside the log, and output files, readable only by their owner
+ killpoints   named points where a test may kill the process (P2)
+ simulation   a disk and a bucket in memory, with faults that a seed reproduces
 ```
 """

@@ -1,10 +1,10 @@
 """
-The steps an operating system offers, one method each.
+The operations of a file system, one method each.
 
-Nothing here is atomic beyond what the system promises for that one step, and nothing is
-durable before it is synced: a file's bytes by `sync`, its name by `sync_folder`. What is
-built out of these steps stands in `files.py`; what they forget at a power cut is played
-by `simulation.py`, which is why they are a protocol.
+Nothing here is atomic beyond what the operating system guarantees for that one step, and nothing
+is durable before it is synced: a file's bytes by `sync`, its name by `sync_folder`. `files.py`
+builds on these steps. They are a protocol because `simulation.py` implements them as well, with
+the losses of a power cut.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias
 import pyarrow as pa
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
-"""Anything that gives its bytes without a copy."""
+"""Anything whose bytes can be read without a copy."""
 
 
 class Disk(Protocol):
@@ -28,9 +28,9 @@ class Disk(Protocol):
     Steps on a file system.
 
     *Order*: steps take effect in the order they are called. *Durability*: none without
-    `sync` (bytes) and `sync_folder` (names); `make_folder` alone includes it. *Failure*:
-    `OSError` with its errno, as the system gives it; a step that failed may have taken
-    effect in part. *Threads*: any number, on different files.
+    `sync` (bytes) and `sync_folder` (names); only `make_folder` includes it. *Failure*:
+    `OSError` with the errno of the system; a step that failed may have taken effect in
+    part. *Threads*: any number, on different files.
     """
 
     def write(self, path: str, data: Buffer) -> None:
@@ -42,11 +42,11 @@ class Disk(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Give the file a new name, in place of a file that had it."""
+        """Give the file a new name; replaces a file of that name."""
         ...
 
     def link(self, old: str, new: str) -> None:
-        """Give the file a second name; `FileExistsError` where that is taken."""
+        """Give the file a second name; `FileExistsError` if that exists."""
         ...
 
     def sync_folder(self, path: str) -> None:
@@ -54,23 +54,23 @@ class Disk(Protocol):
         ...
 
     def read(self, path: str) -> bytes:
-        """Return all bytes; `FileNotFoundError` where there is no such file."""
+        """Return all bytes; `FileNotFoundError` if there is no such file."""
         ...
 
     def list(self, path: str) -> list[str]:
-        """Return the names in this folder, sorted; none where it is missing."""
+        """Return the names in this folder, sorted; none if it is missing."""
         ...
 
     def remove(self, path: str) -> None: ...
 
     def make_folder(self, path: str) -> None:
-        """Create the folder, its parents too, for this user alone; durable on return."""
+        """Create the folder and its parents, accessible only to this user; durable on return."""
         ...
 
     def size(self, path: str) -> int: ...
 
     def unique(self) -> str:
-        """Return a word that nobody else who writes here is given, for temporary names."""
+        """Return a word that no other writer gets, for temporary names."""
         ...
 
 
@@ -83,11 +83,11 @@ class RealDisk:
         self._numbers = itertools.count(1)
 
     def write(self, path: str, data: Buffer) -> None:
-        # 0600: what we record is as private as its source (P8).
+        # 0600: the log is as private as its source (P8).
         with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as handle:
             rest = memoryview(data).cast("B")
             while rest:
-                # A write may take a part only, as on a full disk: the rest brings the error.
+                # A write may be partial, as on a full disk: writing the rest raises the error.
                 rest = rest[os.write(handle, rest) :]
 
     def sync(self, path: str) -> None:

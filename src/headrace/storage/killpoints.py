@@ -1,15 +1,14 @@
 """
-Named places where a test may kill the process.
+Named points where a test may kill the process.
 
-A crash test is only as good as the instants it can hit. Each of them is a name here, and
-the code that passes it says so with `reach`, which does nothing unless the environment
-arms that name: `HEADRACE_KILL_POINT="entry_linked:3"` kills this process, without any
-clean-up, the third time it comes by (P2).
+A crash test is only as good as the instants it can hit. Each has a name here, and the code calls
+`reach` with it, which does nothing unless the environment arms that name:
+`HEADRACE_KILL_POINT="entry_linked:3"` kills this process, without any clean-up, the third time
+it reaches the point (P2).
 
-A recorder that was killed is started again with the same environment. So that it is not
-killed for ever, `HEADRACE_KILL_ONCE` may name a file, the token: whoever comes to the
-armed point takes it away first, and dies only if it was there. A test sees by the missing
-token that the point was hit.
+A killed recorder is started again with the same environment. So that it is not killed forever,
+`HEADRACE_KILL_ONCE` may name a file, the token: the process that reaches the armed point removes
+the token first, and dies only if it existed. A missing token shows a test that the point was hit.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ ENTRY_LINKED = "entry_linked"
 """An entry is visible, its folder not synced."""
 
 ENTRY_SYNCED = "entry_synced"
-"""An entry is durable, and nobody has been told."""
+"""An entry is durable and not reported yet."""
 
 BEFORE_CHECKPOINT = "before_checkpoint"
-"""The entry that owes a checkpoint is durable, the checkpoint not begun."""
+"""The entry that is due for a checkpoint is durable, the checkpoint not begun."""
 
 LOG_PRUNED = "log_pruned"
-"""The entry that drops what nobody needs is durable, and no file is deleted."""
+"""The entry that drops unneeded segments is durable, and no file is deleted."""
 
 CHANGES_READ = "changes_read"
-"""A source gave changes, and nothing of them is on disk."""
+"""A source returned changes, and none of them is on disk."""
 
 BEFORE_ACKNOWLEDGE = "before_acknowledge"
-"""Everything is durable, and the source has not been told."""
+"""Everything is durable and not acknowledged to the source yet."""
 
 BASELINE_CHUNK = "baseline_chunk"
 """A part of a baseline is written, the baseline not finished."""
 
 BASELINE_FINISHED = "baseline_finished"
-"""A baseline's entry is durable, and nobody has been told."""
+"""A baseline's entry is durable and not reported yet."""
 
 BASELINE_LOADED = "baseline_loaded"
-"""A target has all rows of a baseline beside its table, and has not switched to them."""
+"""A target has staged all rows of a baseline, and has not switched to them."""
 
 JOB_DONE = "job_done"
 """A batch is computed, and the target has nothing of it."""
 
 TARGET_WRITTEN = "target_written"
-"""A target has taken a batch, and the engine has not noted it."""
+"""A target has written a batch, and progress does not include it."""
 
 LETTERS_STORED = "letters_stored"
 """Dead letters are durable, and the target has nothing of the batch."""
@@ -61,43 +60,43 @@ INTENT_STORED = "intent_stored"
 """A batch's intent is durable, and it has had no effect."""
 
 EFFECT_DONE = "effect_done"
-"""A target without transactions has had its effect, and progress does not say so."""
+"""A target without transactions has applied a batch, and progress does not include it."""
 
 TABLE_SWITCHED = "table_switched"
-"""A loaded table took the place of the old one, and its state is not stored."""
+"""A loaded table has replaced the old one, and its state is not stored."""
 
 PART_WRITTEN = "part_written"
-"""A task has written its part of a batch or of a baseline, and nobody has its receipt."""
+"""A task has written its part of a batch or baseline, and its receipt is not delivered."""
 
 TABLE_COMMITTED = "table_committed"
-"""A table of a lake has our commit, and its writer does not know."""
+"""A lake table has our commit, and the writer has no response yet."""
 
 COLUMNS_ADDED = "columns_added"
-"""A table of a lake has new columns, and no row that has them."""
+"""A lake table has new columns, and no row that has them."""
 
 TABLE_COMPACTED = "table_compacted"
-"""A table of a lake has fewer files, and its batch is not told to be written."""
+"""A lake table is compacted, and its batch is not reported as written."""
 
 PUBLICATION_ENSURED = "publication_ensured"
-"""What a server is to send is settled, and nothing begins there."""
+"""The publication is ready, and nothing else exists on the server."""
 
 SLOT_DROPPED = "slot_dropped"
-"""A source is reset: its slot is gone, and nothing else has been done."""
+"""A source is reset: its slot is dropped, and nothing else is done."""
 
 PUBLICATION_DROPPED = "publication_dropped"
-"""A source is reset: its publication is gone as well, and nothing is made anew."""
+"""A source is reset: its publication is dropped as well, and nothing is recreated."""
 
 SLOT_CREATED = "slot_created"
-"""A slot is made, and the log has no entry that begins with it."""
+"""A slot is created, and the log has no entry that begins with it."""
 
 LOG_BEGUN = "log_begun"
 """The entry that history begins with is durable, and nothing is read or copied."""
 
 SNAPSHOT_TAKEN = "snapshot_taken"
-"""A snapshot for a copy beside the running stream is held, and no row is read under it."""
+"""A snapshot is held for a copy in parallel to the stream, and no row is read under it."""
 
 COPY_PLANNED = "copy_planned"
-"""A baseline is planned for others to copy, and they have not been told."""
+"""A baseline is planned for executors to copy, and not announced to them."""
 
 BASELINE_COPIED = "baseline_copied"
 """All rows of a baseline are copied, and its entry does not exist."""
@@ -119,7 +118,7 @@ POINTS = (
     EFFECT_DONE,
     TABLE_SWITCHED,
 )
-"""Those that every source comes by; a crash run counts how often it hit each."""
+"""Points that every source reaches; a crash run counts its hits of each."""
 
 POSTGRES_POINTS = (
     PUBLICATION_ENSURED,
@@ -129,10 +128,10 @@ POSTGRES_POINTS = (
     COPY_PLANNED,
     BASELINE_COPIED,
 )
-"""The steps of a hand-over between copy and stream; its own rounds count them (H1 to H3)."""
+"""The steps of the hand-over from copy to stream; separate rounds count them (H1 to H3)."""
 
 LAKE_POINTS = (PART_WRITTEN, TABLE_COMMITTED, COLUMNS_ADDED, TABLE_COMPACTED)
-"""What happens within a table of a lake; its own rounds count them (R24)."""
+"""Steps within a lake table; separate rounds count them (R24)."""
 
 _armed, _, _nth = os.environ.get("HEADRACE_KILL_POINT", "").partition(":")
 _left = int(_nth or 1)
@@ -140,7 +139,7 @@ _token = os.environ.get("HEADRACE_KILL_ONCE")
 
 
 def reach(name: str) -> None:
-    """Come by the point `name`: the end of this process where it is armed, otherwise nothing."""
+    """Kill this process if the point `name` is armed; otherwise do nothing."""
     global _left
     if name != _armed:
         return
@@ -155,7 +154,7 @@ def die() -> None:
 
 
 def _token_taken() -> bool:
-    """Whether this process may die: where there is a token, only the one that removed it."""
+    """Whether this process may die: if there is a token, only the process that removed it."""
     if _token is None:
         return True
     try:

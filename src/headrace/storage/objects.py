@@ -1,19 +1,19 @@
 """
 Files as objects of a bucket: absent or whole by the storage's own guarantee.
 
-`Bucket` is the steps an object storage offers, one method each. Each is atomic and durable by
-itself: an object is absent or whole, and what was stored is visible everywhere at once. What is
-new compared with a disk is the answer that gets lost: a step that raised `Unanswered` may have
-taken effect, or may still. `Objects` makes files of these steps; `SimulatedBucket` in
-`simulation.py` plays what goes wrong in them, which is why they are a protocol.
+`Bucket` has the operations of an object storage, one method each. Each is atomic and durable by
+itself: an object is absent or whole, and a stored object is visible everywhere at once. Unlike on a
+disk, a response can be lost: a step that raised `Unanswered` may have taken effect, or may still.
+`Objects` implements files with these steps. They are a protocol because `SimulatedBucket` in
+`simulation.py` implements them as well, with faults.
 
-`create` rests on one thing: a conditional put (`If-None-Match: *`), which of two writers refuses
-one (R31). Not every storage that speaks S3 keeps to it, and one that does not would accept both;
-so `prove` tries it before a log is written there.
+`create` depends on a conditional put (`If-None-Match: *`), which rejects one of two writers (R31).
+Not every S3-compatible storage honours it, and one that does not would accept both; so `prove`
+tries it before a log is written there.
 
-A put whose answer was lost may have taken effect, and the next try of it is then refused because
-of our own object. So what is found there is compared with what was to be stored: the bytes of an
-entry hold its writer and its term, and no other writer stores the same.
+A put whose response was lost may have taken effect, and the retry is then rejected because of our
+own object. So the existing object is compared with the data: the bytes of an entry contain its
+writer and its term, and no other writer stores the same.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from headrace.storage.disk import Buffer
 from headrace.storage.files import Files
 from headrace.storage.killpoints import reach
 
-# --- the steps of an object storage ---------------------------------------------------------------
+# --- the operations of an object storage ----------------------------------------------------------
 
 
 class Unanswered(Exception):
-    """A step was put off, or its answer is lost: it may have taken effect. Worth another try."""
+    """A step was deferred, or its response is lost: it may have taken effect. Can be retried."""
 
 
 class Refused(Exception):
-    """The storage does not do this, and will not the next time either."""
+    """The storage rejected the step; a retry would not help."""
 
     def __init__(self, reason: str = "", remedy: str = "") -> None:
         super().__init__(reason)
@@ -50,25 +50,25 @@ class Bucket(Protocol):
     """
     Steps on one bucket; a key is the whole name of an object.
 
-    *Order*: a step sees what those before it did. *Durability*: what `store` put is durable when
-    it returns. *Failure*: `Unanswered` or `Refused`; nothing is tried twice in here, because only
+    *Order*: a step sees the effects of earlier ones. *Durability*: an object is durable when
+    `store` returns. *Failure*: `Unanswered` or `Refused`; nothing is retried here, because only
     the caller can tell its own object from another's. *Threads*: any number.
     """
 
     def store(self, key: str, data: Buffer, *, new: bool) -> None:
-        """Store an object; with `new`, `FileExistsError` where there is one of that key."""
+        """Store an object; with `new`, `FileExistsError` if the key exists."""
         ...
 
     def read(self, key: str) -> bytes:
-        """Return all bytes; `FileNotFoundError` where there is no such object."""
+        """Return all bytes; `FileNotFoundError` if there is no such object."""
         ...
 
     def size(self, key: str) -> int:
-        """Return an object's size; `FileNotFoundError` where there is none."""
+        """Return an object's size; `FileNotFoundError` if there is none."""
         ...
 
     def list(self, prefix: str) -> list[str]:
-        """Return what follows `prefix` up to the next `/` in all keys that begin with it."""
+        """Return the parts of all keys after `prefix`, up to the next `/`."""
         ...
 
     def remove(self, key: str) -> None:
@@ -76,21 +76,21 @@ class Bucket(Protocol):
         ...
 
     def unique(self) -> str:
-        """Return a word that nobody else who writes here is given."""
+        """Return a word that no other writer gets."""
         ...
 
     def rest(self, seconds: float) -> None:
-        """Wait before another try."""
+        """Wait before a retry."""
         ...
 
 
-# --- files made of these steps --------------------------------------------------------------------
+# --- files on top of these operations -------------------------------------------------------------
 
 RESTS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0)
-"""Seconds between tries: a storage that is overloaded asks for growing ones."""
+"""Seconds between retries; they grow, for a storage that is overloaded."""
 
 AT_ONCE = 16
-"""Objects read at a time: each is a request that mostly waits."""
+"""Concurrent requests: each mostly waits for the network."""
 
 _PROBE = "probe"
 
@@ -101,9 +101,9 @@ class Objects(Files):
     """
     `Files` in a bucket, under a prefix.
 
-    *Durability*: what is stored is durable and seen everywhere on return, so `settle` and
-    `make_folder` have nothing to do. *Failure*: as of `Files`; where no answer came at all, the
-    object may appear later. `remove` cannot tell a missing object, and does not raise for it.
+    *Durability*: an object is durable and visible everywhere on return, so `settle` and
+    `make_folder` have nothing to do. *Failure*: as for `Files`; if there was no response at all,
+    the object may appear later. `remove` cannot detect a missing object, and does not raise.
     """
 
     local = False
@@ -119,9 +119,9 @@ class Objects(Files):
 
     def prove(self) -> None:
         """
-        Create one object twice, the second time in vain: `UnsafeStorage` where it is not.
+        Create one object twice: raises `UnsafeStorage` unless the second attempt is rejected.
 
-        It is also listed and read, as a log will be: the rights to that are others.
+        The object is also listed and read, as a log will be: these are separate permissions.
         """
         probe = self.within(f"{_PROBE}/{self._bucket.unique()}")
         probe.create(_PROBE, b"first")
@@ -132,15 +132,18 @@ class Objects(Files):
                 found = probe.list(""), probe._read_or_none(_PROBE)
             else:
                 raise UnsafeStorage(
-                    "This storage lets two writers create one object", place=self.path("")
+                    "This storage ignores If-None-Match: two writers can create the same object",
+                    place=self.path(""),
                 )
         finally:
             probe.remove(_PROBE)
         if found != ([_PROBE], b"first"):
-            raise UnsafeStorage("This storage does not show what it stored", place=self.path(""))
+            raise UnsafeStorage(
+                "This storage does not return the object that was just stored", place=self.path("")
+            )
 
     def put(self, name: str, data: Buffer) -> None:
-        self._present(name, lambda: self._bucket.store(self._key(name), data, new=False))
+        self._retry_present(name, lambda: self._bucket.store(self._key(name), data, new=False))
 
     def create(
         self, name: str, data: Buffer, *, settle: bool = True, point: str | None = None
@@ -153,11 +156,11 @@ class Objects(Files):
             self._bucket.store(self._key(name), data, new=True)
 
         try:
-            self._present(name, store)
+            self._retry_present(name, store)
         except FileExistsError as error:
-            # Refused at the first try, it is another's, whatever it holds.
+            # Rejected at the first attempt: the object is another writer's, whatever it contains.
             if tries == 1 or not self._holds(name, data):
-                raise AlreadyStored("File exists", file=self.path(name)) from error
+                raise AlreadyStored("File already exists", file=self.path(name)) from error
         if point is not None:
             reach(point)
 
@@ -165,35 +168,35 @@ class Objects(Files):
         """Do nothing: a name is as durable as its object."""
 
     def make_folder(self, folder: str) -> None:
-        """Do nothing: folders are no more than what keys begin with."""
+        """Do nothing: folders are only prefixes of keys."""
 
     def read(self, name: str) -> bytes:
-        return self._tried(name, lambda: self._bucket.read(self._key(name)))
+        return self._retry(name, lambda: self._bucket.read(self._key(name)))
 
     def read_many(self, names: Iterable[str]) -> Iterator[bytes | None]:
         with ThreadPoolExecutor(AT_ONCE) as threads:
             yield from threads.map(self._read_or_none, names)
 
     def reader(self, name: str) -> pa.NativeFile:
-        # One request for all of it: a segment is small, and its end alone would be another two.
+        # One request for the whole file: a segment is small, and reading its footer takes two more.
         return pa.BufferReader(self.read(name))
 
     def list(self, folder: str) -> list[str]:
         key = self._key(folder)
         prefix = f"{key}/" if key else ""
-        return sorted(self._present(folder, lambda: self._bucket.list(prefix)))
+        return sorted(self._retry_present(folder, lambda: self._bucket.list(prefix)))
 
     def remove(self, name: str) -> None:
-        self._present(name, lambda: self._bucket.remove(self._key(name)))
+        self._retry_present(name, lambda: self._bucket.remove(self._key(name)))
 
     def remove_many(self, names: Iterable[str]) -> None:
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            # What fails calls off those that have not begun.
+            # A failure cancels the requests that have not begun.
             for _ in threads.map(self.remove, names):
                 pass
 
     def size(self, name: str) -> int:
-        return self._tried(name, lambda: self._bucket.size(self._key(name)))
+        return self._retry(name, lambda: self._bucket.size(self._key(name)))
 
     def sweep(self, folder: str) -> int:
         """Do nothing: an interrupted write leaves nothing."""
@@ -218,18 +221,19 @@ class Objects(Files):
         except FileNotFoundError:
             return None
 
-    def _present(self, name: str, step: Callable[[], T]) -> T:
-        """Do a step that needs no object to be there, so that none can be missing."""
+    def _retry_present(self, name: str, step: Callable[[], T]) -> T:
+        """Retry a step that does not need the object to exist."""
         try:
-            return self._tried(name, step)
+            return self._retry(name, step)
         except FileNotFoundError as error:
             raise StorageError(
-                "The object storage misses what it was not asked for", file=self.path(name)
+                "The object storage reports a missing object for a request that needs none",
+                file=self.path(name),
             ) from error
 
-    def _tried(self, name: str, step: Callable[[], T]) -> T:
-        """Do a step, again while its answer stays out, and tell refusals as our own errors."""
-        with self._refusals(name):
+    def _retry(self, name: str, step: Callable[[], T]) -> T:
+        """Do a step; retry it while there is no response, and translate its errors."""
+        with self._translated(name):
             for rest in RESTS:
                 try:
                     return step()
@@ -238,20 +242,20 @@ class Objects(Files):
             return step()
 
     @contextmanager
-    def _refusals(self, name: str) -> Iterator[None]:
+    def _translated(self, name: str) -> Iterator[None]:
         try:
             yield
         except Refused as error:
             raise StorageError(
-                "The object storage refused",
+                "The object storage rejected the request",
                 file=self.path(name),
                 reason=error.reason,
                 remedy=error.remedy or None,
             ) from error
         except Unanswered as error:
             raise StorageError(
-                "The object storage does not answer",
+                "The object storage does not respond",
                 file=self.path(name),
                 reason=str(error),
-                remedy="Check the way to it, and its state; what was recorded is intact.",
+                remedy="Check the network and the storage. Recorded changes are intact.",
             ) from error

@@ -1,8 +1,8 @@
 """
-Files that lie beside the log, and files that somebody asked for: for their owner alone.
+Files outside the log, and output files, readable only by their owner.
 
-They may hold rows, as the log does. None of them is part of what an engine has promised to
-keep, so nothing here is synced.
+They may contain rows, as the log does. None of them has to survive a power cut, so nothing here is
+synced.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ _OWNER = 0o600
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, each for its owner alone."""
-    # `parents=True` would make those above it for everybody.
+    """Create a folder and its missing parents, each accessible only to its owner."""
+    # `parents=True` would create the parents with the default permissions.
     for at in reversed([at for at in (folder, *folder.parents) if not at.is_dir()]):
         at.mkdir(mode=0o700, exist_ok=True)
 
 
 def open_private(path: Path, *, append: bool = False) -> IO[bytes]:
-    """Open a file to write, for its owner alone from its first byte on; raises `OSError`."""
+    """Open a file for writing that only its owner can read from the start; raises `OSError`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if append else os.O_TRUNC)
     handle = os.open(path, flags, _OWNER)
-    # One that was there already may have been made for everybody.
+    # An existing file may be readable by others.
     os.fchmod(handle, _OWNER)
     return os.fdopen(handle, "ab" if append else "wb")
 
 
 def create_output(path: Path, *, replace: bool = False, mode: int = _OWNER) -> IO[bytes]:
     """
-    Open a file that was asked for; nothing that is there is replaced unless `replace` says so.
+    Create an output file; an existing file is overwritten only with `replace`.
 
-    Raises `AlreadyStored` where there is a file, and `StorageError` where none can be made. What
-    is no file, as /dev/null or a pipe, is written to as it is.
+    Raises `AlreadyStored` if the file exists, and `StorageError` if it cannot be created. A
+    device or a pipe, such as /dev/null, is opened as it is.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
     if not _is_special(path):
@@ -48,24 +48,24 @@ def create_output(path: Path, *, replace: bool = False, mode: int = _OWNER) -> I
         return os.fdopen(os.open(path, flags, mode), "wb")
     except FileExistsError as error:
         raise AlreadyStored(
-            "There is such a file already",
+            "The file already exists",
             path=str(path),
-            remedy="Give a name that is not taken, or remove the file first.",
+            remedy="Choose another name, or remove the file first.",
         ) from error
     except OSError as error:
         raise not_written(path, error) from error
 
 
 def not_written(path: Path, error: OSError) -> StorageError:
-    """Return what is raised where the system cannot write a file."""
+    """Return the error for a file that cannot be written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return (StorageFull if full else StorageError)(
-        "File cannot be written",
+        "The file cannot be written",
         path=str(path),
         why=error.strerror or type(error).__name__,
-        remedy="Make room on that disk, or give another folder."
+        remedy="Free some space on that disk, or choose another folder."
         if full
-        else "Check that its folder is there, and that you may write to it.",
+        else "Check that its folder exists, and that you can write to it.",
     )
 
 

@@ -1,20 +1,20 @@
 """
-A disk and a bucket in memory for simulations, with faults that a seed decides and replays.
+A disk and a bucket in memory for simulations, with faults that a seed reproduces.
 
 The disk forgets what was not synced. It keeps apart what a program sees and what would be left
 after a power cut: of a file, the bytes as of the last `sync` and those written since; of a
 folder, the names as of the last `sync_folder` and every create, rename, link and remove since. A
-cut keeps each of those unsynced things or drops it, by the dice it was given, so a seed decides
-and replays a history (P2). A killed process, by contrast, leaves all it wrote.
+cut keeps or drops each unsynced item by the given dice, so a seed reproduces a history (P2). A
+killed process, by contrast, leaves everything it wrote.
 
 Faults of the disk are scripted: the n-th call of a step fails, before or after its effect; a
 capacity makes writes stop short. A `sync` that fails drops the unsynced bytes for good and lets
 the next `sync` of that file succeed without effect, as kernels do: a program that retries it
 loses data here as well (R36).
 
-The bucket loses answers. Each step may fail in one of three ways, by the dice it was given: it
-was put off and had no effect (503, 409), it had its effect and the answer is lost, or it has its
-effect later, after the caller gave up on it. So a seed decides and replays a history (P2).
+The bucket loses responses. Each step may fail in one of three ways, by the given dice: it was
+deferred and had no effect (503, 409), it took effect and the response is lost, or it takes effect
+later, after the caller gave up on it. So a seed reproduces a history (P2).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.storage.objects import Unanswered
 
 
 class PowerCut(BaseException):
-    """The machine has lost power: raised into the program by whoever plays that."""
+    """The machine has lost power: raised by the simulation into the program."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +45,7 @@ class _File:
     content: bytes = b""
     durable: bytes = b""
     poisoned: bool = False
-    """A sync has failed since the last write: the next ones do nothing and say all is well."""
+    """A sync has failed since the last write: the next ones succeed without effect."""
 
 
 Names: TypeAlias = dict[str, _File]
@@ -64,7 +64,7 @@ class _Fault:
 class _Folder:
     durable: Names = field(default_factory=dict)
     unsynced: list[Callable[[Names], None]] = field(default_factory=list)
-    """What happened to its names since they were synced, each an act to repeat or to forget."""
+    """Changes of its names since the last sync, each to be applied or dropped."""
 
 
 class SimulatedDisk:
@@ -196,7 +196,7 @@ class SimulatedDisk:
             return len(self._file(path).content)
 
     def unique(self) -> str:
-        """Return a number nobody had, also not before a power cut."""
+        """Return a number that was not used before, also not before a power cut."""
         return str(next(self._numbers))
 
     # --- what goes wrong -----------------------------------------------------------------------
@@ -208,13 +208,13 @@ class SimulatedDisk:
         Let the `nth` call of `step` from now fail with errno `number`.
 
         Only calls with `part` in their path count. With `done` the step takes effect
-        before it fails: an answer that got lost.
+        before it fails: the response is lost.
         """
         with self._lock:
             self._faults.append(_Fault(step, nth, number, part, done))
 
     def heal(self) -> None:
-        """Forget the faults that have not come yet."""
+        """Drop the faults that have not occurred yet."""
         with self._lock:
             self._faults.clear()
 
@@ -244,7 +244,7 @@ class SimulatedDisk:
     # --- inside ----------------------------------------------------------------------------------
 
     def _step(self, step: str, path: str) -> _Fault | None:
-        """Tell that a step begins, and return the fault that is due in it."""
+        """Announce a step, and return the fault that is due in it."""
         if self.on_step is not None:
             self.on_step(step, path)
         with self._lock:
@@ -313,7 +313,7 @@ def _error(number: int, path: str) -> OSError:
     return OSError(number, errno.errorcode.get(number, "fault"), path)
 
 
-# --- a bucket whose answers get lost --------------------------------------------------------------
+# --- a bucket that loses responses ----------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -322,8 +322,8 @@ class SimulatedBucket:
     """
     A `Bucket` for simulations; `trouble` is the share of steps that fail.
 
-    With `late`, what is created may come after its answer was given up, and so after the
-    object was removed again. Without `conditions` it is one of those that heed none.
+    With `late`, an object may be created after the caller gave up on the response, and so after
+    the object was removed again. Without `conditions` the bucket ignores conditional puts.
     """
 
     def __init__(
@@ -337,7 +337,7 @@ class SimulatedBucket:
         self.trouble = trouble
         self.objects: dict[str, bytes] = {}
         self.steps: list[tuple[str, str]] = []
-        """Every step that was asked for, with its key."""
+        """Every requested step, with its key."""
         self.rested = 0.0
         self._dice = dice or Random(0)
         self._creates_late = late
@@ -347,7 +347,7 @@ class SimulatedBucket:
         self._lock = RLock()
 
     def store(self, key: str, data: Buffer, *, new: bool) -> None:
-        """Store; with `new`, only where the bucket heeds conditions."""
+        """Store; `new` has an effect only if the bucket honours conditions."""
         content = bytes(memoryview(data).cast("B"))
 
         def effect() -> None:
@@ -368,7 +368,7 @@ class SimulatedBucket:
         return self._step("size", key, lambda: len(self._there(key)))
 
     def list(self, prefix: str) -> list[str]:
-        """Return names in no order."""
+        """Return names in random order."""
 
         def names() -> list[str]:
             rest = (key[len(prefix) :] for key in self.objects if key.startswith(prefix))
@@ -379,15 +379,15 @@ class SimulatedBucket:
         return self._step("list", prefix, names)
 
     def remove(self, key: str) -> None:
-        """Remove, silently where nothing is."""
+        """Remove an object, if there is one."""
         self._step("remove", key, lambda: self.objects.pop(key, None))
 
     def unique(self) -> str:
-        """Return a number nobody had."""
+        """Return a number that was not used before."""
         return str(next(self._numbers))
 
     def rest(self, seconds: float) -> None:
-        """Let time pass, and what was under way arrive."""
+        """Let time pass, so that delayed steps may take effect."""
         with self._lock:
             self.rested += seconds
             self._arrive()

@@ -1,5 +1,5 @@
 """
-Changes of a table as readers see them, made when they are read.
+Changes of a table as readers see them, built on access.
 
 What a reload changed is the difference between two versions that share no rows.
 """
@@ -39,14 +39,14 @@ class TableChange:
     before: Row | None
     after: Row | None
     position: Position
-    """The change's own; for rows that were there, or were loaded anew, the table's."""
+    """The position of the change; for present or reloaded rows, that of the table."""
 
 
 class RowChanges(Sequence[TableChange]):
     """
     Changes from one version to the next, as row numbers.
 
-    The writer makes no object a row: whoever reads the changes does, on his own thread.
+    The writer creates no object per row: that happens on access, on the reader's thread.
     """
 
     __slots__ = ("_after", "_before", "_commits", "_key", "_new", "_old", "_ordinals", "_position")
@@ -108,8 +108,8 @@ class RowChanges(Sequence[TableChange]):
         if isinstance(at, slice):
             start, stop, step = at.indices(len(self))
             return list(self._some(start, stop))[::step] if step > 0 else list(self)[at]
-        place = range(len(self))[at]
-        return next(self._some(place, place + 1))
+        index = range(len(self))[at]
+        return next(self._some(index, index + 1))
 
     def _some(self, start: int, stop: int) -> Iterator[TableChange]:
         before, after = self._before[start:stop].tolist(), self._after[start:stop].tolist()
@@ -147,7 +147,7 @@ def _row(chunks: Sequence[Chunk], number: int) -> Row | None:
 # --- what a reload changed ------------------------------------------------------------------------
 
 _AT_ONCE = 65_536
-"""Rows compared at a time: both sides are gathered for it."""
+"""Rows compared at a time: both sides are collected for it."""
 
 
 def difference(
@@ -160,7 +160,7 @@ def difference(
         return present(after, key)
     before_store, before = old
     if _key_kinds(before_store) != _key_kinds(after_store):
-        # Nothing tells which row became which: all are gone, by a truncate, and all have come.
+        # Old and new rows cannot be matched: a truncate removes all, then all are inserted.
         rows = np.concatenate([np.array([-1], np.int32), after.rows()])
         absent = np.full(len(rows), -1, np.int32)
         return RowChanges(key, after.position, new=after.chunks, before=absent, after=rows)
@@ -193,7 +193,7 @@ def present(version: TableVersion, key: list[str]) -> RowChanges:
 def _matched(
     before_store: RowStore, before: TableVersion, after_store: RowStore, after: TableVersion
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Return rows only in the one, rows only in the other, and the pairs that share a key."""
+    """Return rows only in `before`, rows only in `after`, and the pairs that share a key."""
     old_key, old_row = _keyed(before_store, before)
     new_key, new_row = _keyed(after_store, after)
     _, old_at, new_at = np.intersect1d(old_key, new_key, assume_unique=True, return_indices=True)
@@ -203,11 +203,11 @@ def _matched(
 
 
 def _keyed(store: RowStore, version: TableVersion) -> tuple[npt.NDArray[Any], Numbers]:
-    """Return what tells keys apart, and the row of each."""
+    """Return an identifier of every key, and the row of each."""
     hashes, rows = version.by_hash()
     if store.layout.key.integer or not len(rows):
         return hashes, rows
-    # Aliases are each store's own, and one hash may be two keys: the bytes decide.
+    # Aliases differ between stores, and two keys may share a hash: compare the bytes.
     keys = np.empty(len(rows), np.object_)
     keys[:] = store.key_bytes(rows).to_pylist()
     return keys, rows
@@ -217,12 +217,12 @@ def _changed(
     before: RowStore, old: Numbers, after: RowStore, new: Numbers
 ) -> npt.NDArray[np.bool_]:
     if before.layout.schema.columns != after.layout.schema.columns:
-        return np.ones(len(new), np.bool_)  # another row by its columns alone
+        return np.ones(len(new), np.bool_)  # the columns differ, and so does every row
     every = range(len(after.layout.schema.columns))
     changed = np.zeros(len(new), np.bool_)
     for start in range(0, len(new), _AT_ONCE):
         some = slice(start, start + _AT_ONCE)
-        pairs = zip(before.gather(old[some], every), after.gather(new[some], every), strict=True)
+        pairs = zip(before.collect(old[some], every), after.collect(new[some], every), strict=True)
         for one, other in pairs:
             changed[some] |= _differ(one, other)
     return changed

@@ -1,8 +1,8 @@
 """
-Rows in column buffers that only ever grow, and the readers of their values.
+Rows in append-only column buffers, and the readers of their values.
 
 Tiny batches must not make tiny chunks, and a row that a reader may be using must not
-move. Instead of gathering small Arrow chunks and merging them from time to time, as an LSM
+move. Instead of collecting small Arrow chunks and merging them from time to time, as an LSM
 tree does, a chunk has room for 65,536 rows from the start and is filled in place: the
 memory beyond its last row is address space, not yet pages. What merging would cost is
 never paid, a row's chunk is the upper half of its number, and what has been written
@@ -12,11 +12,11 @@ A buffer is replaced in two cases: text outgrows its bytes, or the first null of
 arrives. A reader that still holds the old one reads the same rows there.
 
 Values are read one row and one column at a time. `as_py` makes an Arrow scalar first and takes
-microseconds for a zoned timestamp. A reader here is a function from the row's place in its chunk
+microseconds for a zoned timestamp. A reader here is a function from the row's index in its chunk
 to the value: it indexes a memoryview and decodes what it finds. Where nothing needs decoding and
 nothing is null, it is the memoryview's own `__getitem__`, and no Python code runs at all.
 
-Long because every kind of buffer has its readers in one place with it.
+Long because every kind of buffer is defined together with its readers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _DTYPES: Final = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 class Buffer(Protocol):
-    """The values of one column in one chunk, by the row's place in the chunk."""
+    """The values of one column in one chunk, by the row's index in the chunk."""
 
     @property
     def nbytes(self) -> int:
@@ -56,11 +56,11 @@ class Buffer(Protocol):
         ...
 
     def fits(self, array: pa.Array) -> bool:
-        """Whether there is room for these values, beside room for their number."""
+        """Whether there is room for the bytes of these values."""
         ...
 
     def append(self, array: pa.Array, at: int) -> bool:
-        """Write `array` from place `at` on; True when readers need the buffer anew."""
+        """Write `array` from index `at` on; True if its readers have to be recreated."""
         ...
 
     def arrow(self, count: int) -> pa.Array:
@@ -68,7 +68,7 @@ class Buffer(Protocol):
         ...
 
     def seal(self) -> bool:
-        """Give back room no row will take; True when readers need the buffer anew."""
+        """Release unused memory; True if its readers have to be recreated."""
         ...
 
 
@@ -279,7 +279,7 @@ class StructBuffer:
 
 class PieceBuffer:
     """
-    Whatever else an expression of a pipeline makes: lists, maps, dictionaries.
+    All other types that a pipeline expression can produce: lists, maps, dictionaries.
 
     Kept as Arrow arrays, joined when there are too many.
     """
@@ -289,7 +289,7 @@ class PieceBuffer:
     def __init__(self, type: pa.DataType) -> None:
         self.type = type
         self.pieces: tuple[tuple[int, pa.Array], ...] = ()
-        """Each with the place of its first value; replaced as a whole."""
+        """Each with the index of its first value; replaced as a whole."""
 
     @property
     def nbytes(self) -> int:
@@ -299,7 +299,7 @@ class PieceBuffer:
         return True
 
     def append(self, array: pa.Array, at: int) -> bool:
-        # Copied: a slice of Spark's answer would keep all of it alive.
+        # Copied: a slice of Spark's result would keep all of it alive.
         pieces = (*self.pieces, (at, pa.concat_arrays([array, array.slice(0, 0)])))
         self.pieces = ((0, self._joined(pieces)),) if len(pieces) > 16 else pieces
         return False
@@ -311,12 +311,12 @@ class PieceBuffer:
         self.pieces = ((0, self._joined(self.pieces)),)
         return False
 
-    def value(self, place: int) -> object:
+    def value(self, index: int) -> object:
         """Return one value as Arrow gives it."""
         for at, piece in reversed(self.pieces):
-            if at <= place:
-                return piece[place - at].as_py()
-        raise IndexError(place)
+            if at <= index:
+                return piece[index - at].as_py()
+        raise IndexError(index)
 
     def _joined(self, pieces: tuple[tuple[int, pa.Array], ...]) -> pa.Array:
         if not pieces:
@@ -349,7 +349,7 @@ def _is_bytes(type: pa.DataType) -> bool:
 # --- from a buffer to the value at the edge -------------------------------------------------------
 
 Reader: TypeAlias = Callable[[int], Any]
-"""The value of a column at a place of its chunk."""
+"""The value of a column at an index of its chunk."""
 
 _EPOCHS = {
     "timestamp": datetime(1970, 1, 1),
@@ -358,7 +358,7 @@ _EPOCHS = {
 """What instants are counted from; their own decoder checks bounds first, at twice the time."""
 
 _INT64_DIGITS = 18
-"""Decimals of up to so many digits fit the lower half of their sixteen bytes."""
+"""Decimals of up to this many digits fit the lower half of their sixteen bytes."""
 
 
 def reader_of(buffer: Buffer, type: ValueType) -> Reader:
@@ -424,7 +424,7 @@ def _fixed(buffer: FixedBuffer) -> Reader:
 
 def _decimals(buffer: FixedBuffer, type: ValueType) -> Reader:
     words = buffer.data.data
-    # Text is the one exact way in: arithmetic rounds to the digits of somebody's context.
+    # Text is the only exact way: arithmetic rounds to the precision of the caller's context.
     exponent = f"E-{type.scale}"
     if type.precision <= _INT64_DIGITS:
 
@@ -537,11 +537,11 @@ class Chunk:
         return sum(buffer.nbytes for buffer in self.buffers)
 
     def fits(self, arrays: Sequence[pa.Array]) -> bool:
-        """Whether the texts of these rows have room beside those that are here."""
+        """Whether there is room for the texts of these rows."""
         return all(buffer.fits(array) for buffer, array in zip(self.buffers, arrays, strict=True))
 
     def append(self, arrays: Sequence[pa.Array], count: int) -> None:
-        """Take rows, one array a column, of the columns' own types."""
+        """Append rows, one array per column, of the columns' own types."""
         for column, buffer, array in zip(self.columns, self.buffers, arrays, strict=True):
             if buffer.append(array, self.count):
                 self.values[column.name] = reader_of(buffer, column.type)
@@ -550,7 +550,7 @@ class Chunk:
             self.seal()
 
     def seal(self) -> None:
-        """Say that no row will follow."""
+        """Mark the chunk as complete, and release unused memory."""
         for column, buffer in zip(self.columns, self.buffers, strict=True):
             if buffer.seal():
                 self.values[column.name] = reader_of(buffer, column.type)
@@ -560,16 +560,16 @@ class Chunk:
         return [self.buffers[at].arrow(self.count) for at in columns]
 
 
-# --- a row: a place in a chunk, until a field is asked for ----------------------------------------
+# --- a row: an index in a chunk, decoded on access ------------------------------------------------
 
 
 class Row(Mapping[str, object]):
     """
     The columns of one row, by name.
 
-    Nothing is decoded before it is asked for, and then each time: whoever needs all of a
-    row, more than once, takes `dict(row)`. A row is of one version of its table for good,
-    and keeps the chunk it lies in alive. It equals every mapping with the same items.
+    A value is decoded on every access: to use a whole row more than once, make a copy with
+    `dict(row)`. A row belongs to one version of its table and does not change. It keeps its
+    chunk in memory. It equals every mapping with the same items.
     """
 
     __slots__ = ("_at", "_values")
@@ -615,5 +615,5 @@ class Row(Mapping[str, object]):
         return f"Row({dict(self)!r})"
 
     def __reduce__(self) -> tuple[type[dict[str, object]], tuple[dict[str, object]]]:
-        # On its way to another process a row is its values, not a piece of the table.
+        # Pickled as its values, without the chunk.
         return dict, (dict(self),)

@@ -1,15 +1,15 @@
 """
-Hash tables of a store: the space that finds rows by key, and secondary indexes by other values.
+Hash tables of a store: the key space, which finds rows by key, and secondary indexes.
 
 How versions share the arrays, and why no reader waits, is described at `Space`.
 
 A secondary index leads from values to the entities that have, or once had, them. It keeps
 entries (hash, entity), chained newest first by hash. It points at entities and not at rows, so
 an update that leaves the indexed columns alone costs it nothing, and a row that is updated a
-million times is one entry. An entry is never taken back: the reader goes from the entity to its
-row in the reader's version and looks whether the values are there, which also covers hashes that
-collide. Entries that lead nowhere any more are dropped when the store is compacted. 24 bytes a
-row, 16 where few values are shared by many rows.
+million times is one entry. An entry is never removed: the reader goes from the entity to its row
+in the reader's version and compares the values, which also covers hash collisions. Stale entries
+are dropped when the store is compacted. An index takes 24 bytes a row, or 16 if few values are
+shared by many rows.
 
 Hashes of an index are 32 bits: they only keep chains short.
 """
@@ -41,10 +41,10 @@ class Space:
     Where the rows of each key are: the arrays of one store, of one size.
 
     Open addressing in numpy arrays, for one writer and any number of readers of older versions.
-    A key gets a number, its *entity*, for as long as the store lives; every state of it that
+    A key gets a number, its *entity*, for the lifetime of the store; every state of it that
     was ever stored is a *row*, numbered in the order of writing.
 
-    * `slots[place]`: the entity whose hash leads to this place, or -1.
+    * `slots[slot]`: the entity whose hash leads to this slot, or -1.
     * `hashes[entity]`: the key's hash.
     * `heads[entity]`: its newest row.
     * `gone[entity]`: the number of the version in which that row was deleted, or `ALIVE`.
@@ -123,7 +123,7 @@ class Space:
 
     def with_room(self, keys: int, end_keys: int, rows: int, end_rows: int) -> Space:
         """
-        Return a space for so many keys and rows in all: this one, or a larger copy.
+        Return a space with room for that many keys and rows in all: this one, or a larger copy.
 
         `keys` and `rows` are those in use now.
         """
@@ -147,15 +147,15 @@ class Space:
 
     def find(self, hashes: Hashes) -> Numbers:
         """Return the entity of every hash, -1 where there is none."""
-        place = self._home(hashes)
-        entity = self.slots[place]
+        slot = self._first_slot(hashes)
+        entity = self.slots[slot]
         taken = entity >= 0
         hit = taken & (self.hashes[entity] == hashes)
         found = np.where(hit, entity, np.int32(-1))
         rest = np.flatnonzero(taken & ~hit)
         while rest.size:
-            place[rest] = (place[rest] + 1) & self.mask
-            entity = self.slots[place[rest]]
+            slot[rest] = (slot[rest] + 1) & self.mask
+            entity = self.slots[slot[rest]]
             taken = entity >= 0
             hit = taken & (self.hashes[entity] == hashes[rest])
             found[rest[hit]] = entity[hit]
@@ -164,22 +164,22 @@ class Space:
 
     def insert(self, hashes: Hashes, entities: Numbers) -> None:
         """Give new entities a slot each; their hashes differ, and are in `hashes` already."""
-        place = self._home(hashes)
+        slot = self._first_slot(hashes)
         rest = np.arange(len(hashes))
         while rest.size:
-            free = rest[self.slots[place[rest]] < 0]
-            # Several may want one place: the last of them has it, the others go on.
-            self.slots[place[free]] = entities[free]
-            rest = rest[self.slots[place[rest]] != entities[rest]]
-            place[rest] = (place[rest] + 1) & self.mask
+            free = rest[self.slots[slot[rest]] < 0]
+            # Several may want one slot: the last one gets it, the others continue.
+            self.slots[slot[free]] = entities[free]
+            rest = rest[self.slots[slot[rest]] != entities[rest]]
+            slot[rest] = (slot[rest] + 1) & self.mask
 
-    def _home(self, hashes: Hashes) -> npt.NDArray[np.int64]:
+    def _first_slot(self, hashes: Hashes) -> npt.NDArray[np.int64]:
         spread = hashes * _SPREAD if self.integer else hashes
         return (spread >> np.uint64(self.shift)).astype(np.int64)
 
 
 def bits_for(count: int) -> int:
-    """Return the size of a slot array, as a power of two, for so many entries."""
+    """Return the size of a slot array for `count` entries, as a power of two."""
     bits = 6
     while room_in(bits) < count:
         bits += 1
@@ -187,7 +187,7 @@ def bits_for(count: int) -> int:
 
 
 def room_in(bits: int) -> int:
-    """Return how many entries such a slot array takes: five of eight, or searches get long."""
+    """Return the capacity of a slot array: five eighths, or searches get long."""
     return (1 << bits) // 8 * 5
 
 
@@ -233,31 +233,31 @@ class IndexArrays:
     def first(self, hash: int) -> int:
         """Return the newest entry with this hash, or -1."""
         slots, hashes, mask = self.slots_view, self.hashes_view, self.mask
-        place = hash >> self.shift
-        while (entry := slots[place]) >= 0 and hashes[entry] != hash:
-            place = (place + 1) & mask
+        slot = hash >> self.shift
+        while (entry := slots[slot]) >= 0 and hashes[entry] != hash:
+            slot = (slot + 1) & mask
         return entry
 
-    def places(self, hashes: Short) -> tuple[npt.NDArray[np.int64], Numbers]:
-        """Return where each hash has its slot, or would have it, and the entry there."""
-        place = (hashes >> np.uint32(self.shift)).astype(np.int64)
-        entry = self.slots[place]
+    def find_slots(self, hashes: Short) -> tuple[npt.NDArray[np.int64], Numbers]:
+        """Return the slot of each hash, or the free slot for it, and the entry there."""
+        slot = (hashes >> np.uint32(self.shift)).astype(np.int64)
+        entry = self.slots[slot]
         rest = np.flatnonzero((entry >= 0) & (self.hashes[entry] != hashes))
         while rest.size:
-            place[rest] = (place[rest] + 1) & self.mask
-            entry[rest] = self.slots[place[rest]]
+            slot[rest] = (slot[rest] + 1) & self.mask
+            entry[rest] = self.slots[slot[rest]]
             rest = rest[(entry[rest] >= 0) & (self.hashes[entry[rest]] != hashes[rest])]
-        return place, entry
+        return slot, entry
 
     def insert(self, hashes: Short, entries: Numbers) -> None:
         """Give new hashes, all different, a slot each."""
-        place = (hashes >> np.uint32(self.shift)).astype(np.int64)
+        slot = (hashes >> np.uint32(self.shift)).astype(np.int64)
         rest = np.arange(len(hashes))
         while rest.size:
-            free = rest[self.slots[place[rest]] < 0]
-            self.slots[place[free]] = entries[free]
-            rest = rest[self.slots[place[rest]] != entries[rest]]
-            place[rest] = (place[rest] + 1) & self.mask
+            free = rest[self.slots[slot[rest]] < 0]
+            self.slots[slot[free]] = entries[free]
+            rest = rest[self.slots[slot[rest]] != entries[rest]]
+            slot[rest] = (slot[rest] + 1) & self.mask
 
 
 class HashIndex:
@@ -273,7 +273,7 @@ class HashIndex:
         """The hash of each entity's newest entry."""
         self.entries = IndexArrays(distinct=1, room=64)
         self.moved = False
-        """Whether an entity has more than one entry, so that one may be met twice."""
+        """Whether an entity has more than one entry, so that a lookup may see it twice."""
 
     @property
     def nbytes(self) -> int:
@@ -283,7 +283,7 @@ class HashIndex:
         return sum(array.nbytes for array in arrays)
 
     def add(self, arrays: Sequence[pa.Array], entities: Numbers, known: int) -> None:
-        """Take the values that these entities have now; the first `known` ones are not new."""
+        """Add the current values of these entities; those below `known` are not new."""
         hashes = self._hash_arrays(arrays)
         if len(entities) and (most := int(entities.max()) + 1) > len(self._last):
             grown = np.empty(max(most, len(self._last) * 2), np.uint32)
@@ -311,16 +311,16 @@ class HashIndex:
         into.entities[start : self.count] = entities
         numbers = (start + order).astype(np.int32)
         values = ranked[opens]
-        place, before = into.places(values)
+        slot, before = into.find_slots(values)
         link = np.empty(len(numbers), np.int32)
         link[1:] = numbers[:-1]
         link[opens] = before
         into.links[numbers] = link
         closes = np.append(opens[1:], True)
         newest = numbers[closes]
-        # Readers find an entry by its slot: it comes last.
+        # Readers find an entry by its slot, so the slot is written last.
         fresh = before < 0
-        into.slots[place[~fresh]] = newest[~fresh]
+        into.slots[slot[~fresh]] = newest[~fresh]
         into.insert(values[fresh], newest[fresh])
         self._distinct += int(fresh.sum())
 

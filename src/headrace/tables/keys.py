@@ -1,8 +1,8 @@
 """
 Keys and index values as canonical bytes, and their hashes.
 
-Two values that a database holds to be equal have equal bytes here, whether they come in an
-Arrow column or from somebody who calls `get`: 1, 1.0 and Decimal("1.00") are one number, and
+Two values that a database considers equal have equal bytes here, whether they come from an
+Arrow column or from a call of `get`: 1, 1.0 and Decimal("1.00") are one number, and
 minus zero is zero. A value that no row of the column can have, such as text for a number,
 has no bytes, and nothing is found.
 
@@ -29,7 +29,7 @@ from headrace.changelog.schema import Column
 from headrace.changelog.values import PHYSICAL, Unfit, ValueType
 
 Hash64: TypeAlias = Callable[[bytes], int]
-"""Bytes to 64 bits, unsigned; given by a test that wants collisions."""
+"""Bytes to 64 bits, unsigned; replaced by tests that need collisions."""
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 
@@ -138,7 +138,7 @@ class KeyColumn:
         """From a value, not null, to its bytes; None if no row can have it."""
         self.empty = _LENGTH(0) if measured else bytes(self._width)
         self.quick = self.pack if measured else _QUICK.get(type.kind, self.pack)
-        """The same where it succeeds; else it raises, or gives None, and `pack` is to be asked."""
+        """A faster `pack`; if it raises or returns None, `pack` decides."""
 
     def array(self, array: pa.Array) -> pa.Array:
         packed = self._array(array)
@@ -158,7 +158,7 @@ class KeyColumn:
         if kind in ("date", "boolean"):
             return _fixed_bytes(array.cast(pa.int32()).cast(pa.int64()), 8)
         if kind in ("float32", "float64"):
-            return _floats(array)
+            return _fixed_bytes(pa.array(canonical_floats(array)), 8)
         if kind in ("decimal", "uuid"):
             return _fixed_bytes(array, 16)
         if kind in _TEXTS:
@@ -184,11 +184,13 @@ def _fixed_bytes(array: pa.Array, width: int) -> pa.Array:
     return fixed.cast(pa.binary())
 
 
-def _floats(array: pa.Array) -> pa.Array:
+def canonical_floats(array: pa.Array) -> npt.NDArray[np.float64]:
+    """Return floats of which those that are equal have equal bytes; 0 for null."""
     # Adding zero makes minus zero plus zero; one NaN stands for all of them.
-    values = array.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0
+    filled = array.cast(pa.float64()).fill_null(0.0)
+    values: npt.NDArray[np.float64] = filled.to_numpy(zero_copy_only=False) + 0.0
     values[np.isnan(values)] = np.nan
-    return _fixed_bytes(pa.array(values), 8)
+    return values
 
 
 def _packer(type: ValueType) -> Callable[[Any], bytes | None]:
@@ -238,7 +240,7 @@ def _pack_float(value: object) -> bytes | None:
 
 
 def _pack_decimal(scale: int, value: object) -> bytes | None:
-    found = _number(value)
+    found = number_parts(value)
     if found is None:
         return None
     sign, digits, exponent = found
@@ -249,7 +251,7 @@ def _pack_decimal(scale: int, value: object) -> bytes | None:
 
 
 def _pack_numeric(value: object) -> bytes | None:
-    found = _number(value)
+    found = number_parts(value)
     if found is not None:
         sign, digits, exponent = found
         return f"{sign}{digits}e{exponent}".encode()
@@ -257,7 +259,7 @@ def _pack_numeric(value: object) -> bytes | None:
     return str(float(value)).encode() if isinstance(value, float | Decimal) else None
 
 
-def _number(value: object) -> tuple[str, str, int] | None:
+def number_parts(value: object) -> tuple[str, str, int] | None:
     """Return sign, digits without zeros at the end, and exponent; exact in any context."""
     if not isinstance(value, int | float | Decimal):
         return None

@@ -51,7 +51,7 @@ def settle(store: RowStore, arrays: Sequence[pa.Array]) -> Hashes:
     natural = codec.hash_arrays(packed)
     hashes = _known_aliases(store, packed, natural) if store.aliases else natural
     if _differ_within(packed, hashes) or _differ(store, packed, hashes):
-        return _told_apart(store, packed.to_pylist(), natural)
+        return _resolve_collisions(store, packed.to_pylist(), natural)
     return hashes
 
 
@@ -84,7 +84,7 @@ def _differ(store: RowStore, packed: pa.Array, hashes: Hashes) -> bool:
     return not pc.all(pc.equal(stored, packed.take(pa.array(known)))).as_py()
 
 
-def _told_apart(store: RowStore, packed: list[bytes], natural: Hashes) -> Hashes:
+def _resolve_collisions(store: RowStore, packed: list[bytes], natural: Hashes) -> Hashes:
     aliases = dict(store.aliases)
     owners: dict[int, bytes | None] = {}
 
@@ -104,7 +104,7 @@ def _told_apart(store: RowStore, packed: list[bytes], natural: Hashes) -> Hashes
             aliases[key] = hash
         owners[hash] = key
         settled[at] = hash
-    # Readers of earlier versions hold the dict that was.
+    # Readers of earlier versions keep the previous dict.
     store.aliases = aliases
     return settled
 
@@ -123,8 +123,8 @@ class StoreLayout:
     key: Codec
     indexes: tuple[Codec, ...]
 
-    def places(self, codec: Codec) -> list[int]:
-        """Return where the columns of `codec` stand in a row."""
+    def column_indexes(self, codec: Codec) -> list[int]:
+        """Return the indexes of the columns of `codec` in a row."""
         names = self.schema.names
         return [names.index(column.name) for column in codec.columns]
 
@@ -154,8 +154,8 @@ class RowStore:
         self.number = 0
         self.count = 0
         self._dead = 0
-        self._key_places = layout.places(layout.key)
-        self._index_places = [layout.places(codec) for codec in layout.indexes]
+        self._key_indexes = layout.column_indexes(layout.key)
+        self._indexed_columns = [layout.column_indexes(codec) for codec in layout.indexes]
 
     @property
     def nbytes(self) -> int:
@@ -197,7 +197,7 @@ class RowStore:
         Apply changes in their order; `arrays` are the row's columns.
 
         With `net`, only the last change of each key is done: the states between are of no
-        version and nobody sees them. Without, each has its row, to be told to listeners.
+        version, so no reader sees them. Without, each has its row, to be reported to listeners.
         """
         self.number += 1
         hashes = settle(self, arrays)
@@ -227,7 +227,7 @@ class RowStore:
         values = hashes[order[opens]]
         entity = self.space.find(values)
         put = puts[order]
-        # The last row that each key gets in this batch, by its place in `order`; -1 for none.
+        # The last row that each key gets in this batch, by its index in `order`; -1 for none.
         final = np.full(len(values), -1, np.intp)
         final[group[put]] = np.flatnonzero(put)
         fresh = (entity < 0) & (final >= 0)
@@ -278,8 +278,10 @@ class RowStore:
         self, arrays: list[pa.Array], chosen: npt.NDArray[np.intp], entity: Numbers, known: int
     ) -> None:
         take = None if _is_all(chosen, len(arrays[0])) else pa.array(chosen)
-        for index, places in zip(self.indexes, self._index_places, strict=True):
-            columns = [arrays[at] if take is None else arrays[at].take(take) for at in places]
+        for index, column_indexes in zip(self.indexes, self._indexed_columns, strict=True):
+            columns = [
+                arrays[at] if take is None else arrays[at].take(take) for at in column_indexes
+            ]
             index.add(columns, entity, known)
 
     def _append(
@@ -298,15 +300,15 @@ class RowStore:
         numbers = np.empty(count, np.int32)
         start, end = 0, self.end
         while start < count:
-            place = end & (CHUNK - 1)
+            offset = end & (CHUNK - 1)
             if len(self.chunks) == end >> BITS:
                 self.chunks.append(Chunk(self.layout.schema.columns))
-            stop = min(count, start + CHUNK - place)
+            stop = min(count, start + CHUNK - offset)
             piece = [array.slice(start, stop - start) for array in arrays]
-            if place and not self.chunks[-1].fits(piece):
+            if offset and not self.chunks[-1].fits(piece):
                 # The rest of this chunk's numbers has no rows: `died` is 0 there.
                 self.chunks[-1].seal()
-                end += CHUNK - place
+                end += CHUNK - offset
                 continue
             self.chunks[-1].append(piece, stop - start)
             numbers[start:stop] = np.arange(end, end + stop - start, dtype=np.int32)
@@ -318,7 +320,7 @@ class RowStore:
         self.end = end
         return numbers
 
-    def gather(self, rows: Numbers, places: Sequence[int]) -> list[pa.Array]:
+    def collect(self, rows: Numbers, column_indexes: Sequence[int]) -> list[pa.Array]:
         """Return these columns of these rows, in the order of `rows`."""
         order = np.argsort(rows, kind="stable")
         ranked = rows[order]
@@ -326,7 +328,7 @@ class RowStore:
         cuts = np.flatnonzero(np.diff(ranked >> BITS)) + 1
         for part in np.split(ranked, cuts):
             take = pa.array(part & (CHUNK - 1))
-            columns = self.chunks[int(part[0]) >> BITS].arrow(places)
+            columns = self.chunks[int(part[0]) >> BITS].arrow(column_indexes)
             pieces.append([column.take(take) for column in columns])
         joined = [pa.concat_arrays(list(column)) for column in zip(*pieces, strict=True)]
         if _is_all(order, len(rows)):
@@ -337,11 +339,11 @@ class RowStore:
 
     def key_bytes(self, rows: Numbers) -> pa.Array:
         """Return the canonical bytes of the keys of these rows."""
-        return self.layout.key.pack_arrays(self.gather(rows, self._key_places))
+        return self.layout.key.pack_arrays(self.collect(rows, self._key_indexes))
 
     def keys_of(self, arrays: Sequence[pa.Array]) -> list[pa.Array]:
         """Return the key's columns of a batch."""
-        return [arrays[at] for at in self._key_places]
+        return [arrays[at] for at in self._key_indexes]
 
     def compacted(self) -> RowStore:
         """Return a store of the living rows alone."""
@@ -355,7 +357,7 @@ class RowStore:
         fresh.space = fresh.space.with_room(0, len(rows), 0, len(rows) + CHUNK)
         for part in np.split(rows, np.flatnonzero(np.diff(rows >> BITS)) + 1):
             if len(part):
-                fresh._copy(self.gather(part, every), len(part))
+                fresh._copy(self.collect(part, every), len(part))
         space, count = fresh.space, len(rows)
         space.hashes[:count] = hashes[order]
         space.insert(space.hashes[:count], np.arange(count, dtype=np.int32))

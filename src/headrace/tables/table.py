@@ -13,8 +13,8 @@ what that costs, is described in `hash_index.py`, `columns.py` and `store.py`:
   and writer do not wait for each other here, but they take turns there.)
 
 A table takes batches that come again, in whole or in part: rows at or before its position are
-ignored (invariant 4). A baseline is loaded beside the live rows, which go on taking batches;
-it catches up there, and takes their place at `switch`, for readers too (invariant 7).
+ignored (invariant 4). A baseline is staged while the live rows continue to take batches; it
+catches up, and replaces them at `switch`, for readers too (invariant 7).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Table:
         self._caught_up = ORIGIN
         """How far the rows being loaded are; a baseline's own rows have no position."""
         self._shown: TableVersion | None = None
-        """What readers see; with `_shown_store` it is enough to tell what a reload changed."""
+        """What readers see; with `_shown_store`, enough to compute what a reload changed."""
         self._shown_store: RowStore | None = None
 
     # --- for readers ------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class Table:
 
     def _miscounted(self, columns: Sequence[str], values: Sequence[object]) -> TableError:
         return TableError(
-            "Give one value for each column",
+            "Wrong number of values: one is needed for each column",
             remedy="Pass the values in the order of the columns.",
             table=self.schema.table,
             columns=list(columns),
@@ -200,7 +200,7 @@ class Table:
         Apply changes in position order and move to `upto`; return what they did.
 
         `rows` are in the shape of a target's batch, None for none. With `want_changes` the
-        states that a row has within the batch are kept, and told one by one; without, the
+        states that a row has within the batch are kept and returned one by one; without, the
         changes returned are the net ones. Nothing is visible before `publish`.
         """
         if upto <= self.position:
@@ -227,7 +227,7 @@ class Table:
         self._coming = self._laid_out(schema)
 
     def load(self, rows: pa.Table) -> None:
-        """Take rows of a baseline, in any order; they are nobody's until `switch`."""
+        """Add rows of a baseline, in any order; readers do not see them before `switch`."""
         store = self._loading or RowStore(self._coming or self._layout)
         if rows.num_rows:
             arrays = _arrays(rows, store.layout)
@@ -309,12 +309,12 @@ class Table:
     def _write(self, store: RowStore, rows: pa.Table, upto: Position, *, net: bool) -> RowChanges:
         ops = _numpy(rows, "_op")
         if not store.layout.schema.key and (ops != Op.INSERT).any():
-            # What a key of ours was before the change, and of which row, nobody has sent.
+            # The source does not send the old row, so its key is unknown.
             raise NoKey(
-                "A row of a table without a key was changed or deleted, and nothing says which",
-                remedy="Declare a primary key at the source; key= alone is for tables of which"
-                " nothing but inserts is published. Where the change is an old one that the log"
-                " still holds, reload the table: its rows then begin behind it.",
+                "A row of a table without a key was changed or deleted, and cannot be identified",
+                remedy="Declare a primary key at the source; key= alone is only for tables with"
+                " inserts alone. If this is an old change that the log still holds, reload the"
+                " table: it then starts after that change.",
                 table=store.layout.schema.table,
                 rows=int((ops != Op.INSERT).sum()),
             )
@@ -345,7 +345,7 @@ class Table:
 def _arrays(rows: pa.Table, layout: StoreLayout) -> list[pa.Array]:
     """Return the columns of rows as a store of this layout takes them."""
     arrays = [_array(rows, field) for field in layout.schema.arrow]
-    for at in layout.places(layout.key):
+    for at in layout.column_indexes(layout.key):
         if arrays[at].null_count:
             raise NullKey(
                 "Key holds a null",
@@ -373,7 +373,7 @@ def key_of(schema: TableSchema, key: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def columns_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names; a single one may stand alone, and is not its letters."""
+    """Return the names; a single name may be given as a string."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 

@@ -99,7 +99,7 @@ class TableVersion:
             hash = key[0]
             if type(hash) is not int and (hash := whole(hash)) is None:
                 return None
-            place = (hash * SPREAD & MASK) >> self._shift
+            slot = (hash * SPREAD & MASK) >> self._shift
         else:
             packed = self._codec.pack(key)
             if packed is None:
@@ -107,15 +107,15 @@ class TableVersion:
             hash = self.aliases.get(packed) if self.aliases else None
             if hash is None:
                 hash = self._codec.hash(packed)
-            place = hash >> self._shift
+            slot = hash >> self._shift
         slots, hashes, keys = self._slots, self._hashes, self.keys
         while True:
-            entity = slots[place]
+            entity = slots[slot]
             if entity < 0 or entity >= keys:
                 return None
             if hashes[entity + entity] == hash:
                 break
-            place = (place + 1) & self._mask
+            slot = (slot + 1) & self._mask
         # As `_row_of`, without the call.
         gone = self._heads[4 * entity + 3]
         number = self._heads[4 * entity + 2]

@@ -9,7 +9,7 @@ only thing that moves a pipeline's progress (invariant 2). Tables of a lake need
 Begin with `target`, the contract, then read `memory`.
 
 ```
- target      the contract between a pipeline and its target
+ target      the contract between a pipeline and its target, and all that a target may do besides
  definition  the memory target in a configuration
  memory      tables in the engine's own memory, to read from any thread
  row_target  targets of a user's own, called with one row at a time

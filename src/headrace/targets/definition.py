@@ -48,5 +48,5 @@ MEMORY = Part(
         ),
     ),
     _build,
-    also=("memory",),
+    aliases=("memory",),
 )

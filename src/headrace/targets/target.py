@@ -3,11 +3,25 @@ The contract between a pipeline and its target.
 
 The pipeline's loop calls a target from one thread, with batches in position order. What
 `write` returns is the only thing that moves a pipeline's progress (invariant 2).
+
+Every target is a `Target`. What else it can do, or needs, it says by having the methods of one of
+the protocols below; the engine looks for them and knows no target by its class.
+
+```
+ NeedsSpark     settings for a Spark of ours
+ NeedsContext   the engine's Spark, the data directory, the fence
+ FindsItself    asked at a start whether its tables are still as they were left
+ TakesMore      one more table while it is open
+ FollowsSchema  asked when columns change
+ TakesFrames    DataFrames instead of rows
+ StagesFrames   large batches prepared by executors; StagesRows: rows of a baseline
+ Readable       rows and changes read by others, as the API does
+```
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -15,9 +29,13 @@ import pyarrow as pa
 
 from headrace.changelog.position import Position
 from headrace.changelog.schema import TableName, TableSchema
+from headrace.storage.files import Files
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.tables import Row
+    from headrace.targets.memory import ChangeReader
 
 BaselineId = int
 
@@ -157,6 +175,71 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
+# -- what a target needs of the engine --------------------------------------------------
+
+
+class SparkAccess(Protocol):
+    """The Spark of an engine, as far as a target uses it."""
+
+    @property
+    def own(self) -> bool:
+        """Whether it was started by us, and not brought."""
+        ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def setting(self, name: str) -> str | None:
+        """Return a setting that it was started with."""
+        ...
+
+    def another(self, settings: Mapping[str, str]) -> SparkSession:
+        """Return a session for one writer alone, with these settings besides."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TargetContext:
+    """What an engine gives a target that needs more than rows."""
+
+    spark: Callable[[], SparkAccess]
+    """Returns the Spark that runs now; ask each time, because it may have been started again."""
+
+    pipeline: str
+    files: Files
+    """The data directory."""
+
+    clock: Callable[[], float]
+    """Seconds since 1970."""
+
+    lineage: Callable[[], str] = lambda: ""
+    """The lineage of the source's log."""
+
+    check: Callable[[], None] = lambda: None
+    """Raises `Fenced` or `LostLog` where another engine took over."""
+
+
+@runtime_checkable
+class NeedsSpark(Protocol):
+    """A target for which a Spark of ours is started with settings of its own."""
+
+    def spark_needs(self) -> Mapping[str, str]:
+        """Return these settings; called before anything else."""
+        ...
+
+
+@runtime_checkable
+class NeedsContext(Protocol):
+    """A target that works with what the engine has: Spark, the data directory, the fence."""
+
+    def use(self, context: TargetContext) -> None:
+        """Take the context, valid until `close`; called at each start, before `check`."""
+        ...
+
+
+# -- what a target may do besides -------------------------------------------------------
+
+
 @runtime_checkable
 class TakesMore(Protocol):
     """A target that takes one more table while it is open; others keep to those they have."""
@@ -272,3 +355,33 @@ class StagesRows(Protocol):
     def stage(self, frame: DataFrame, piece: int) -> None:
         """Take a piece of the baseline; the same piece again takes its place."""
         ...
+
+
+# -- targets that can be read -----------------------------------------------------------
+
+
+class ReadableTable(Protocol):
+    """A table that can be read from any thread, each call at one version of it."""
+
+    @property
+    def schema(self) -> TableSchema: ...
+    @property
+    def key(self) -> tuple[str, ...]: ...
+    @property
+    def position(self) -> Position: ...
+    def columns_of(self, index: str | None) -> tuple[str, ...]: ...
+    def get(self, *key: object) -> Row | None: ...
+    def lookup(self, *values: object) -> Row | None: ...
+    def lookup_all(self, index: str, *values: object) -> list[Row]: ...
+    def all(self) -> Iterator[Row]: ...
+    def count(self) -> int: ...
+    def changes(self, start: str = "now") -> ChangeReader: ...
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A target whose tables can be read here: those in memory."""
+
+    @property
+    def tables(self) -> tuple[str, ...]: ...
+    def table(self, name: str) -> ReadableTable: ...

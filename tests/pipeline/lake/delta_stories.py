@@ -13,9 +13,8 @@ from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import Column, TableName, TableSchema
 from headrace.changelog.values import ValueType
 from headrace.errors import HeadraceError, TableTaken, TargetError
-from headrace.lake.memory import LakeHome
 from headrace.lake.target import TableTarget, table
-from headrace.targets.target import Target
+from headrace.targets.target import Target, TargetContext
 from headrace.testing.contracts import TargetContract, batch, changes, loaded
 from headrace.testing.source import TABLE, THINGS, State
 from tests.pipeline.lake.lending import home
@@ -76,7 +75,7 @@ class One:
         made.use(self.home(data))
         return made
 
-    def home(self, data: str = "data") -> LakeHome:
+    def home(self, data: str = "data") -> TargetContext:
         return home(self.place.spark, self.place.folder / data)
 
     def opened(

@@ -28,7 +28,7 @@ def main(format: str, folder: Path) -> None:
     target = hr.table(path=str(path), format=format, compact_every=4)
     with bank.engine(("accounts", target), spark=None) as engine:
         say("ready" if engine.await_ready(LONG) else "not ready")
-        runner = engine._spark
+        runner = engine._state.spark
         assert runner is not None
 
         def equal() -> bool:

@@ -13,11 +13,12 @@ import pyarrow as pa
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableSchema
 from headrace.lake.history import CommitNote, TableCommit, TableHistory, TableLocation, looked_at
-from headrace.lake.memory import LakeHome, Memory
+from headrace.lake.memory import Memory
 from headrace.lake.rows import Mode, shaped
 from headrace.lake.table import LakeTable
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
+from headrace.targets.target import TargetContext
 from headrace.testing.source import THINGS, State
 
 KEEPING = frozenset({"OPTIMIZE", "ADD COLUMNS"})
@@ -180,7 +181,7 @@ class Writer:
     ) -> LakeTable:
         (self.folder / data).mkdir(exist_ok=True)
         files = Files(RealDisk(), str(self.folder / data))
-        home = LakeHome(
+        home = TargetContext(
             lambda: None,  # type: ignore[arg-type, return-value]
             "orders",
             files,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from headrace.lake.memory import LakeHome
 from headrace.spark_session.session import Spark
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
+from headrace.targets.target import TargetContext
 
 
-def home(spark: Spark, data: Path, pipeline: str = "orders") -> LakeHome:
+def home(spark: Spark, data: Path, pipeline: str = "orders") -> TargetContext:
     data.mkdir(parents=True, exist_ok=True)
-    return LakeHome(
+    return TargetContext(
         spark=lambda: spark,
         pipeline=pipeline,
         files=Files(RealDisk(), str(data)),

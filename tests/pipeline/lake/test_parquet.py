@@ -14,13 +14,12 @@ from headrace.changelog.change import Op
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName
 from headrace.errors import BadTable, SparkGone, StorageError, TableTaken
-from headrace.lake.memory import LakeHome
 from headrace.lake.parquet import ParquetTable
 from headrace.lake.target import TableTarget, table
 from headrace.spark_session.session import Spark
 from headrace.storage.disk import RealDisk
 from headrace.storage.files import Files
-from headrace.targets.target import Loading, Target
+from headrace.targets.target import Loading, Target, TargetContext
 from headrace.testing.contracts import TargetContract, batch, loaded
 from headrace.testing.source import TABLE, THINGS, State
 
@@ -29,9 +28,9 @@ def no_spark() -> Spark:
     raise SparkGone("There is none")
 
 
-def lent(folder: Path) -> LakeHome:
+def lent(folder: Path) -> TargetContext:
     folder.mkdir(parents=True, exist_ok=True)
-    return LakeHome(no_spark, "orders", Files(RealDisk(), str(folder)), time.time)
+    return TargetContext(no_spark, "orders", Files(RealDisk(), str(folder)), time.time)
 
 
 def opened(folder: Path, data: str = "data", at: Position = ORIGIN) -> TableTarget:

@@ -165,7 +165,7 @@ def test_a_query_killed_again_and_again_equals_its_source(
                 said += query.said
         work()
         end = shop.captured()
-        assert engine._readiness.wait_for(
+        assert engine._state.readiness.wait_for(
             lambda: engine.source_info("shop").end.commit >= end, PATIENCE
         )
         # Without limits Spark makes one batch of it, and that may be the one that was killed.

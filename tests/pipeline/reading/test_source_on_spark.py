@@ -241,7 +241,7 @@ def test_a_recorder_in_one_cell_and_a_stream_on_it_in_the_next(
         assert ids(session.table("seen")) == list(range(1, 11))
         shop.insert(range(20, 25))
         end = shop.captured()
-        assert engine._readiness.wait_for(
+        assert engine._state.readiness.wait_for(
             lambda: engine.source_info("shop").end.commit >= end, PATIENCE
         )
         query.processAllAvailable()

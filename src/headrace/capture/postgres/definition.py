@@ -23,6 +23,7 @@ from headrace.config.schema import (
     Values,
 )
 from headrace.errors import BadName, SourceRefused
+from headrace.extras import require
 
 if TYPE_CHECKING:
     from headrace.capture.postgres.source import PostgresSource
@@ -68,6 +69,7 @@ def postgres(
     `wal_budget` is how many bytes of its log the server may keep for us, where it has no
     max_slot_wal_keep_size: at 80 % the pipeline that it is kept for is set aside.
     """
+    require("postgres", "A PostgreSQL source")
     from headrace.capture.baselines import checked_rate
     from headrace.capture.postgres.options import address
     from headrace.capture.postgres.source import PostgresSource
@@ -236,5 +238,5 @@ POSTGRES = Part(
         ),
     ),
     _build,
-    also=("postgresql", "pg"),
+    aliases=("postgresql", "pg"),
 )

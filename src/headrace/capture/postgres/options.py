@@ -13,18 +13,16 @@ only. Nothing here puts what it read into a message.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from headrace.config.secrets import is_reference, read_secret
+from headrace.config.secrets import BUILT_IN, is_reference, read_secret
 from headrace.errors import BadPart, NoSecret, SourceRefused, SourceUnreachable, TableRefused
 
 # --- names of tables ------------------------------------------------------------------------------
@@ -202,31 +200,40 @@ def address(connection: str) -> dict[str, str]:
 
 def read_password(options: PostgresOptions) -> str | None:
     """Return the password that `password_ref` names; None where nothing is named."""
-    if not options.password_ref:
+    reference = options.password_ref
+    if not reference:
         return None
-    scheme, _, name = options.password_ref.partition(":")
-    match scheme:
-        case "env":
-            found = os.environ.get(name)
-        case "file":
-            found = _read(Path(name).expanduser(), options)
-        case _ if is_reference(options.password_ref):
-            found = _provided(options)
-        case _:
-            # What stands there is not shown: somebody may have put the password itself.
+    if reference.partition(":")[0] not in BUILT_IN and not is_reference(reference):
+        # What stands there is not shown: somebody may have put the password itself.
+        raise SourceRefused(
+            "The reference to the password cannot be read",
+            source=options.name,
+            remedy="Write file:/path/of/a/file or env:NAME as password_ref.",
+        )
+    facts = {"source": options.name, "password_ref": reference}
+    try:
+        return read_secret(reference)
+    except BadPart as failed:
+        # A vault may be away for a while, just as a database may.
+        raise SourceUnreachable(
+            "What provides the password failed",
+            **facts,
+            error=failed.facts.get("error"),
+            remedy="Mend it; it is asked again with the next attempt to connect.",
+        ) from None
+    except NoSecret as missing:
+        if "error" in missing.facts:
             raise SourceRefused(
-                "The reference to the password cannot be read",
-                source=options.name,
-                remedy="Write file:/path/of/a/file or env:NAME as password_ref.",
-            )
-    if not found:
+                "The file with the password cannot be read",
+                **facts,
+                error=missing.facts["error"],
+                remedy=missing.remedy,
+            ) from None
         raise SourceRefused(
             "There is no password where the reference points",
-            source=options.name,
-            password_ref=options.password_ref,
+            **facts,
             remedy="Put the password there, or name another place as password_ref.",
-        )
-    return found
+        ) from None
 
 
 def ask_hook(options: PostgresOptions, parameters: Mapping[str, str]) -> dict[str, str]:
@@ -268,34 +275,3 @@ def ask_hook(options: PostgresOptions, parameters: Mapping[str, str]) -> dict[st
             remedy='Return a dict of parameters by their libpq names, as {"password": token}.',
         )
     return {**parameters, **{key: str(value) for key, value in more.items() if value is not None}}
-
-
-def _provided(options: PostgresOptions) -> str:
-    """Return what an installed package's scheme leads to; empty where there is nothing."""
-    try:
-        return read_secret(options.password_ref)
-    except NoSecret:
-        return ""
-    except BadPart as error:
-        # A vault may be away for a while, just as a database may.
-        raise SourceUnreachable(
-            "What provides the password failed",
-            source=options.name,
-            password_ref=options.password_ref,
-            error=error.facts.get("error"),
-            remedy="Mend it; it is asked again with the next attempt to connect.",
-        ) from None
-
-
-def _read(path: Path, options: PostgresOptions) -> str:
-    try:
-        # Editors and `echo` end a file with a newline; no password does.
-        return path.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeError) as error:
-        raise SourceRefused(
-            "The file with the password cannot be read",
-            source=options.name,
-            password_ref=options.password_ref,
-            error=type(error).__name__,
-            remedy="Check the path, and that the engine's user may read the file.",
-        ) from None

@@ -43,7 +43,12 @@ from headrace.capture.postgres.options import PostgresOptions, address, default_
 from headrace.capture.postgres.position import LsnPosition
 from headrace.capture.postgres.server import doctor, preflight, slot
 from headrace.capture.postgres.server.catalog import CatalogTable, look_up
-from headrace.capture.postgres.server.ddl_watch import DdlWatch, IdentityCheck, altered_table
+from headrace.capture.postgres.server.ddl_watch import (
+    WATCH_SECONDS,
+    DdlWatch,
+    IdentityCheck,
+    altered_table,
+)
 from headrace.capture.postgres.server.facts import described
 from headrace.capture.postgres.server.partitions import Trees
 from headrace.capture.postgres.server.start_position import (
@@ -56,7 +61,7 @@ from headrace.capture.postgres.server.start_position import (
 )
 from headrace.capture.postgres.server.wal_usage import Meter
 from headrace.capture.postgres.stream.spill import Spill, scratch_folder
-from headrace.capture.postgres.stream.stream import ReplicationStream
+from headrace.capture.postgres.stream.stream import ReceivedMessages, ReplicationStream
 from headrace.capture.postgres.stream.transactions import Transactions
 from headrace.capture.postgres.toast.unchanged_values import Toast
 from headrace.capture.source import (
@@ -93,6 +98,7 @@ class PostgresSource:
             resumes=not self._ephemeral,
             shares=True,
             tells=True,
+            maintains=True,
             counts_bytes=True,
             resets=True,
             waits=True,
@@ -107,7 +113,9 @@ class PostgresSource:
         self._transactions: Transactions | None = None
         self._layouts = Schemas(())
         self._spill: Spill | None = None
-        self._taking: Iterator[Changes] = iter(())
+        self._commits: Iterator[Changes] = iter(())
+        """Those received and not given yet."""
+
         self._at = LsnPosition("0", 0, 0, 0, 0)
         self._given = 0
         self._snapshots = Snapshots(self.options)
@@ -115,9 +123,15 @@ class PostgresSource:
         self._parts = PartReader(self.options)
         self._publishing = SourcePublication(self.options)
         self._toast = Toast(self.options, self._reader)
+        self._completes = False
+        """Whether changes may lack values that the store has."""
+
         self._trees = Trees(self.options)
         self._standing = IdentityCheck(self.options)
         self._watch: DdlWatch | None = None
+        self._news_from = 0.0
+        """How far the stream must have come before there is anything to tell."""
+
         self._opened_at = 0.0
         self._resumed = False
         self._began = False
@@ -186,7 +200,10 @@ class PostgresSource:
         self._tables[table], self._schemas[table] = found, schema
         self._layouts.adopt(found, schema)
         transactions.relearn(found.oid)
+        if not self._completes:
+            self._toast.moved(transactions.place(self._given))
         self._toast.add(found, schema)
+        self._completes = self._toast.active
         return schema
 
     def open(self, after: SourcePosition | str | None) -> SourcePosition:
@@ -201,7 +218,9 @@ class PostgresSource:
         place = wanted if self._resumed and wanted is not None else self._at
         first = self._snapshots.first()
         self._toast.open(self._tables, self._schemas, place, first, self._query, self._resumed)
+        self._completes = self._toast.active
         self._given = self._at.lsn
+        self._news_from = 0.0
         self._even_at = self._opened_at = time.monotonic()
         self._began = True
         return place
@@ -224,19 +243,22 @@ class PostgresSource:
 
     def news(self) -> Sequence[News]:
         """Tell of tables that are not published as they will be, and of partitions."""
+        if self._given < self._news_from:
+            return ()  # nearly always: what there is to tell is found by `open` and `maintain`
         left_out = sorted(self._publishing.unfollowed)
         told = (*self._standing.news(), *self._trees.news(self._given))
         found = [*(News(each, owed="left out", missing=True) for each in left_out), *told]
+        self._news_from = self._trees.news_from
         return self._toast.news(found)
 
     def synced(self, upto: str) -> None:
         """Let go of what was kept to read up to there again."""
-        self._toast.synced(LsnPosition.parse(upto).lsn)
+        if self._completes:
+            self._toast.synced(LsnPosition.parse(upto).lsn)
 
     def read(self, most: int, wait: float) -> Changes | None:
         """Return the next commits, or a part of a large one, or how far the server came."""
         stream, transactions = self._opened()
-        self._keep_order()
         until = time.monotonic() + wait
         while True:
             stream.beat()
@@ -248,17 +270,29 @@ class PostgresSource:
             if left <= 0 or self._awake:
                 self._awake = False
                 left = 0.0
-            try:
-                received = stream.receive(left)
-            except PublicationRefused as error:
-                # It is there, and was not when something was written that is to be sent now.
-                self._anew = True
-                raise SourceUnreachable(error.message, source=self.name) from error
-            if received is not None:
-                taken = transactions.take(received.buffer, received.starts, received.stops)
-                self._taking = self._toast.completed(taken)
+            if (messages := self._receive(stream, left)) is not None:
+                commits = transactions.take(messages.buffer, messages.starts, messages.stops)
+                self._commits = self._toast.completed(commits) if self._completes else commits
             elif left <= 0:
                 return self._moved(stream, transactions)
+
+    def maintain(self) -> float:
+        """
+        Bring the publication in line, and look for what the stream does not report (R23b, R23c).
+
+        That a table was altered is raised; what the log has to know of it is news.
+        """
+        if self._query is None or self._watch is None:
+            return WATCH_SECONDS
+        with speaking(self.options):
+            self._publishing.settle(self._query, self._tables)
+            try:
+                self._watch.look(self._query)
+            except SchemaChanged as error:
+                raise altered(error) from error
+        self._snapshots.tidy()
+        self._news_from = 0.0
+        return max(0.0, self._watch.due - time.monotonic())
 
     def wake(self) -> None:
         """End the wait of a running `read`, or of the next one."""
@@ -330,7 +364,9 @@ class PostgresSource:
         now = time.monotonic()
         if not behind:
             self._even_at = now
-        room = self._meter.measure(self._query, self._given) if self._query else None
+        room = None
+        if self._query is not None and now >= self._meter.due:
+            room = self._meter.measure(self._query, self._given)
         return Lag(bytes=behind, seconds=now - self._even_at, room=room)
 
     def close(self) -> None:
@@ -346,7 +382,8 @@ class PostgresSource:
             self._spill.close()
         self._stream = self._query = self._spill = None
         self._transactions = None
-        self._taking = iter(())
+        self._completes = False
+        self._commits = iter(())
 
     def teardown(self, data: str | os.PathLike[str] = "./headrace-data") -> None:
         """
@@ -439,9 +476,17 @@ class PostgresSource:
         )
         return at
 
+    def _receive(self, stream: ReplicationStream, wait: float) -> ReceivedMessages | None:
+        try:
+            return stream.receive(wait)
+        except PublicationRefused as error:
+            # It is there, and was not when something was written that is to be sent now.
+            self._anew = True
+            raise SourceUnreachable(error.message, source=self.name) from error
+
     def _next(self) -> Changes | None:
         try:
-            changes = next(self._taking, None)
+            changes = next(self._commits, None)
         except SchemaChanged as error:
             raise self._altered(error) from error
         if changes is not None and changes.ends:
@@ -472,13 +517,15 @@ class PostgresSource:
         if stream.end <= self._given or not transactions.idle:
             return None
         self._given = stream.end
-        self._toast.moved(upto := transactions.place(stream.end))
+        upto = transactions.place(stream.end)
+        if self._completes:
+            self._toast.moved(upto)
         return Changes([], upto)
 
     def _snapshot(self, table: TableName) -> tuple[HeldSnapshot, bool]:
         """Return a snapshot to copy a table under, and whether it is for this copy alone."""
         stream, transactions = self._opened()
-        self._keep_order()
+        self.maintain()
         if self._given < max(self._altered_upto, self._trees.floor(table)):
             # Applied to its rows, what was written before a column was there would take from
             # them what they got with it.
@@ -492,18 +539,6 @@ class PostgresSource:
             unsure = self._opened_at + UNSURE_SECONDS - time.monotonic()
             committed = transactions.committed
             return self._snapshots.another(self._given, committed, unsure, stream.beat), True
-
-    def _keep_order(self) -> None:
-        """Do what is due besides reading, and notice what the stream does not tell of."""
-        if self._query is None or self._watch is None:
-            return
-        with speaking(self.options):
-            self._publishing.settle(self._query, self._tables)
-            try:
-                self._watch.look(self._query)
-            except SchemaChanged as error:
-                raise altered(error) from error
-        self._snapshots.tidy()
 
     def _opened(self) -> tuple[ReplicationStream, Transactions]:
         if self._stream is None or self._transactions is None:

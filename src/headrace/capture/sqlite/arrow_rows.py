@@ -2,18 +2,23 @@
 From rows as SQLite hands them out to Arrow, column by column.
 
 Baseline and changes go through the same conversion, so a value has one form whichever
-way it came.
+way it came. `SQLiteCopy` is a baseline as the recorder reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.capture.sqlite.database import Row
+from headrace.capture.baselines import piece_rows
+from headrace.capture.sqlite import copy as table_copy
+from headrace.capture.sqlite.capture_log import end_of
+from headrace.capture.sqlite.database import Row, speaking
+from headrace.capture.sqlite.tables import SourceTable
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
 
@@ -95,3 +100,52 @@ def _exact(schema: TableSchema, count: int, marks: Marks) -> pa.Array:
     return pa.array(
         [list(marks[row].items()) if row in marks else None for row in range(count)], kind
     )
+
+
+class SQLiteCopy:
+    """A baseline under way (R43)."""
+
+    def __init__(
+        self,
+        database: sqlite3.Connection,
+        path: str,
+        table: SourceTable,
+        schema: TableSchema,
+        verify: Callable[[], None],
+        rows_per_s: float | None = None,
+    ) -> None:
+        self.schema = schema
+        self.snapshot = ""
+        self.waits = ""
+        self.exact: pa.Array | None = None
+        self._database = database
+        with speaking(path):
+            self.expected = self._counted(table.name)
+            self.first = self.last = end_of(database, "").seq
+        most = piece_rows(rows_per_s, table_copy.CHUNK_ROWS)
+        self.pages = table_copy.Pages(database, path, table, verify, self._done, most=most)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for rows in self.pages:
+            batch, self.exact = batch_of(self.schema, rows)
+            yield batch
+
+    def close(self) -> None:
+        """Stop after the chunk that is being read."""
+        self.pages.close()
+
+    def _counted(self, table: str) -> int | None:
+        """Return what the last ANALYZE counted; counting now would take as long as copying."""
+        if not self._database.execute(
+            "select 1 from sqlite_master where name = 'sqlite_stat1'"
+        ).fetchone():
+            return None
+        found = self._database.execute(
+            "select stat from sqlite_stat1 where tbl = ? and stat is not null", (table,)
+        ).fetchone()
+        first = str(found[0]).partition(" ")[0] if found else ""
+        return int(first) if first.isdigit() else None
+
+    def _done(self) -> None:
+        # H belongs to the snapshot that saw the end of the table.
+        self.last = end_of(self._database, "").seq

@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from headrace.errors import (
@@ -112,6 +112,63 @@ def speaking(path: str) -> Iterator[None]:
         yield
     except sqlite3.DatabaseError as error:
         raise _translated(error, path) from error
+
+
+@contextmanager
+def opened(path: str) -> Iterator[sqlite3.Connection]:
+    """Connect for the block, in which SQLite's errors are translated."""
+    database = connect(path)
+    try:
+        with speaking(path):
+            yield database
+    finally:
+        database.close()
+
+
+def pragma(database: sqlite3.Connection, name: str) -> Any:
+    """Return what a pragma says."""
+    return database.execute(f"pragma {name}").fetchone()[0]
+
+
+def has_wal(database: sqlite3.Connection) -> bool:
+    """Whether readers and writers do not block each other."""
+    return bool(pragma(database, "journal_mode") == "wal")
+
+
+def set_lock_timeout(database: sqlite3.Connection, seconds: float) -> None:
+    """Set how long one statement waits for a lock: nothing can end this wait."""
+    database.execute(f"pragma busy_timeout = {int(seconds * 1000)}")
+
+
+def relax_commits(database: sqlite3.Connection) -> None:
+    """Commit without an fsync where there is a WAL: only cursors and prunes are written here."""
+    # A power cut then costs a batch that comes twice. An fsync under the write lock would cost
+    # the application.
+    if has_wal(database):
+        database.execute("pragma synchronous = normal")
+
+
+class SchemaWatch:
+    """
+    Calls `look` the first time, and when the schema is another one than at the last look.
+
+    To be called within a read transaction. If `look` raises, the next call looks again.
+    """
+
+    def __init__(self, database: sqlite3.Connection, look: Callable[[], None]) -> None:
+        self._database = database
+        self._look = look
+        self._version = -1
+
+    def __call__(self) -> None:
+        version: int = pragma(self._database, "schema_version")
+        if version != self._version:
+            self._look()
+            self._version = version
+
+    def again(self) -> None:
+        """Let the next call look, whatever the version."""
+        self._version = -1
 
 
 @contextmanager
@@ -408,6 +465,11 @@ class CapturePosition:
 
     def __str__(self) -> str:
         return f"{self.capture}/{self.seq}/{self.witness}"
+
+    @classmethod
+    def of(cls, capture: str, row: Row) -> CapturePosition:
+        """Return the place of a row of the log: seq, ts, tbl, op, and whatever follows."""
+        return cls(capture, int(str(row[0])), witness(*row[1:4]))
 
     @classmethod
     def parse(cls, text: str) -> CapturePosition:

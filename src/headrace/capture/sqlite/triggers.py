@@ -46,7 +46,7 @@ from headrace.capture.sqlite.database import (
     quoted,
     writing,
 )
-from headrace.capture.sqlite.tables import SourceTable, column_list, not_found, table_names
+from headrace.capture.sqlite.tables import SourceTable, column_list, inspect, not_found, table_names
 from headrace.errors import SourceRefused
 
 # --- the file that a log was made in --------------------------------------------------------------
@@ -280,6 +280,19 @@ def amiss(
     return wrong
 
 
+def changed(
+    database: sqlite3.Connection, tables: Collection[SourceTable], names: CaptureNames = OURS
+) -> list[str]:
+    """Return which tables have other columns than these, or are not captured as they are now."""
+    now = {table.name: inspect(database, table.name) for table in tables}
+    wrong = amiss(database, list(now.values()), names)
+    return [
+        table.name
+        for table in tables
+        if table.name in wrong or now[table.name].fingerprint != table.fingerprint
+    ]
+
+
 def install(
     database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames = OURS
 ) -> str:
@@ -291,8 +304,9 @@ def install(
     if (capture := capture_id(database, names)) is not None and not amiss(database, tables, names):
         return capture
     with writing(database):
-        # Looked at again: somebody else may have set it up before we got the lock.
-        return make(database, tables, names)
+        # Looked at again: another process may have set it up before we got the lock, and a
+        # trigger that names a column which is gone would make writes fail (R42).
+        return make(database, [inspect(database, table.name) for table in tables], names)
 
 
 def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames) -> str:

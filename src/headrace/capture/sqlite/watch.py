@@ -29,6 +29,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TypeAlias
 
+from headrace.capture.waker import Waker
 from headrace.errors import SourceRefused
 
 # --- noticing a commit ----------------------------------------------------------------------------
@@ -63,11 +64,9 @@ class CommitWatch:
         self._alert_until = 0.0
         self._asked = 0.0
         self._stamp: _Stamp = ()
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
+        self._waker = Waker()
         self._poll = select.poll()
-        self._poll.register(self._reader, select.POLLIN)
+        self._poll.register(self._waker.descriptor, select.POLLIN)
         self._notices = None
         self._watched: dict[str, int] = {}
         if inotify is not None:
@@ -109,27 +108,22 @@ class CommitWatch:
         quiet = NOTIFIED_SECONDS if self._watched else SLOW_SECONDS
         step = FAST_SECONDS if alert else quiet
         for ready, _ in self._poll.poll(max(0.0, min(seconds, step)) * 1000):
-            if ready == self._reader:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._reader, 4096)
+            if ready == self._waker.descriptor:
+                self._waker.woken()
             elif self._notices is not None:
                 self._notices.read(timeout=0)
                 self._alert_until = time.monotonic() + ALERT_SECONDS
 
     def wake(self) -> None:
         """End a running wait, or the next one; safe from any thread, also after `close`."""
-        with contextlib.suppress(OSError):
-            os.write(self._writer, b"w")
+        self._waker.wake()
 
     def close(self) -> None:
         """Let go of all descriptors."""
         if self._notices is not None:
             self._notices.close()
             self._notices = None
-        reader, writer, self._reader, self._writer = self._reader, self._writer, -1, -1
-        for descriptor in (reader, writer):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        self._waker.close()
 
     def _stamp_now(self) -> _Stamp:
         found = []
@@ -230,7 +224,7 @@ class Waiter:
         parts = list(_parts(wake))
         watched = any(isinstance(part, FileWatch) for part in parts)
         self._watch = CommitWatch(path, version) if watched else None
-        self._bell = None if watched else _Bell()
+        self._sleep: CommitWatch | Waker = self._watch or Waker()
         seconds = [part.seconds for part in parts if isinstance(part, PollInterval)]
         self._every = min(seconds, default=None)
         self._next = 0.0
@@ -270,10 +264,7 @@ class Waiter:
 
     def pause(self, seconds: float) -> None:
         """Wait for a moment, about so long; `ring` ends it."""
-        if self._watch is not None:
-            self._watch.wait(seconds)
-        elif self._bell is not None:
-            self._bell.wait(seconds)
+        self._sleep.wait(seconds)
 
     def _notified(self) -> None:
         self._told = True
@@ -281,44 +272,13 @@ class Waiter:
 
     def ring(self) -> None:
         """End a running wait, or the next one."""
-        if self._watch is not None:
-            self._watch.wake()
-        elif self._bell is not None:
-            self._bell.ring()
+        self._sleep.wake()
 
     def close(self) -> None:
         """Let go of all descriptors."""
         for external in self._externals:
             external.leave(self._notified)
-        if self._watch is not None:
-            self._watch.close()
-        elif self._bell is not None:
-            self._bell.close()
-
-
-class _Bell:
-    """A pipe: unlike an event of `threading` it may be rung from a signal handler."""
-
-    def __init__(self) -> None:
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
-        self._poll = select.poll()
-        self._poll.register(self._reader, select.POLLIN)
-
-    def ring(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._writer, b"w")
-
-    def wait(self, seconds: float) -> None:
-        if self._poll.poll(max(0.0, seconds) * 1000):
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._reader, 4096)
-
-    def close(self) -> None:
-        reader, writer, self._reader, self._writer = self._reader, self._writer, -1, -1
-        for descriptor in (reader, writer):
-            os.close(descriptor)
+        self._sleep.close()
 
 
 def _parts(wake: Wake) -> Iterator[FileWatch | PollInterval | External]:

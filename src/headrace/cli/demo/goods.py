@@ -7,10 +7,10 @@ It knows nothing of Headrace, as an application would not.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 CUSTOMERS = 60
 SEED_ORDERS = 3_000
@@ -41,27 +41,32 @@ _ORDER = "customer_id, product, qty, price_cents, status, card_number, placed_at
 _INSERT = f"insert into orders ({_ORDER}) values (?, ?, ?, ?, ?, ?, ?)"
 
 
-class StatementResult(Protocol):
-    """What a statement found."""
+class Till:
+    """
+    A connection to the shop's database, `sqlite3`'s or psycopg's.
 
-    @property
-    def description(self) -> Any: ...
+    `?` in a statement stands for a value; `mark` is what the library writes for it.
+    """
 
-    def fetchone(self) -> Any: ...
+    def __init__(
+        self,
+        connection: Any,
+        transaction: Callable[[], AbstractContextManager[object]],
+        mark: str = "?",
+    ) -> None:
+        self._connection = connection
+        self.transaction = transaction
+        """Opens a transaction, which ends with the context; outside, each statement is one."""
 
-    def fetchall(self) -> list[Any]: ...
+        self._mark = mark
 
+    def execute(self, statement: str, values: Sequence[object] = ()) -> Any:
+        """Run a statement; return its cursor."""
+        return self._connection.execute(statement.replace("?", self._mark), values)
 
-class Till(Protocol):
-    """A connection to the shop's database; `?` in a statement stands for a value."""
-
-    def execute(self, statement: str, values: Sequence[object] = (), /) -> StatementResult: ...
-
-    def executemany(self, statement: str, rows: Iterable[Sequence[object]], /) -> None: ...
-
-    def transaction(self) -> AbstractContextManager[object]:
-        """Open a transaction, which ends with the context; outside, each statement is one."""
-        ...
+    def executemany(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
+        """Run a statement for each of the rows."""
+        self._connection.cursor().executemany(statement.replace("?", self._mark), rows)
 
 
 def stock(till: Till, *, orders: int, seed: int) -> None:

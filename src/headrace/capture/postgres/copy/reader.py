@@ -25,9 +25,7 @@ path.
 from __future__ import annotations
 
 import contextlib
-import os
 import select
-import socket
 import struct
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -59,11 +57,17 @@ from headrace.capture.postgres.decode.binary import binary_column, fixed_column
 from headrace.capture.postgres.decode.text import text_column
 from headrace.capture.postgres.server.catalog import CatalogTable
 from headrace.capture.postgres.stream.wire import (
-    LONGEST,
+    HEAD,
     CopyMessages,
     StreamEnded,
     error_field,
     is_plain,
+    message,
+    message_size,
+    open_socket,
+    receive,
+    require_lengths,
+    whole_messages,
 )
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadMessage, SchemaChanged, SourceUnreachable
@@ -233,13 +237,11 @@ FIRST_BYTES = 256 << 10
 MOST_RUNS = 64
 """Above so many gaps in one piece, what looked like heads was of no help."""
 
-_HEAD = 5
 _COPY_DATA = ord("d")
 _READY = ord("Z")
 _SAYS_NOTHING = b"HcCNSA"
 """CopyOutResponse, CopyDone, CommandComplete, and what may come at any time."""
 
-_length = struct.Struct(">I").unpack_from
 _Places = NDArray[np.int64]
 
 
@@ -256,8 +258,7 @@ class CopySocket:
         """About `most_rows` or `most_bytes` are given at a time."""
         self.over = True
         self._connection = connection
-        self._socket = socket.socket(fileno=os.dup(connection.socket))
-        self._socket.setblocking(False)
+        self._socket = open_socket(connection)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._fields = 0
@@ -309,7 +310,7 @@ class CopySocket:
             raise StreamEnded
 
     def _send(self, content: bytes) -> None:
-        rest = memoryview(b"Q" + struct.pack(">I", len(content) + 4) + content)
+        rest = memoryview(message(b"Q", content))
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
         while rest:
@@ -324,13 +325,9 @@ class CopySocket:
         """Take what the socket has, or some of it; return how much."""
         if self._fill == len(self._buffer):
             self._move(bytearray(max(2 * self._fill, self._scanned + self._needed())), 0)
-        try:
-            with memoryview(self._buffer) as view:
-                count = self._socket.recv_into(view[self._fill :])
-        except BlockingIOError:
+        count = receive(self._socket, self._buffer, self._fill)
+        if count is None:
             return 0
-        except OSError:
-            count = 0
         if not count:
             raise StreamEnded
         self._fill += count
@@ -347,12 +344,7 @@ class CopySocket:
 
     def _needed(self) -> int:
         """Return how long the message is that is not whole yet, as far as it tells."""
-        if self._fill - self._scanned < _HEAD:
-            return _HEAD
-        length: int = _length(self._buffer, self._scanned + 1)[0]
-        if not 4 <= length <= LONGEST:
-            raise BadMessage("Length of a message is out of range", length=length)
-        return 1 + length
+        return message_size(self._buffer, self._scanned, self._fill)
 
     def _scan(self) -> None:
         """Find the messages that are whole by now."""
@@ -382,7 +374,7 @@ class CopySocket:
         rows = np.frombuffer(full, np.uint8)[heads] == _COPY_DATA
         for at in np.flatnonzero(~rows).tolist():
             self._aside(full, int(heads[at]), int(stops[at]))
-        starts, stops = heads[rows] + _HEAD, stops[rows]
+        starts, stops = heads[rows] + HEAD, stops[rows]
         if len(starts) and not self._begun:
             self._begun = True
             starts[0] += header_size(full[int(starts[0]) : int(stops[0])])
@@ -419,7 +411,7 @@ class CopySocket:
         if kind == ord("E"):
             # What follows is only that the server is ready again.
             self.over = True
-            raise StreamEnded(error_field(bytes(buffer[at + _HEAD : end]), b"C"))
+            raise StreamEnded(error_field(bytes(buffer[at + HEAD : end]), b"C"))
         if kind == _READY:
             self.over = True
         elif kind not in _SAYS_NOTHING:
@@ -439,10 +431,12 @@ def heads_of(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> t
     following = alike + 1 + lengths[alike + 1].astype(np.int64)
     gaps = np.append(np.flatnonzero(following[:-1] != alike[1:]), len(alike) - 1)
     if not len(alike) or len(gaps) > MOST_RUNS:
-        return _one_by_one(buffer, start, fill)
+        one_by_one, end = whole_messages(buffer, fill, start)
+        require_lengths(one_by_one, end)
+        return one_by_one, end
     found: list[_Places] = []
     at = start
-    while at + _HEAD <= fill:
+    while at + HEAD <= fill:
         index = int(np.searchsorted(alike, at))
         if index < len(alike) and alike[index] == at:
             last = int(gaps[np.searchsorted(gaps, index)])
@@ -452,14 +446,14 @@ def heads_of(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> t
                 run, end = run[:-1], int(run[-1])
             if not len(run):
                 break
-            _require_lengths(run, end)
+            require_lengths(run, end)
             found.append(run)
         else:
             end = at + 1 + int(lengths[at + 1])
             if end > fill:
                 break
             found.append(np.array([at]))
-            _require_lengths(found[-1], end)
+            require_lengths(found[-1], end)
         at = end
     return (np.concatenate(found) if found else np.empty(0, np.int64)), at
 
@@ -475,26 +469,6 @@ def _alike(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> _Pl
     # Rows are mostly shorter than 64 kB, and few other bytes have these two zeros there.
     found = found[(each[found + 1] == 0) & (each[found + 2] == 0)]
     return found + start
-
-
-def _one_by_one(buffer: bytes | bytearray, start: int, fill: int) -> tuple[_Places, int]:
-    """Find the messages by going from each to the next."""
-    heads: list[int] = []
-    at, last = start, fill - _HEAD
-    while at <= last:
-        following = at + 1 + _length(buffer, at + 1)[0]
-        if following > fill:
-            break
-        heads.append(at)
-        at = following
-    found = np.array(heads, np.int64)
-    _require_lengths(found, at)
-    return found, at
-
-
-def _require_lengths(heads: _Places, end: int) -> None:
-    if len(heads) and int(np.diff(heads, append=end).min()) < _HEAD:
-        raise BadMessage("Length of a message is out of range")
 
 
 # --- ranges, one after the other ------------------------------------------------------------------

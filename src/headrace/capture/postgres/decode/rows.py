@@ -142,10 +142,15 @@ class Tuples:
 
 def find(rows: MessageBuffer, count: int) -> tuple[Tuples | None, Tuples | None]:
     """Find the old and the new tuple of each row; None where no row has one."""
-    kinds, each = rows.kinds, rows.bytes.each
     body = rows.starts + (rows.lead + 4)
-    if (kinds == INSERT).all() and (found := _inserts(rows, body, count)) is not None:
+    if (rows.kinds == INSERT).all() and (found := _inserts(rows, body, count)) is not None:
         return None, found
+    return _any(rows, body, count)
+
+
+def _any(rows: MessageBuffer, body: Ints, count: int) -> tuple[Tuples | None, Tuples | None]:
+    """Find the tuples of changes of any kind, and check them; raises what is wrong."""
+    kinds, each = rows.kinds, rows.bytes.each
     truncates = kinds == TRUNCATE
     short = (rows.stops - body < 3) & ~truncates
     if short.any():

@@ -185,7 +185,8 @@ class DdlWatch:
         self._trees = trees
         self._standing = standing
         self._named: frozenset[int] | None = None
-        self._due = clock()
+        self.due = clock()
+        """When it is time to compare again."""
 
     def look(self, connection: psycopg.Connection[Any]) -> None:
         """
@@ -194,9 +195,9 @@ class DdlWatch:
         Raises `SchemaChanged` where a table's columns are others, `TableRefused` where one is
         gone, and `SourceUnreachable` where reading has to begin anew to go on as it should.
         """
-        if self._clock() < self._due and not self._trees.unknown(self._tables.values()):
+        if self._clock() < self.due and not self._trees.unknown(self._tables.values()):
             return
-        self._due = self._clock() + WATCH_SECONDS
+        self.due = self._clock() + WATCH_SECONDS
         now = look_up(connection, list(self._tables))
         for name, table in now.items():
             if not same_shape(self._schema_of(table), self._schemas[name]):

@@ -22,6 +22,7 @@ would not be needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -200,6 +201,11 @@ class Trees:
         What it says of rows from before they went without a word would bring them back.
         """
         return self._floors.get(table, 0)
+
+    @property
+    def news_from(self) -> float:
+        """How far the stream must have come before there is any news; infinity: none waits."""
+        return min((at for at, _ in self._news), default=math.inf)
 
     def news(self, given: int) -> list[News]:
         """Return what the log should know; `given` is how far the stream has come."""

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import psycopg
@@ -92,7 +93,6 @@ def identity_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[
             "Rows have no primary key to know them by"
             if lost
             else "Updates and deletes would fail once the table is published: it has no identity",
-            table=table.name,
             remedy=_statements([table], _give_identity),
         )
         return
@@ -102,7 +102,6 @@ def identity_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[
         yield NoIdentity(
             "Updates and deletes would fail once the table is published:"
             " partitions have no identity",
-            table=table.name,
             partitions=len(without),
             remedy=_statements(without, _give_identity),
         )
@@ -113,14 +112,12 @@ def identity_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[
         if partly:
             yield NoIdentity(
                 "The table has REPLICA IDENTITY FULL, and partitions of it have not",
-                table=table.name,
                 partitions=len(partly),
                 remedy=_statements(partly, _give_full),
             )
     elif other := [leaf for leaf in partitions if leaf not in without and not _covers(table, leaf)]:
         yield NoIdentity(
             "Partitions have another identity than the table",
-            table=table.name,
             partitions=len(other),
             remedy=_statements(other, lambda leaf: _give_same(table, leaf)),
         )
@@ -140,14 +137,12 @@ def generated_problems(table: CatalogTable, asked: PublicationScope) -> Iterator
         yield NoIdentity(
             "Updates and deletes would fail once the table is published:"
             " REPLICA IDENTITY FULL takes in generated columns that are not published",
-            table=table.name,
             columns=sorted(unsent),
             remedy=_statements(_distinct(full), _give_key),
         )
     if keyed := unsent & set(table.key):
         yield NoIdentity(
             "The key has generated columns, which are not published",
-            table=table.name,
             columns=sorted(keyed),
             remedy="Give the table a REPLICA IDENTITY USING INDEX over columns that are stored"
             " as the application wrote them.",
@@ -159,28 +154,23 @@ def list_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[Head
     columns = asked.options.columns
     if not columns:
         if all(column.generated for column in table.columns):
-            yield TableRefused(
-                "The table has no columns to capture", table=table.name, remedy="Leave it out."
-            )
+            yield TableRefused("The table has no columns to capture", remedy="Leave it out.")
         return
     if asked.version < LISTS_SINCE:
         yield ServerRefused(
             "Columns can be chosen on PostgreSQL 15 and newer only",
-            table=table.name,
             remedy="Leave the list of columns out, or upgrade the server.",
         )
     there = {column.name: column for column in table.columns}
     if unknown := sorted(set(columns) - set(there)):
         yield TableRefused(
             "The table has no such columns",
-            table=table.name,
             columns=unknown,
             remedy=f"Choose from {listed(there)}.",
         )
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         yield TableRefused(
             "Columns are named twice",
-            table=table.name,
             columns=twice,
             remedy="Name each column once.",
         )
@@ -195,7 +185,6 @@ def list_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[Head
         yield TableRefused(
             "Generated columns cannot be published: stored ones from PostgreSQL 18 on,"
             " virtual ones not at all",
-            table=table.name,
             columns=unsendable,
             remedy=f"Leave {listed(unsendable)} out of the table's columns.",
         )
@@ -215,7 +204,6 @@ def _uncovered(table: CatalogTable, asked: PublicationScope) -> Iterator[Headrac
         yield NoIdentity(
             "Updates and deletes would fail once the table is published:"
             " with REPLICA IDENTITY FULL no columns can be chosen",
-            table=table.name,
             remedy="Leave the list of columns out, or run: "
             + _statements(_distinct(full), _give_key),
         )
@@ -226,7 +214,6 @@ def _uncovered(table: CatalogTable, asked: PublicationScope) -> Iterator[Headrac
     if missing := sorted(needed - set(asked.options.columns)):
         yield NoIdentity(
             "The columns chosen leave out some of the identity",
-            table=table.name,
             columns=missing,
             remedy=f"Add {listed(missing)} to the table's columns.",
         )
@@ -252,39 +239,45 @@ def _name(relation: CatalogTable | Leaf) -> str:
     return quoted(relation.namespace, relation.table)
 
 
+def _alter(relation: CatalogTable | Leaf, action: str) -> str:
+    return f"ALTER TABLE {quoted(relation.namespace, relation.table)} {action};"
+
+
+def _index_identity(
+    relation: CatalogTable | Leaf, key: Collection[str] | None = None
+) -> str | None:
+    """Return the identity by an index that can be one, over the key where one is given."""
+    for index in relation.indexes:
+        if index.immediate and index.strict and (key is None or set(index.columns) == set(key)):
+            return "DEFAULT" if index.primary else f"USING INDEX {quoted(index.name)}"
+    return None
+
+
 def _give_identity(relation: CatalogTable | Leaf) -> str:
     """Return what gives rows something to be known by."""
-    start = f"ALTER TABLE {_name(relation)}"
     if relation.identity != "f" and relation.primary_key:
         usable = any(index.primary and index.immediate for index in relation.indexes)
-        return f"{start} REPLICA IDENTITY {'DEFAULT' if usable else 'FULL'};"
-    for index in relation.indexes:
-        if index.immediate and index.strict:
-            return f"{start} REPLICA IDENTITY USING INDEX {quoted(index.name)};"
-    identity = {"n": ", REPLICA IDENTITY DEFAULT", "i": ", REPLICA IDENTITY DEFAULT"}
-    return f"{start} ADD PRIMARY KEY (…){identity.get(relation.identity, '')};"
+        return _alter(relation, f"REPLICA IDENTITY {'DEFAULT' if usable else 'FULL'}")
+    if chosen := _index_identity(relation):
+        return _alter(relation, f"REPLICA IDENTITY {chosen}")
+    default = ", REPLICA IDENTITY DEFAULT" if relation.identity in "ni" else ""
+    return _alter(relation, f"ADD PRIMARY KEY (…){default}")
 
 
 def _give_full(relation: CatalogTable | Leaf) -> str:
-    return f"ALTER TABLE {_name(relation)} REPLICA IDENTITY FULL;"
+    return _alter(relation, "REPLICA IDENTITY FULL")
 
 
 def _give_key(relation: CatalogTable | Leaf) -> str:
     """Return what replaces FULL."""
-    start = f"ALTER TABLE {_name(relation)}"
-    for index in relation.indexes:
-        if index.immediate and index.strict:
-            chosen = "DEFAULT" if index.primary else f"USING INDEX {quoted(index.name)}"
-            return f"{start} REPLICA IDENTITY {chosen};"
-    return f"{start} ADD PRIMARY KEY (…), REPLICA IDENTITY DEFAULT;"
+    if chosen := _index_identity(relation):
+        return _alter(relation, f"REPLICA IDENTITY {chosen}")
+    return _alter(relation, "ADD PRIMARY KEY (…), REPLICA IDENTITY DEFAULT")
 
 
 def _give_same(table: CatalogTable, leaf: Leaf) -> str:
-    for index in leaf.indexes:
-        if set(index.columns) == set(table.key) and index.immediate and index.strict:
-            chosen = "DEFAULT" if index.primary else f"USING INDEX {quoted(index.name)}"
-            return f"ALTER TABLE {_name(leaf)} REPLICA IDENTITY {chosen};"
-    return _give_full(leaf)
+    chosen = _index_identity(leaf, table.key)
+    return _alter(leaf, f"REPLICA IDENTITY {chosen or 'FULL'}")
 
 
 # --- row filters ----------------------------------------------------------------------------------
@@ -312,7 +305,6 @@ def filter_problems(
     if asked.version < LISTS_SINCE:
         yield ServerRefused(
             "Rows can be filtered on PostgreSQL 15 and newer only",
-            table=table.name,
             remedy="Leave the row filter out, or upgrade the server.",
         )
         return
@@ -320,7 +312,7 @@ def filter_problems(
     if table.kind == "p":
         whole = sql.SQL("{}").format(sql.Identifier(table.namespace, table.table))
     if objection := _objection(connection, whole, where):
-        yield _refused(table, objection)
+        yield _refused(objection)
         return
     if not asked.changing:
         return
@@ -333,27 +325,24 @@ def filter_problems(
                 NoIdentity(
                     "Updates and deletes would fail once the table is published:"
                     " its row filter looks at columns outside the identity",
-                    table=table.name,
                     identity=listed(columns),
                     remedy=f"Use only {listed(columns)} in the row filter, without the name of"
                     " the schema, or give the table a REPLICA IDENTITY that has the others.",
                 )
                 if objection.state in _NO_COLUMN
-                else _refused(table, objection)
+                else _refused(objection)
             )
             return
 
 
-def _refused(table: CatalogTable, objection: _Objection) -> HeadraceError:
+def _refused(objection: _Objection) -> HeadraceError:
     if objection.state == _LOCKED:
         return SourceUnreachable(
             "The table is locked, so that its row filter could not be looked at",
-            table=table.name,
             remedy="Try again when the statement that alters the table has ended.",
         )
     return TableRefused(
         "The row filter is not a condition on rows of the table",
-        table=table.name,
         state=objection.state,
         reason=objection.reason,
         remedy="Write it as after WHERE, over columns of this table alone.",
@@ -435,7 +424,6 @@ def right_problems(
     if schemas := sorted({each.namespace for each in found if not each.enters}):
         yield NotPermitted(
             "The user may not use the table's schema",
-            table=table.name,
             user=server.user,
             remedy=f"GRANT USAGE ON SCHEMA {', '.join(map(quoted, schemas))} TO {user};",
         )
@@ -444,7 +432,6 @@ def right_problems(
         names = ", ".join(quoted(each.namespace, each.table) for each in unread)
         yield NotPermitted(
             "The user may not read the table",
-            table=table.name,
             user=server.user,
             remedy=f"GRANT SELECT ON {names} TO {user};",
         )
@@ -452,7 +439,6 @@ def right_problems(
         forced = [each for each in hidden if each.forced and each.owns]
         yield NotPermitted(
             "Row security would keep rows of the table from being copied",
-            table=table.name,
             user=server.user,
             remedy=" ".join(
                 f"ALTER TABLE {quoted(each.namespace, each.table)} NO FORCE ROW LEVEL SECURITY;"
@@ -466,7 +452,6 @@ def right_problems(
     if own is not None and adds and not own.owns:
         yield NotPermitted(
             "The user does not own the table, and could not add it to a publication",
-            table=table.name,
             user=server.user,
             owner=own.owner,
             remedy=f"GRANT {quoted(own.owner)} TO {user}; or let the owner create the publication,"
@@ -642,38 +627,35 @@ def _table_problems(
     rights: dict[int, Rights],
     generated: bool,
 ) -> Iterator[HeadraceError]:
-    refused = list(_kind_problems(table))
-    yield from refused
-    if refused:
-        # What follows would only repeat that it is not a table to be captured.
-        return
     asked = PublicationScope(
         options.asked_of(table.name), options.publish, server.version, generated
     )
-    yield from right_problems(table, options, server, rights)
-    yield from identity_problems(table, asked)
-    yield from generated_problems(table, asked)
-    yield from list_problems(table, asked)
-    yield from filter_problems(connection, table, asked)
+    checks = (
+        right_problems(table, options, server, rights),
+        identity_problems(table, asked),
+        generated_problems(table, asked),
+        list_problems(table, asked),
+        filter_problems(connection, table, asked),
+    )
+    # Of what is not a table to be captured the others would only repeat that.
+    for problem in [*_kind_problems(table)] or chain.from_iterable(checks):
+        problem.facts = {"table": table.name, **problem.facts}
+        yield problem
 
 
 def _kind_problems(table: CatalogTable) -> Iterator[HeadraceError]:
     if table.kind in _KINDS:
         yield TableRefused(
             f"It is {_KINDS[table.kind]}, of which no changes are logged",
-            table=table.name,
             remedy="Name the tables behind it instead." if table.kind in "vm" else "Leave it out.",
         )
         return
     if table.oid < _FIRST_USER_OID:
-        yield TableRefused(
-            "It is a table of the server's own", table=table.name, remedy="Leave it out."
-        )
+        yield TableRefused("It is a table of the server's own", remedy="Leave it out.")
         return
     if table.tree and table.kind != "p":
         yield TableRefused(
             "Other tables inherit from it, and their rows would come under their own names",
-            table=table.name,
             children=len(table.tree),
             remedy="Name the tables that inherit instead, or make it a partitioned table.",
         )
@@ -683,19 +665,15 @@ def _kind_problems(table: CatalogTable) -> Iterator[HeadraceError]:
                 f"It is {what}, so that its changes are not logged"
                 if found[0].oid == table.oid
                 else f"Partitions are {what}, so that their changes are not logged",
-                table=table.name,
-                remedy=" ".join(f"ALTER TABLE {_name(each)} SET LOGGED;" for each in found)
+                remedy=" ".join(_alter(each, "SET LOGGED") for each in found)
                 if persistence == "u"
                 else "Leave it out.",
             )
     if foreign := [leaf for leaf in table.leaves if leaf.kind == "f"]:
         yield TableRefused(
             "Partitions are foreign tables, of which no changes are logged",
-            table=table.name,
             partitions=len(foreign),
-            remedy=" ".join(
-                f"ALTER TABLE {_name(table)} DETACH PARTITION {_name(leaf)};" for leaf in foreign
-            ),
+            remedy=" ".join(_alter(table, f"DETACH PARTITION {_name(leaf)}") for leaf in foreign),
         )
 
 

@@ -458,7 +458,7 @@ class _Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class StartPosition:
+class OpenedConnections:
     """Two connections to one server, and the place that reading begins at."""
 
     query: Connection
@@ -489,7 +489,7 @@ def open_slot(
     on_wait: Callable[[str], object],
     witness: Witness,
     known: Collection[str],
-) -> StartPosition:
+) -> OpenedConnections:
     """
     Bring publication and slot in order, and find the place to read on from.
 
@@ -529,13 +529,13 @@ def open_slot(
                 decision = decided(slot=slots.find(query, options.slot), other=same is False)
             match publishing.prepare(query, decision, tables):
                 case Resume(at):
-                    return StartPosition(query, replication, at, None)
+                    return OpenedConnections(query, replication, at, None)
                 case Begin(branch=branch):
                     created = _create(options, query, replication, on_wait)
             at = LsnPosition(
                 server.system, server.database, branch, server.timeline, created.consistent
             )
-            return StartPosition(query, replication, at, created)
+            return OpenedConnections(query, replication, at, created)
         except BaseException:
             replication.close()
             raise

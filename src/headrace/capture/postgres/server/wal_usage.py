@@ -59,7 +59,9 @@ class Meter:
         self._budget = budget
         self._clock = clock
         self._every = every
-        self._due = clock()
+        self.due = clock()
+        """When it is time to measure again."""
+
         self._times: list[float] = []
         self._ends: list[int] = []
 
@@ -70,9 +72,9 @@ class Meter:
         None: not now, or the server does not say. That is nothing to stop for: whoever reads
         from it finds out by himself what is wrong.
         """
-        if self._clock() < self._due:
+        if self._clock() < self.due:
             return None
-        self._due = self._clock() + self._every
+        self.due = self._clock() + self._every
         try:
             found = connection.execute(_QUERY, (self._slot,)).fetchone()
             if found is None:

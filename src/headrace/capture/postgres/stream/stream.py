@@ -37,6 +37,7 @@ from headrace.capture.postgres.stream.wire import (
     Wire,
     is_plain,
 )
+from headrace.capture.waker import Waker
 from headrace.errors import (
     BadMessage,
     BadPosition,
@@ -337,7 +338,7 @@ class ReplicationStream:
         self._here = clock()
         # Held while the connection or what is told over it is touched.
         self._speaks = threading.Lock()
-        self._waker = _Waker()
+        self._waker = Waker()
         self._owned = contextlib.ExitStack()
         self._owned.callback(connection.close)
         self._owned.callback(self._waker.close)
@@ -502,44 +503,6 @@ class ReplicationStream:
             # Whatever ends a stream that ran may be over when it is begun again.
             return SourceUnreachable("The server ended the stream", **facts, sqlstate=sqlstate)
         return meaning
-
-
-class _Waker:
-    """A descriptor that becomes readable from any thread."""
-
-    def __init__(self) -> None:
-        self.descriptor, self._writer = os.pipe()
-        os.set_blocking(self.descriptor, False)
-        os.set_blocking(self._writer, False)
-        self._poll = select.poll()
-        self._poll.register(self.descriptor, select.POLLIN)
-        # A descriptor's number is given to somebody else as soon as it is closed.
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def wake(self) -> None:
-        with self._lock, contextlib.suppress(BlockingIOError):
-            if not self._closed:
-                os.write(self._writer, b"w")
-
-    def woken(self) -> bool:
-        """Whether it was woken since the last time this was asked."""
-        try:
-            return bool(os.read(self.descriptor, 4096))
-        except BlockingIOError:
-            return False
-
-    def rest(self, seconds: float) -> None:
-        """Sleep, unless it is or was woken."""
-        if seconds > 0:
-            self._poll.poll(seconds * 1000)
-
-    def close(self) -> None:
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                os.close(self.descriptor)
-                os.close(self._writer)
 
 
 def start_command(slot: str, at: int, publication: str, streaming: bool) -> bytes:

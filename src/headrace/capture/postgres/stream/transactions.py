@@ -22,7 +22,7 @@ Long because a transaction takes its two ways, whole and in streams, through the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -348,27 +348,33 @@ class Transactions:
     def _outside(self, run: MessageBuffer) -> Iterator[Changes]:
         """Read messages that do not stand in a stream."""
         if self._whole is not None:
-            ends = np.flatnonzero(run.kinds == pgoutput.COMMIT)
-            end = int(ends[0]) if len(ends) else len(run.kinds)
-            self._spill.append(_WHOLE, block_of(within(run.at(slice(0, end))), self._whole))
-            if not len(ends):
-                return
-            _, commits, times = self._bounds(run.at(slice(0, 0)), run.at(slice(end, end + 1)))
-            start = int(run.bytes.numbers(run.starts[end : end + 1] + 2, ">i8")[0])
-            commit = Commit(self._whole, int(commits[0]), int(times[0]), start)
-            yield from self._finish(_WHOLE, commit, self._session, None)
-            self._whole = None
-            run = run.at(slice(end + 1, None))
+            at = yield from self._rest(run, self._whole)
+            run = run.at(slice(at, None))
         ends = np.flatnonzero(run.kinds == pgoutput.COMMIT)
         last = int(ends[-1]) + 1 if len(ends) else 0
         begins = np.flatnonzero(run.kinds[last:] == pgoutput.BEGIN)
         complete = last + int(begins[0]) if len(begins) else len(run.kinds)
         at = 0
-        for until in _cuts(run.kinds[:complete], ends):
+        kinds = run.kinds[:complete]
+        simple = 0 < complete <= PIECE_MESSAGES and not (kinds == pgoutput.RELATION).any()
+        for until in (complete,) if simple else _cuts(kinds, ends):
             yield from self._piece(run.at(slice(at, until)))
             at = until
         if complete < len(run.kinds):
             self._hold(run.at(slice(complete, None)))
+
+    def _rest(self, run: MessageBuffer, xid: int) -> Generator[Changes, None, int]:
+        """Read on in a transaction whose beginning is in the spill; return where it ends."""
+        ends = np.flatnonzero(run.kinds == pgoutput.COMMIT)
+        end = int(ends[0]) if len(ends) else len(run.kinds)
+        self._spill.append(_WHOLE, block_of(within(run.at(slice(0, end))), xid))
+        if len(ends):
+            _, commits, times = self._bounds(run.at(slice(0, 0)), run.at(slice(end, end + 1)))
+            start = int(run.bytes.numbers(run.starts[end : end + 1] + 2, ">i8")[0])
+            commit = Commit(xid, int(commits[0]), int(times[0]), start)
+            yield from self._finish(_WHOLE, commit, self._session, None)
+            self._whole = None
+        return end + 1
 
     def _hold(self, run: MessageBuffer) -> None:
         """Keep the beginning of a transaction until more of it is there."""

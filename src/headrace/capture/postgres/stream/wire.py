@@ -326,14 +326,52 @@ _THE_END = b"cCZ"  # CopyDone, CommandComplete, ReadyForQuery
 _head = struct.Struct(">cI").pack
 
 
+def open_socket(connection: PGconn) -> socket.socket:
+    """Return the socket of a connection that is idle and not encrypted, for use without libpq."""
+    # Takes in what may have come by the way, so that nothing of it is left in libpq.
+    connection.is_busy()
+    found = socket.socket(fileno=os.dup(connection.socket))
+    found.setblocking(False)
+    return found
+
+
+def message(kind: bytes, content: bytes) -> bytes:
+    """Return a message with its head."""
+    return _head(kind, len(content) + 4) + content
+
+
+def receive(source: socket.socket, buffer: bytearray, fill: int) -> int | None:
+    """Fill a buffer from `fill` on; return how much came, None: nothing yet, 0: the end."""
+    try:
+        with memoryview(buffer) as view:
+            return source.recv_into(view[fill:])
+    except BlockingIOError:
+        return None
+    except OSError:
+        return 0
+
+
+def message_size(buffer: bytes | bytearray, at: int, fill: int) -> int:
+    """Return how long the message at `at` is, as far as what has come of it tells."""
+    if fill - at < HEAD:
+        return HEAD
+    length: int = _length(buffer, at + 1)[0]
+    if not 4 <= length <= LONGEST:
+        raise BadMessage("Length of a message is out of range", length=length)
+    return 1 + length
+
+
+def require_lengths(starts: NDArray[np.int64], end: int) -> None:
+    """Refuse messages that begin at these places if one is shorter than its head."""
+    if len(starts) and int(np.diff(starts, append=end).min()) < HEAD:
+        raise BadMessage("Length of a message is out of range")
+
+
 class SocketWire:
     """Messages straight from the socket of a connection that is idle and not encrypted."""
 
     def __init__(self, connection: PGconn) -> None:
-        # Takes in what may have come by the way, so that nothing of it is left in libpq.
-        connection.is_busy()
-        self._socket = socket.socket(fileno=os.dup(connection.socket))
-        self._socket.setblocking(False)
+        self._socket = open_socket(connection)
         self._buffer = bytearray(2 * SMALL)
         self._fill = 0
         self._out = bytearray()
@@ -345,7 +383,7 @@ class SocketWire:
         self._put(b"Q", command + b"\0")
         while True:
             self._receive(SMALL)
-            end = self._needed()
+            end = message_size(self._buffer, 0, self._fill)
             if end > self._fill:
                 if self._end is not None:
                     raise self._end
@@ -369,8 +407,7 @@ class SocketWire:
         found = None
         if len(starts):
             stops = np.append(starts[1:], end)
-            if (stops - starts).min() < HEAD:
-                raise BadMessage("Length of a message is out of range")
+            require_lengths(starts, end)
             ours = np.frombuffer(self._buffer, np.uint8)[starts] == _COPY_DATA
             for at in np.flatnonzero(~ours):
                 self._aside(int(starts[at]), int(stops[at]))
@@ -399,40 +436,27 @@ class SocketWire:
         self._socket.close()
 
     def _put(self, kind: bytes, content: bytes) -> None:
-        self._out += _head(kind, len(content) + 4) + content
+        self._out += message(kind, content)
         self.flush()
 
     def _receive(self, most_bytes: int) -> None:
         """Fill the buffer with what the socket has, up to about `most_bytes`."""
-        limit = max(most_bytes, self._needed())
+        limit = max(most_bytes, message_size(self._buffer, 0, self._fill))
         while True:
             if self._fill == len(self._buffer):
                 if self._fill >= limit:
                     return
                 self._resize(min(limit, 4 * self._fill))
             room = len(self._buffer) - self._fill
-            try:
-                with memoryview(self._buffer) as view:
-                    count = self._socket.recv_into(view[self._fill :])
-            except BlockingIOError:
+            count = receive(self._socket, self._buffer, self._fill)
+            if count is None:
                 return
-            except OSError:
-                count = 0
             if count == 0:
                 self._end = StreamEnded()
                 return
             self._fill += count
             if count < room:
                 return
-
-    def _needed(self) -> int:
-        """Return how long the message is that the buffer begins with, as far as it tells."""
-        if self._fill < HEAD:
-            return HEAD
-        length: int = _length(self._buffer, 1)[0]
-        if not 4 <= length <= LONGEST:
-            raise BadMessage("Length of a message is out of range", length=length)
-        return 1 + length
 
     def _aside(self, at: int, end: int) -> None:
         """Take a message that is not of the stream."""

@@ -453,6 +453,9 @@ def _with(rows: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatch
 PART_BYTES = 16 << 20
 """So much is made whole at a time: a few bytes in a message may stand for a gigabyte."""
 
+_ABSENT = ("_unsent", "_exact", "before")
+"""What a change has none of that was sent whole, fits its columns and leaves its key."""
+
 OWED = "toast store"
 PAGE_BYTES = 8192
 
@@ -495,6 +498,11 @@ class Toast:
         self._synced = 0
         self._within = False
         """Whether a commit was given in part."""
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a store: otherwise changes need not pass here, nor places be told."""
+        return self._store is not None
 
     @property
     def bytes(self) -> int:
@@ -665,14 +673,18 @@ class Toast:
 
     def completed(self, taken: Iterator[Changes]) -> Iterator[Changes]:
         """Give the same changes, with what they lack as far as the store has it."""
-        for changes in taken:
-            yield from self._completed(changes)
-
-    def _completed(self, changes: Changes) -> Iterator[Changes]:
         store = self._store
-        if store is None:
-            yield changes
-            return
+        for changes in taken:
+            if store is None:
+                yield changes
+            elif changes.ends and not self._within and all(map(self._untouched, changes.tables)):
+                self._at = changes.upto
+                store.commit(self._at.commit)
+                yield changes
+            else:
+                yield from self._completed(store, changes)
+
+    def _completed(self, store: ToastStore, changes: Changes) -> Iterator[Changes]:
         self._within = True
         made: list[TableChanges] = []
         size = 0
@@ -682,8 +694,7 @@ class Toast:
                 made.append(each)
                 continue
             one = self._served[each.schema.table]
-            # With columns that are not published nobody can tell how large a row is there.
-            most = self._most if len(one.table.columns) <= len(one.schema.columns) else 0
+            most = self._most_of(one)
             completing = RowCompletion(store, one.shape, window, each.schema, most, PART_BYTES)
             for batch in each.rows.to_batches():
                 for rows in completing.rows(batch):
@@ -701,6 +712,23 @@ class Toast:
         self._within = not changes.ends
         self._settle()
         yield Changes(made, changes.upto, changes.ends, changes.markers)
+
+    def _untouched(self, changes: TableChanges) -> bool:
+        """Whether these are a few small rows, sent whole, of which nothing is kept; no key goes."""
+        one = self._served.get(changes.schema.table)
+        if one is None:
+            return True
+        if one.window is not None:
+            return False
+        rows, after = changes.rows, changes.rows.column("after")
+        sent = all(rows.column(name).null_count == len(rows) for name in _ABSENT)
+        # All of them together are smaller than one row that `heavy` would find.
+        most = self._most_of(one) - 24 * (len(changes.schema.columns) + 1)
+        return sent and after.null_count == 0 and 16 * after.nbytes <= most
+
+    def _most_of(self, one: _Served) -> int:
+        # With columns that are not published nobody can tell how large a row is there.
+        return self._most if len(one.table.columns) <= len(one.schema.columns) else 0
 
     def moved(self, upto: SourcePosition) -> None:
         """Hear that reading has come so far without a change."""

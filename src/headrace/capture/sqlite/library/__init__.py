@@ -8,9 +8,9 @@ Begin with `capture`: its class `Capture` is what a user calls, and its docstrin
 counts as acknowledged.
 
 ```
- readers   where each reader stands: in the database, a row a table
+ readers   the cursor of each reader: in the database, a row a table
  records   what a handler receives: batches, the records in them, and their JSON
- run       one run: batches go to the handler, and places move on behind it
+ run       one run: open, copy, follow, acknowledge, close
  handlers  handlers that come with the library: lines of words, lines of JSON, HTTP
  capture   `Capture`: set-up, `bootstrap`, `cdc`, and removal
 ```

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import TracebackType
 
 from headrace.capture.sqlite import triggers
-from headrace.capture.sqlite.database import OURS, CaptureNames, connect, speaking
-from headrace.capture.sqlite.library import readers
+from headrace.capture.sqlite.database import OURS, CaptureNames, opened
+from headrace.capture.sqlite.library.readers import ReaderCursors
 from headrace.capture.sqlite.library.records import Handler, Interrupted
 from headrace.capture.sqlite.library.run import CaptureRun, HandlerRaised, RunSettings
 from headrace.capture.sqlite.tables import inspect, table_names
@@ -115,14 +115,14 @@ class Capture:
         `StillRunning` while a run is under way.
         """
         names = self._settings.names
-        with self._at_rest(), self._opened() as database:
+        with self._at_rest(), opened(self._settings.path) as database:
             _refuse_other_log(database, names)
             tables = self._settings.tables
             tables = tuple(table_names(database)) if tables is None else tables
             if not tables:
                 raise SourceRefused("No table to capture", path=self._settings.path)
             triggers.install(database, [inspect(database, table) for table in tables], names)
-            readers.register(database, names, self._settings.reader, tables)
+            ReaderCursors(database, names, self._settings.reader).register(tables)
             return tables
 
     def teardown(self) -> TornDown:
@@ -135,9 +135,10 @@ class Capture:
         none such. A run in another process goes on without them. `StillRunning` while a run of
         this instance is under way.
         """
-        names, reader = self._settings.names, self._settings.reader
-        with self._at_rest(), self._opened() as database:
-            unread, kept = readers.take_out(database, names, reader, self._settings.tables)
+        settings = self._settings
+        with self._at_rest(), opened(settings.path) as database:
+            cursors = ReaderCursors(database, settings.names, settings.reader)
+            unread, kept = cursors.take_out(settings.tables)
             return TornDown(unread, tuple(kept))
 
     def bootstrap(self) -> None:
@@ -240,16 +241,6 @@ class Capture:
             if self._runner is not None:
                 raise StillRunning("A run of this capture is under way")
             yield
-
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        path = self._settings.path
-        database = connect(path)
-        try:
-            with speaking(path):
-                yield database
-        finally:
-            database.close()
 
 
 def _refuse_other_log(database: sqlite3.Connection, names: CaptureNames) -> None:

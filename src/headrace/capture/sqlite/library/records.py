@@ -15,13 +15,15 @@ three digits after the point or none, so they sort as text.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import starmap
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, overload
+from typing import Any, Literal, NamedTuple, TypeAlias, overload
+from uuid import uuid4
 
 import msgspec
 
@@ -67,13 +69,11 @@ class TableColumns:
     columns: tuple[str, ...]
     declared: tuple[str, ...]
 
-
-class RecordRows(Protocol):
-    """Rows of one kind, from which records are made."""
-
-    def __len__(self) -> int: ...
-
-    def record(self, at: int) -> Record: ...
+    @classmethod
+    def of(cls, table: str, fingerprint: Sequence[tuple[str, str, int]]) -> TableColumns:
+        """Return what a fingerprint describes: name, declared type and key of each column."""
+        names, declared, _ = zip(*fingerprint, strict=True)
+        return cls(table, names, declared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +180,32 @@ class CaptureBatch(Sequence[Record]):
         return RecordFormat(blobs=blobs, subsec=subsec, positions=positions).lines(self)
 
 
+def table_batches(
+    shape: TableColumns, pages: Iterable[Sequence[Row]], position: str | None, size: int
+) -> Iterator[CaptureBatch]:
+    """Make batches of the rows of a table; BOOTSTRAP is the first record of the first one."""
+    # Where batches end depends on their size, on time and on what is written meanwhile: the
+    # same number of another copy has other rows, and must not pass for this one.
+    copy = f"{position}/{shape.table}/{uuid4().hex}"
+    for number, (begins, rows) in enumerate(_parts(pages, size)):
+        made = TableRows(rows, shape, begins, int(time.time() * 1000), position)
+        yield CaptureBatch(made, id=None if position is None else f"{copy}/{number}")
+
+
+def _parts(pages: Iterable[Sequence[Row]], size: int) -> Iterator[tuple[bool, Sequence[Row]]]:
+    """Cut pages into batches; BOOTSTRAP takes a place in the first one."""
+    begins = True
+    for rows in pages:
+        at = 0
+        while at < len(rows):
+            step = size - begins
+            yield begins, rows[at : at + step]
+            at += step
+            begins = False
+    if begins:
+        yield True, []
+
+
 Handler: TypeAlias = Callable[[CaptureBatch], object]
 """Whatever can be called with a batch; what it returns does not matter."""
 
@@ -204,15 +230,8 @@ class _Line(msgspec.Struct, gc=False):
     operation: str
     before: object
     after: object
-
-
-class _Placed(msgspec.Struct, gc=False):
-    table: str
-    timestamp: str
-    operation: str
-    before: object
-    after: object
-    position: str | None
+    position: str | msgspec.UnsetType | None
+    """Left out where it is unset."""
 
 
 class RecordFormat:
@@ -240,7 +259,7 @@ class RecordFormat:
         second, rest = divmod(ts, 1000)
         return f"{_second(second)}.{rest:03d}Z" if self._subsec else f"{_second(second)}Z"
 
-    def _encoded(self, batch: CaptureBatch, encode: Callable[[list[Any]], bytes]) -> bytes:
+    def _encoded(self, batch: CaptureBatch, encode: Callable[[list[_Line]], bytes]) -> bytes:
         rows = batch.rows
         make = self._of_changes if isinstance(rows, ChangeRows) else self._of_table
         try:
@@ -249,23 +268,16 @@ class RecordFormat:
             # A text that is not UTF-8: rare, and looked for value by value.
             return encode(make(rows, every=True))  # type: ignore[arg-type]
 
-    def _of_table(self, rows: TableRows, *, every: bool) -> list[Any]:
+    def _of_table(self, rows: TableRows, *, every: bool) -> list[_Line]:
         make, kept, pick = self._image(rows.shape)
         images = _plain_rows(rows.rows, kept, every=every)
         images = images if pick is None else list(map(pick, images))
-        table, stamp, at = rows.shape.table, self.stamp(rows.ts), rows.position
-        made: list[Any]
-        if self._positions:
-            made = [
-                _Placed(table, stamp, "INSERT", None, image, at) for image in starmap(make, images)
-            ]
-            marker: Any = _Placed(table, stamp, "BOOTSTRAP", None, None, at)
-        else:
-            made = [_Line(table, stamp, "INSERT", None, image) for image in starmap(make, images)]
-            marker = _Line(table, stamp, "BOOTSTRAP", None, None)
-        return [marker, *made] if rows.begins else made
+        table, stamp = rows.shape.table, self.stamp(rows.ts)
+        at = rows.position if self._positions else msgspec.UNSET
+        made = [_Line(table, stamp, "INSERT", None, image, at) for image in starmap(make, images)]
+        return [_Line(table, stamp, "BOOTSTRAP", None, None, at), *made] if rows.begins else made
 
-    def _of_changes(self, rows: ChangeRows, *, every: bool) -> list[Any]:
+    def _of_changes(self, rows: ChangeRows, *, every: bool) -> list[_Line]:
         shapes = {}
         wanted = set()
         for number, shape in rows.shapes.items():
@@ -275,7 +287,7 @@ class RecordFormat:
         first = 4 + rows.width
         stamp, placed = self.stamp, self._positions
         last_ts, last_stamp = None, ""
-        made: list[Any] = []
+        made = []
         for row in _plain_rows(rows.rows, sorted(wanted), every=every):
             seq, ts, plan, op = row[:4]
             table, count, make, pick = shapes[plan]  # type: ignore[index]
@@ -290,11 +302,8 @@ class RecordFormat:
             if ts != last_ts:
                 last_ts, last_stamp = ts, stamp(ts)  # type: ignore[arg-type]
             operation = OPERATIONS[op]  # type: ignore[call-overload]
-            if placed:
-                at = f"{rows.epoch}/{seq}"
-                made.append(_Placed(table, last_stamp, operation, before, after, at))
-            else:
-                made.append(_Line(table, last_stamp, operation, before, after))
+            at = f"{rows.epoch}/{seq}" if placed else msgspec.UNSET
+            made.append(_Line(table, last_stamp, operation, before, after, at))
         return made
 
     def _image(self, shape: TableColumns) -> _Imaging:

@@ -1,0 +1,186 @@
+"""
+The state of an engine, which its start, its changes, its status and its stop have in common.
+
+`EngineState` holds the sources and pipelines that were asked for, what runs for them, and how to
+end it. It starts and ends nothing itself: `engine` and `reconfigure` do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from headrace.engine.status import Readiness
+from headrace.engine.tables import TakenTables
+from headrace.errors import NotRunning
+from headrace.pipeline.batch import Runner
+from headrace.pipeline.definition import Pipeline
+from headrace.runtime.info import LogOptions
+from headrace.runtime.pipeline_run import PipelineRun
+from headrace.runtime.source_run import SourceRun
+from headrace.runtime.spark import SparkOptions
+from headrace.runtime.store import ProgressStore
+from headrace.runtime.threads import Drivers
+from headrace.storage.files import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.capture.source import Recordable
+    from headrace.pipeline.runner import SparkRunner
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What an engine was asked for besides sources and pipelines."""
+
+    data: str | os.PathLike[str]
+    session: SparkSession | None
+    """A session that was brought; None: we start our own."""
+
+    spark: SparkOptions
+    log: LogOptions
+    recorder: Literal["process", "thread"]
+    runner: Runner | None
+    """Computes batches in Spark's place; None: Spark does."""
+
+    on_step: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """An open data directory."""
+
+    path: Path
+    store: ProgressStore
+    files: Files
+    """Logs and dead letters: what executors read, in the directory or in a bucket."""
+
+
+class EngineState:
+    """
+    The sources and pipelines of an engine, and what runs for them.
+
+    *Threads*: whatever starts or ends a part of it holds `changing`. Lists and mappings are
+    changed in place and never replaced, because threads hold them, too; iterate over a copy.
+    """
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        pipelines: list[Pipeline],
+        names: list[str],
+        sources: dict[str, Recordable],
+        records: list[tuple[Recordable, tuple[str, ...]]],
+    ) -> None:
+        self.options = options
+        self.pipelines = pipelines
+        self.names = names
+        """The names of `pipelines`, in their order."""
+
+        self.sources = sources
+        self.records = records
+        """Sources with the tables that are recorded whether or not a pipeline takes them."""
+
+        self.recordings: dict[str, SourceRun] = {}
+        self.runs: list[PipelineRun] = []
+        self.tables = TakenTables(pipelines, records, self.runs)
+        self.opened: DataDirectory | None = None
+        self.runner: Runner | None = None
+        """None while there is no pipeline."""
+
+        self.spark: SparkRunner | None = None
+        self.drivers: Drivers | None = None
+        self.running = False
+        self.changing = threading.RLock()
+        self.holding = False
+        """Whether nothing may be acknowledged, because not all that is needed is known."""
+
+        self.undo: list[Callable[[], None]] = []
+        """What ends all that was begun; called in reverse order."""
+
+        self.readiness = Readiness(self)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether anything runs: already during a start, and until the end of a stop."""
+        return bool(self.undo)
+
+    @property
+    def spark_alive(self) -> bool:
+        """False where batches need a Spark that is dead."""
+        return self.spark is None or self.spark.alive
+
+    # -- progress -------------------------------------------------------------------------
+
+    def notify(self) -> None:
+        """Something moved: look at readiness again."""
+        self.readiness.notify()
+        self.tables.ask_baselines(self.recordings)
+        # Sources that a pipeline takes are acknowledged by its thread, once it is at work:
+        # what it needs is not known before (invariant 1).
+        taken = {pipeline.source.name for pipeline in list(self.pipelines)}
+        for name, recording in list(self.recordings.items()):
+            if name not in taken and not self.holding:
+                recording.settle([])
+
+    def acknowledge(self) -> None:
+        """Acknowledge to each source what all its pipelines have settled."""
+        # Once: a pipeline that is added meanwhile is not known yet, or still needs something.
+        runs, recordings = tuple(self.runs), list(self.recordings.items())
+        if self.holding:
+            return
+        for name, recording in recordings:
+            recording.settle([run.watermark() for run in runs if run.source == name])
+
+    def wake(self, run: PipelineRun) -> None:
+        """Wake the thread of a pipeline, if it has one yet."""
+        if self.drivers is not None:
+            self.drivers.wake(run)
+
+    def nudge(self, source: str | None = None) -> None:
+        """Let all pipelines, or those of a source, take a step now."""
+        for run in list(self.runs):
+            if source in (None, run.source):
+                run.nudge()
+                self.wake(run)
+
+    # -- parts, by name -------------------------------------------------------------------
+
+    @property
+    def directory(self) -> DataDirectory:
+        """The data directory, from the start on."""
+        assert self.opened is not None, "an engine opens its directory before anything runs"
+        return self.opened
+
+    def run_of(self, pipeline: str) -> PipelineRun:
+        for run in list(self.runs):
+            if run.name == pipeline:
+                return run
+        if pipeline in self.names:
+            raise NotRunning("The engine has not started", pipeline=pipeline)
+        raise NotRunning("No such pipeline", pipeline=pipeline)
+
+    def runs_of(self, pipeline: str | None, source: str | None) -> list[PipelineRun]:
+        """Return the run of one pipeline, those of a source, or all."""
+        if pipeline is not None:
+            return [self.run_of(pipeline)]
+        if source is not None and source not in self.sources:
+            raise NotRunning("No such source", source=source)
+        return [run for run in self.runs if source in (None, run.source)]
+
+    def recording_of(self, source: str) -> SourceRun:
+        if source not in self.sources:
+            raise NotRunning("No such source", source=source)
+        if not self.running or source not in self.recordings:
+            raise NotRunning("The engine has not started", source=source)
+        return self.recordings[source]
+
+    def running_drivers(self) -> Drivers:
+        if not self.running or self.drivers is None:
+            raise NotRunning("The engine has not started, or has no pipeline")
+        return self.drivers

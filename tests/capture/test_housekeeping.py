@@ -1,0 +1,128 @@
+"""What a recorder does between two reads, and when: a change on its way does not pass it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from headrace.capture.messages import FlushNow, TakeBaseline
+from headrace.capture.recorder import LAG_SECONDS, Recorder
+from headrace.capture.source import News
+from headrace.changelog.change import Changes
+from headrace.changelog.reader import LogWriter
+from headrace.testing.source import MemorySource
+from tests.capture.test_recorder import TABLE, World
+
+EVERY_SECONDS = 30.0
+
+
+class Maintained(MemorySource):
+    """A source that finds out, when it is maintained, that rows changed without a change."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(clock=world.clock)
+        self.traits = replace(self.traits, tells=True, maintains=True)
+        self.set_schema(TABLE, {"id": "int64", "name": "text"}, key=["id"])
+        self.steps: list[str] = []
+        self.finds: list[News] = []
+        self._news: list[News] = []
+
+    def maintain(self) -> float:
+        self.steps.append("maintain")
+        self._news, self.finds = self.finds, []
+        return EVERY_SECONDS
+
+    def read(self, most: int, wait: float) -> Changes | None:
+        self.steps.append("read")
+        return super().read(most, wait)
+
+    def news(self) -> list[News]:
+        found, self._news = self._news, []
+        return found
+
+    def claim(self) -> str:
+        return "mine"
+
+    def recall(self, notes: Mapping[str, str], schemas: Mapping[str, object]) -> None:
+        """Remember nothing."""
+
+    def synced(self, upto: str) -> None:
+        """Keep nothing."""
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.step()
+    return made
+
+
+def maintained() -> tuple[World, Maintained]:
+    """Return a world, opened and not read yet, and its source."""
+    world = World()
+    world.source = source = Maintained(world)
+    world.start()
+    world.step()
+    return world, source
+
+
+def test_changes_pass_no_housekeeping_while_nothing_in_it_is_due(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = 0
+    housekeeping = Recorder._housekeeping
+
+    def counted(self: Recorder, log: LogWriter, *, reads: bool) -> None:
+        nonlocal entered
+        entered += 1
+        housekeeping(self, log, reads=reads)
+
+    monkeypatch.setattr(Recorder, "_housekeeping", counted)
+    world.step()
+    assert entered == 1  # the first one after the source was opened
+    for key in range(10):
+        world.insert(key)
+        world.step(FlushNow(), after=0.01)
+        world.step(after=0.01)
+    assert len(world.replayed()) == 10
+    assert entered == 1
+    world.step(after=LAG_SECONDS)
+    assert entered == 2
+    world.step(TakeBaseline(TABLE))
+    while world.reader().usable_baseline(TABLE) is None:
+        world.step()
+    assert entered > 5  # a baseline goes on after every read
+    entered = 0
+    for _ in range(5):
+        world.step()
+    assert entered == 0
+
+
+def test_a_source_is_maintained_before_its_first_read_and_then_when_it_says() -> None:
+    world, source = maintained()
+    assert source.steps == []
+    world.step()
+    world.step(after=EVERY_SECONDS - 1)
+    assert source.steps == ["maintain", "read", "read"]
+    world.step(after=1)
+    world.step(after=0)
+    assert source.steps == ["maintain", "read", "read", "maintain", "read", "read"]
+
+
+def test_what_maintenance_finds_is_in_the_log_before_what_is_read_after_it() -> None:
+    world, source = maintained()
+    world.step(TakeBaseline(TABLE))
+    while world.reader().usable_baseline(TABLE) is None:
+        world.step()
+    world.insert(1)
+    source.finds = [News(TABLE, owed="rewritten")]
+    world.step(FlushNow(), after=EVERY_SECONDS)
+    owed = world.reader().owed(TABLE)
+    assert owed is not None
+    assert source.position.commit == 1
+    assert world.reader().end.commit == 0  # the change is read, and not yet flushed
+    world.step(after=1)
+    assert world.reader().end.commit == 1
+    assert world.reader().owed(TABLE) == owed

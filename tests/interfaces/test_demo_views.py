@@ -30,6 +30,7 @@ from tests.interfaces.snapshots import (
     copy,
     status_of,
 )
+from tests.support.tiers import thinned
 
 BATCH = {
     "rows_in": 3,
@@ -288,7 +289,7 @@ def test_the_address_of_sparks_pages_is_shown_whole() -> None:
 
 
 def test_every_size_of_terminal_down_to_tiny_gets_a_picture() -> None:
-    for width in range(10, 130, 7):
+    for width in thinned(range(10, 130, 7), every=3):
         for height in (3, 10, 17, 24):
             for line in drawn(EXTREME, width, height):
                 assert cell_len(line.rstrip()) <= width

@@ -99,7 +99,7 @@ def test_the_size_is_said_before_anything_is_installed_by_hash(clone: Clone) -> 
     done = clone.with_python().setup()
     assert (done.returncode, done.stdout) == (0, "")
     said = done.stderr
-    assert "about 600 MB once, 1.2 GB on disk, a minute or a few" in said
+    assert "about 600 MB once, 1.5 GB on disk, a minute or a few" in said
     assert said.rstrip().endswith("Ready.")
     asked = clone.asked()
     assert "-m pip install --require-hashes -r requirements.lock" in asked

@@ -37,7 +37,15 @@ ON_SPARK = re.compile(r"<!-- on Spark (?P<version>\d+\.\d+)(?P<later> and later)
 
 
 FIRST = "docs/quickstart.md"
-"""The newcomer's first program; the others are left to CI, for each starts a JVM of its own."""
+"""The newcomer's first program; each of the others starts a JVM of its own as well."""
+
+IN_CI = (
+    "README.md",
+    "docs/guides/delta.md",
+    "docs/guides/spark-source.md",
+    "examples/first_water.py",
+)
+"""One for each way to use Headrace; the other programs are run by `make nightly`."""
 
 
 @cache
@@ -56,12 +64,14 @@ def prose(page: Path) -> str:
     return FENCE.sub("", text(page))
 
 
-def left_to_ci(paths: Iterable[Path]) -> list[object]:
-    """Return parameters for a test: what a newcomer runs first always, the others in CI."""
-    return [
-        pytest.param(path, id=name(path), marks=() if name(path) == FIRST else pytest.mark.ci)
-        for path in paths
-    ]
+def in_tiers(paths: Iterable[Path]) -> list[object]:
+    """Return parameters for a test: what a newcomer runs first always, the others later."""
+    found: list[object] = []
+    for path in paths:
+        later = pytest.mark.ci if name(path) in IN_CI else pytest.mark.nightly
+        marks = () if name(path) == FIRST else later
+        found.append(pytest.param(path, id=name(path), marks=marks))
+    return found
 
 
 def tracked() -> list[Path]:
@@ -80,7 +90,7 @@ def tracked() -> list[Path]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("page", left_to_ci(filter(programs, PAGES)))
+@pytest.mark.parametrize("page", in_tiers(filter(programs, PAGES)))
 def test_the_programs_on_a_page_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
     if named := ON_SPARK.search(text(page)):
         here, there = (
@@ -98,7 +108,7 @@ def test_the_programs_on_a_page_run_one_after_the_other(page: Path, tmp_path: Pa
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("example", left_to_ci(sorted((ROOT / "examples").glob("*.py"))))
+@pytest.mark.parametrize("example", in_tiers(sorted((ROOT / "examples").glob("*.py"))))
 def test_an_example_runs_in_an_empty_folder(example: Path, tmp_path: Path) -> None:
     done = run_python(example, tmp_path)
     assert done.returncode == 0, done.stderr

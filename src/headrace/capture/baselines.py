@@ -110,9 +110,9 @@ def checked_rate(rows_per_s: float | None) -> float | None:
     """Return a limit as it was given; one that nobody can mean raises `SourceRefused`."""
     if rows_per_s is not None and not rows_per_s >= SLOWEST:
         raise SourceRefused(
-            "Too slow a copy",
+            f"copy_rows_per_s must be at least {SLOWEST}",
             copy_rows_per_s=rows_per_s,
-            remedy=f"Allow {SLOWEST} rows a second at least, or leave copy_rows_per_s out.",
+            remedy="Set a higher rate, or remove copy_rows_per_s to copy without a limit.",
         )
     return rows_per_s
 

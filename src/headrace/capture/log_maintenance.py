@@ -185,10 +185,10 @@ class LogMaintenance:
                 self._not_folded.add(folding.old)
                 self._warn(
                     ChangeLogError(
-                        "A baseline cannot be folded, and the log since is kept",
+                        "A baseline cannot be folded, so the log after it is kept",
                         table=folding.table,
                         why=str(error),
-                        remedy="Reload the table now and then, or do without kept baselines.",
+                        remedy="Reload the table from time to time, or do not keep baselines.",
                     )
                 )
             return True

@@ -346,7 +346,7 @@ class RecorderProcess:
                 return
             if self._proved or time.monotonic() - began >= PROVED_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
-            self._on_report(StateReport("reconnecting", f"Recorder ended, exit code {code}"))
+            self._on_report(StateReport("reconnecting", f"The recorder exited with code {code}"))
             if self._stopping.wait(pause):
                 return
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -428,7 +428,7 @@ class RecorderThread:
         finally:
             if not self._recorder.done and not self._inbox.closed:
                 # An error nobody expected is on its way up; the engine must not wait for ever.
-                error = RecorderFailed("Recorder ended on an unexpected error")
+                error = RecorderFailed("The recorder stopped on an unexpected error")
                 self._on_report(Failed.of(error, stops=True))
 
 

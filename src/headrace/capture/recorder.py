@@ -296,7 +296,7 @@ class Recorder:
         full = copies.held = maintenance.full(log)
         if full and self._state != "full":
             self._flush(log)
-            self._move("full", f"The log has {log.size} bytes, and may have little more")
+            self._move("full", f"The log is almost full: {log.size} bytes")
         elif not full and self._state == "full":
             self._move("streaming")
         copied = copies.owed_end > log.end.commit
@@ -367,7 +367,7 @@ class Recorder:
             self._news.append(News(table, owed="left out", missing=True))
             self._write_notices(log)
             if not self._selection.take(table):
-                raise SourceUnreachable("Opened anew for a new table", table=table)
+                raise SourceUnreachable("Opening the source again for a new table", table=table)
             log.describe(self._selection.found)
             note_captured(log, self._selection.tables)
             if self._maintained is not None:
@@ -404,7 +404,7 @@ class Recorder:
             case Reset():
                 self._resetting = command
                 self._pause = FIRST_PAUSE_SECONDS
-                self._lose("All is read anew, as asked", "resetting")
+                self._lose("Reset was requested: all tables are copied again", "resetting")
             case StopRecorder():
                 if self._log is not None:
                     self._flush(self._log, lag=False)
@@ -417,7 +417,9 @@ class Recorder:
         if self._asked > log.end:
             # Invariant 1: the log is synced before the source forgets.
             raise RecorderFailed(
-                "Asked to forget what is not synced", asked=self._asked, synced=log.end
+                "Cannot acknowledge changes that are not yet synced",
+                asked=self._asked,
+                synced=log.end,
             )
         text = self._synced.upto(self._asked)
         if text and text != self._acknowledged:
@@ -429,7 +431,7 @@ class Recorder:
         if table not in self._selection.tables:
             if self._selection.matches(table):
                 return  # it is gone, or cannot be captured any more: that was said
-            error = UnknownTable("No such table is recorded here", table=table)
+            error = UnknownTable("The table is not captured from this source", table=table)
             self._reports.append(Failed.of(error, stops=False))
             return
         self._copies.want(table, shared=shared)
@@ -444,7 +446,9 @@ class Recorder:
         origin = self._source.origin
         if log.origin and log.origin != origin and not same_space(self._source, log.lineage):
             # Asked before anything is set up there: it may be somebody else's database.
-            raise OtherDatabase("Not the database this log was recorded from", source=origin)
+            raise OtherDatabase(
+                "This is not the database that the log was recorded from", source=origin
+            )
         if self._teller is not None:
             known = ((table, log.schema(table)) for table in self._selection.tables)
             self._teller.recall(log.notes, {name: each for name, each in known if each})
@@ -501,7 +505,7 @@ class Recorder:
     def _wait(self, reason: str) -> None:
         """Tell whom the source waits for; it calls this in the middle of a step."""
         if self.pressed():
-            raise SourceUnreachable("Called off, because there is something to obey")
+            raise SourceUnreachable("The wait was ended by a command")
         self._move("waiting", reason)
         if self.tell is not None:
             for report in self._reports:

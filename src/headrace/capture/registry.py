@@ -117,8 +117,8 @@ def sample(source: Recordable, table: TableName, most: int) -> TableSample:
     home = _HOMES.get(source.spec.kind)
     if home is None:
         raise SourceRefused(
-            "Rows of this kind of source cannot be looked at before it is captured",
-            remedy="Start an engine: rows that cannot be computed become dead letters.",
+            "This kind of source cannot return sample rows before it is captured",
+            remedy="Start an engine: rows that fail in the pipeline become dead letters.",
             source=source.name,
             kind=source.spec.kind,
         )

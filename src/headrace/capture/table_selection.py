@@ -82,7 +82,7 @@ def matching(
         return ()
     if not source.traits.lists:
         raise SourceRefused(
-            "A pattern needs a source that can list its tables",
+            "Patterns cannot be used: this kind of source cannot list its tables",
             source=source.name,
             remedy="Name the tables one by one.",
         )
@@ -206,7 +206,7 @@ class TableSelection:
         self._looked()
         matched = matching(self._source, self.named, self._selections)
         if gone := [name for name in self.found if name not in matched]:
-            raise SourceUnreachable("Table is gone, and is not captured any more", table=gone[0])
+            raise SourceUnreachable("The table no longer exists", table=gone[0])
         new = [name for name in matched if name not in self.found]
         refused, others = blamed(self._source.check(new) if new else (), new)
         if any(isinstance(problem, SourceUnreachable) for problem in others):
@@ -250,7 +250,7 @@ class TableSelection:
 
 def _gone(table: TableName) -> TableRefused:
     return TableRefused(
-        "Table is gone; the rows that came of it stay as they were",
+        "The table no longer exists; rows already delivered stay as they are",
         table=table,
-        remedy="Nothing is to be done: if it comes back it is copied anew.",
+        remedy="No action is needed. If the table is created again, it is copied again.",
     )

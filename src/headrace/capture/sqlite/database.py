@@ -80,16 +80,18 @@ def connect(path: str, timeout: float = LOCK_SECONDS) -> sqlite3.Connection:
     """Open an existing database for reading and writing; never create one."""
     if sqlite3.sqlite_version_info < OLDEST:
         raise SourceRefused(
-            "The SQLite library of this Python is too old",
+            "The SQLite library of this Python installation is too old",
             version=sqlite3.sqlite_version,
             remedy="Use a Python with SQLite 3.37 or later.",
         )
     if not Path(path).exists():
         raise SourceRefused("Database not found", path=path, remedy="Check the path.")
     if not Path(path).is_file():
-        raise SourceRefused("Path is not a file", path=path, remedy="Give the database file.")
+        raise SourceRefused(
+            "Path is not a file", path=path, remedy="Use the path of the database file."
+        )
     if not os.access(path, os.R_OK):
-        raise SourceRefused("Database may not be read", path=path)
+        raise SourceRefused("No permission to read the database file", path=path)
     # A path may hold ? or %: only a quoted URI opens the file that was named.
     uri = f"file:{quote(path)}?mode=rw"
     with speaking(path):
@@ -244,24 +246,26 @@ def _translated(error: sqlite3.DatabaseError, path: str) -> HeadraceError:
             return SourceRefused("Not a SQLite database", path=path, remedy="Check the path.")
         case sqlite3.SQLITE_CORRUPT:
             return SourceRefused(
-                "Database is damaged",
+                "The database file is corrupt",
                 path=path,
-                remedy="Restore it, or run pragma integrity_check.",
+                remedy="Run PRAGMA integrity_check, and restore the file from a backup.",
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return SourceRefused(
-                "Database is read-only, so that no capture triggers can be made",
+                "The database is read-only, so capture triggers cannot be created",
                 path=path,
                 remedy="Allow this user to write to the file and to its folder.",
             )
         case sqlite3.SQLITE_CANTOPEN:
-            return SourceRefused("Database cannot be opened", path=path)
+            return SourceRefused("The database file cannot be opened", path=path)
         case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_FULL | sqlite3.SQLITE_PROTOCOL:
-            return SourceUnreachable("Database cannot be read or written", path=path, error=name)
+            return SourceUnreachable(
+                "The database file cannot be read or written", path=path, error=name
+            )
         case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_SCHEMA:
             # Our queries are right for the schema they were made for: somebody changed it.
-            return SourceUnreachable("Tables changed while they were read", path=path)
-    return CaptureError("Database answered with an error", path=path, error=name)
+            return SourceUnreachable("A table was altered while it was read", path=path)
+    return CaptureError("SQLite reported an error", path=path, error=name)
 
 
 # --- fetching rows --------------------------------------------------------------------------------
@@ -372,7 +376,7 @@ class CaptureNames:
             return cls()
         if not log_table.strip() or "\0" in log_table or lower.startswith((PREFIX, "sqlite_")):
             raise SourceRefused(
-                "Not a usable name for a capture log",
+                "The name of the capture log is not valid",
                 log_table=log_table,
                 remedy=f"Use a name that begins neither with {PREFIX} nor with sqlite_.",
             )
@@ -475,7 +479,7 @@ class CapturePosition:
     def parse(cls, text: str) -> CapturePosition:
         """Read back what `str()` wrote; anything else raises `BadPosition`."""
         if (match := _TEXT.fullmatch(text)) is None:
-            raise BadPosition("Text is not a place in a SQLite capture", text=text)
+            raise BadPosition("The text is not a position in a SQLite capture log", text=text)
         return cls(match[1], int(match[2]), match[3] or "")
 
 

@@ -85,37 +85,38 @@ def findings(source: SQLiteSource, tables: Sequence[str], reader: str) -> list[F
             found.append(
                 Finding(
                     "journal_mode",
-                    f"{mode}: whoever writes waits while we read, and we for him",
-                    "Run PRAGMA journal_mode = wal; it stays with the file.",
+                    f"{mode}: writers and readers block each other",
+                    "Run PRAGMA journal_mode = wal once; the file keeps the setting.",
                 )
             )
         if triggers.capture_id(database) is None:
-            return [*found, Finding("capture", "nothing of ours is in this file yet")]
+            return [*found, Finding("capture", "not set up in this file yet")]
         captured = {table for name, table in database.execute(_TRIGGERS) if OURS.owns(name)}
         taken = {folded(table) for table in tables}
         for table in sorted(table for table in captured if folded(table) not in taken):
             found.append(_untaken(database, source.path, table, reader))
         [(count,)] = database.execute(f"select count(*) from {quoted(LOG)}").fetchall()
         if count:
-            found.append(Finding(LOG, f"{count:,} changes are kept in it"))
+            found.append(Finding(LOG, f"contains {count:,} changes"))
         return found
 
 
 def _untaken(database: sqlite3.Connection, path: str, table: str, engine: str) -> Finding:
     """Return what there is to do about a table that is captured, and not by this engine."""
-    says = "is captured, and no pipeline takes it: its changes pile up"
+    says = "is captured, but no pipeline reads it: its changes accumulate"
     # By what works: a table stays captured as long as anybody reads it.
     readers = _readers(database, table)
     for reader in readers:
         if reader.startswith(triggers.LIBRARY):
             name = reader.removeprefix(triggers.LIBRARY).partition("/")[0]
-            says = f"is captured for the reader {name}, and no pipeline takes it"
-            return Finding(table, says, f"If {name} is gone: {_teardown(path, table, name)}")
+            says = f"is captured for the reader {name}, but no pipeline reads it"
+            remedy = f"If {name} is no longer used, run: {_teardown(path, table, name)}"
+            return Finding(table, says, remedy)
     if others := [reader for reader in readers if reader != engine]:
-        says = f"is captured for another engine, {others[0]}, and no pipeline takes it here"
+        says = f"is captured for another engine, {others[0]}; no pipeline of this one reads it"
         return Finding(table, says)
     if readers:
-        first = "Start the engine once, so that it lets go of the table; then: "
+        first = "Start the engine once, so that it releases the table; then run: "
         return Finding(table, says, f"{first}{_teardown(path, table)}")
     return Finding(table, says, _teardown(path, table))
 
@@ -216,11 +217,11 @@ def sqlite(
         made = re.sub(r"[^a-z0-9._-]", "_", Path(path).stem.lower()).lstrip("._-")[:64]
         name = made or "sqlite"
     elif NAME.fullmatch(name) is None:
-        raise BadName("Not a usable name for a source", name=name)
+        raise BadName("The name of the source is not valid", name=name)
     for column, kind in (columns or {}).items():
         if kind not in KINDS:
             raise SourceRefused(
-                "Unknown type for a column",
+                "Unknown column type",
                 source=name,
                 column=column,
                 type=kind,
@@ -327,7 +328,7 @@ class SQLiteSource:
                 "No captured table has this column",
                 source=self.name,
                 column=column,
-                remedy="Correct the column in columns=, or leave it out.",
+                remedy="Correct the entry in columns, or remove it.",
             )
             for column in self._overrides
             if column not in known
@@ -337,7 +338,7 @@ class SQLiteSource:
         """Set up capture where it is missing, and find the place to read on from."""
         self.close()
         if not self._tables:
-            raise SourceRefused("No table to capture", source=self.name)
+            raise SourceRefused("No tables to capture", source=self.name)
         database = self._connect()
         try:
             with speaking(self.path):
@@ -363,7 +364,7 @@ class SQLiteSource:
         except TableRefused as error:
             # Since `describe`: it has to be asked again.
             raise SourceUnreachable(
-                "Tables changed while they were read", path=self.path
+                "A table was altered while it was read", path=self.path
             ) from error
         reader = CaptureReader(self._reader, tuple(self._tables), tuple(self._schemas))
         at = resume(database, capture, wanted, reader)
@@ -389,7 +390,7 @@ class SQLiteSource:
                 now.pruning.step()
             now.inode = now.inode or now.watch.inode
             if now.watch.inode != now.inode:
-                raise SourceUnreachable("Database file was replaced", path=self.path)
+                raise SourceUnreachable("The database file was replaced", path=self.path)
             left = until - time.monotonic()
             if left <= 0 or self._awake:
                 self._awake = False
@@ -463,12 +464,14 @@ class SQLiteSource:
         except SourceRefused as error:
             if self._was_open and not Path(self.path).exists():
                 # Somebody is about to put a restored file here: waiting helps after all.
-                raise SourceUnreachable("Database is gone", path=self.path) from error
+                raise SourceUnreachable(
+                    "The database file no longer exists", path=self.path
+                ) from error
             raise
 
     def _opened(self) -> _OpenDatabase:
         if self._now is None:
-            raise SourceUnreachable("Database is not open", path=self.path)
+            raise SourceUnreachable("The database is not open", path=self.path)
         return self._now
 
     def _read_schemas(self, database: sqlite3.Connection) -> dict[int, TableSchema]:
@@ -502,7 +505,7 @@ class SQLiteSource:
         with reading(now.database):
             now.verify()
             if not now.log.goes_on():
-                raise SourceUnreachable("Capture log was emptied or replaced", path=self.path)
+                raise SourceUnreachable("The capture log was emptied or replaced", path=self.path)
             rows = now.log.read(most, width)
         if not rows:
             return None
@@ -519,23 +522,23 @@ class SQLiteSource:
             if (schema := self._schemas.get(int(str(number)))) is None:
                 continue
             if any(row[3] == REPLANNED for row in part):
-                raise SourceUnreachable("Capture was set up anew", path=self.path)
+                raise SourceUnreachable("Capture was set up again", path=self.path)
             made.append(TableChanges(schema, segment_of(schema, part, width)))
         return made
 
     def _look_for_ddl(self, database: sqlite3.Connection) -> None:
         """Make sure that nothing changed what is captured, without anybody noticing (R39)."""
         if not triggers.complete(database):
-            raise SourceUnreachable("Capture tables are gone", path=self.path)
+            raise SourceUnreachable("The capture tables no longer exist", path=self.path)
         if changed := triggers.changed(database, self._tables.values()):
             raise TableRefused(
-                "Columns or capture triggers changed while the table was captured",
+                "The columns or capture triggers changed while the table was captured",
                 table=changed[0],
-                remedy="Start again: the table is then copied anew.",
+                remedy="Start again; the table is then copied again.",
             )
         every = triggers.plans(database)
         for name in self._tables:
             plan = triggers.latest(every, name)
             if plan is None or plan.id not in self._schemas:
                 # Triggers were away and are back: their rows and their mark have a new number.
-                raise SourceUnreachable("Capture was set up anew", path=self.path)
+                raise SourceUnreachable("Capture was set up again", path=self.path)

@@ -132,14 +132,25 @@ def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
         raise not_found(database, name)
     kind, without_rowid = listed
     if kind == "shadow" or (kind == "table" and name not in table_names(database)):
-        raise TableRefused("Table is not the application's own", table=name)
+        raise TableRefused(
+            "Internal tables of SQLite and of Headrace cannot be captured", table=name
+        )
     if kind != "table":
-        raise TableRefused(f"A {kind} cannot be captured", table=name, remedy=_LEAVE_OUT)
+        noun = "virtual table" if kind == "virtual" else kind
+        raise TableRefused(
+            f"A {noun} cannot be captured",
+            table=name,
+            remedy="Leave it out, and capture the tables that it reads from.",
+        )
     rows = database.execute(
         'select name, type, "notnull", pk, hidden from pragma_table_xinfo(?)', (name,)
     ).fetchall()
     if any(hidden for *_, hidden in rows):
-        raise TableRefused("Generated columns cannot be captured", table=name, remedy=_LEAVE_OUT)
+        raise TableRefused(
+            "The table has generated columns, which cannot be captured",
+            table=name,
+            remedy="Leave the table out, or replace its generated columns by ordinary ones.",
+        )
     # An INTEGER PRIMARY KEY is the rowid itself: it has no index, and no nulls.
     alias = not without_rowid and not _key_index(database, name)
     columns = tuple(
@@ -151,16 +162,17 @@ def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
     )
     if not key:
         raise TableRefused(
-            "Table has no primary key", table=name, remedy="Declare a primary key, or leave it out."
+            "The table has no primary key",
+            table=name,
+            remedy="Declare a primary key, or leave the table out.",
         )
     if len(columns) > MOST_COLUMNS:
-        raise TableRefused("Table has too many columns", table=name, columns=len(columns))
+        raise TableRefused(
+            f"The table has more than {MOST_COLUMNS} columns", table=name, columns=len(columns)
+        )
     collations = _key_collations(database, name, key)
     _refuse_rewriters(database, name)
     return SourceTable(name, columns, key, collations, has_rowid=not without_rowid)
-
-
-_LEAVE_OUT = "Leave it out, and capture the tables it is made of."
 
 
 def not_found(database: sqlite3.Connection, name: str) -> TableRefused:
@@ -168,7 +180,8 @@ def not_found(database: sqlite3.Connection, name: str) -> TableRefused:
     names = table_names(database)
     # SQLite would accept another case; every later stage compares names as they are.
     alike = [found for found in names if found.lower() == name.lower()]
-    remedy = f"Did you mean {alike[0]}?" if alike else f"Its tables: {', '.join(names) or 'none'}."
+    listed = f"Tables in this database: {', '.join(names) or 'none'}."
+    remedy = f"Did you mean {alike[0]}?" if alike else listed
     return TableRefused("Table not found", table=name, remedy=remedy)
 
 
@@ -187,7 +200,8 @@ def _key_collations(
     ).fetchone()
     if others is not None:
         raise TableRefused(
-            "Table has a unique index beside its key, and REPLACE would remove rows unseen",
+            "The table has a unique index other than its key: INSERT OR REPLACE could delete rows"
+            " without firing triggers",
             table=name,
             index=others[0],
             remedy="Make the index not unique, or leave the table out.",
@@ -202,7 +216,7 @@ def _key_collations(
         if collation.upper() != "BINARY":
             # 'a' and 'A' are one key there and two here, so REPLACE leaves a ghost.
             raise TableRefused(
-                "A key column compares by a collation",
+                "A key column has a collation other than BINARY",
                 table=name,
                 column=column,
                 collation=collation,
@@ -220,7 +234,7 @@ def _refuse_rewriters(database: sqlite3.Connection, name: str) -> None:
     ).fetchall():
         if not trigger.startswith(PREFIX):
             raise TableRefused(
-                "Table has a trigger of the application, which may change the order of changes",
+                "The table has a trigger of the application, which can change the order of changes",
                 table=name,
                 trigger=trigger,
                 remedy="Drop the trigger, or leave the table out.",
@@ -232,7 +246,7 @@ def _refuse_rewriters(database: sqlite3.Connection, name: str) -> None:
     ).fetchone()[0]
     if own:
         raise TableRefused(
-            "A foreign key of the table to itself passes updates on",
+            "The table has a foreign key to itself that cascades updates",
             table=name,
             remedy="Declare it ON UPDATE RESTRICT or NO ACTION, or leave the table out.",
         )

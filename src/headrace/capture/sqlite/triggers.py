@@ -201,9 +201,9 @@ def capture_id(database: sqlite3.Connection, names: CaptureNames = OURS) -> str 
     found = dict(database.execute(f"select name, value from {names.meta}").fetchall())
     if found.get("format") != FORMAT:
         raise SourceRefused(
-            "Capture tables are in a format of another version",
+            "The capture tables were created by another version, in an unknown format",
             format=found.get("format"),
-            remedy="Use the version that made them, or remove them with teardown.",
+            remedy="Use the version that created them, or remove them with teardown.",
         )
     return str(found["capture"])
 

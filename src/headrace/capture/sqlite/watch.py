@@ -165,9 +165,9 @@ class PollInterval:
     def __post_init__(self) -> None:
         if not self.seconds > 0:
             raise SourceRefused(
-                "An interval must be longer than nothing",
+                "The interval must be longer than 0 seconds",
                 seconds=self.seconds,
-                remedy="Give a number of seconds above 0.",
+                remedy="Use a number of seconds above 0.",
             )
 
 
@@ -206,8 +206,8 @@ class Combined:
     def __init__(self, *wakes: Wake) -> None:
         if not wakes:
             raise SourceRefused(
-                "Nothing would ever wake this capture",
-                remedy="Combine at least one of FileWatch, Interval and External.",
+                "Combined() is empty, so nothing would wake this capture",
+                remedy="Pass at least one of FileWatch, Interval and External.",
             )
         self.wakes = wakes
 

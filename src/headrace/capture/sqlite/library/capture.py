@@ -79,10 +79,10 @@ class Capture:
     ) -> None:
         if batch_size < 1:
             raise SourceRefused(
-                "A batch has at least one record", batch_size=batch_size, remedy="Use 1 or more."
+                "batch_size must be at least 1", batch_size=batch_size, remedy="Use 1 or more."
             )
         if _NAME.fullmatch(reader) is None:
-            raise BadName("Not a usable name for a reader", name=reader)
+            raise BadName("The name of the reader is not valid", name=reader)
         names = [tables] if isinstance(tables, str) else tables
         self._settings = RunSettings(
             # The folder the caller stands in may be another one by the time of a run.
@@ -120,7 +120,7 @@ class Capture:
             tables = self._settings.tables
             tables = tuple(table_names(database)) if tables is None else tables
             if not tables:
-                raise SourceRefused("No table to capture", path=self._settings.path)
+                raise SourceRefused("No tables to capture", path=self._settings.path)
             triggers.install(database, [inspect(database, table) for table in tables], names)
             ReaderCursors(database, names, self._settings.reader).register(tables)
             return tables
@@ -206,9 +206,9 @@ class Capture:
     def _only_run(self, work: Callable[[CaptureRun], None]) -> None:
         with self._lock:
             if self._runner is not None:
-                raise StillRunning("A run of this capture is under way")
+                raise StillRunning("This capture is running")
             if self._began:
-                why = "This capture was closed" if self._closing else "This capture has run"
+                why = "This capture was closed" if self._closing else "This capture has already run"
                 raise RunTwice(why)
             # In this order: a signal handler that closes may be called between any two of these,
             # and must know this thread for the one it cannot wait for.
@@ -239,7 +239,7 @@ class Capture:
     def _at_rest(self) -> Iterator[None]:
         with self._lock:
             if self._runner is not None:
-                raise StillRunning("A run of this capture is under way")
+                raise StillRunning("This capture is running")
             yield
 
 
@@ -250,7 +250,7 @@ def _refuse_other_log(database: sqlite3.Connection, names: CaptureNames) -> None
     ).fetchone()
     if found is not None and triggers.capture_id(database, names) is None and names != OURS:
         raise SourceRefused(
-            "A table with the name of the log is there, and is no capture log",
+            "A table with this name exists and is not a capture log",
             log_table=names.log_table,
-            remedy="Name another log table; one that another program made is not used.",
+            remedy="Choose another name for the log table.",
         )

@@ -71,7 +71,8 @@ def _write(stream: IO[bytes], data: bytes) -> None:
         raise TargetError(
             "Output cannot be written",
             error=errno.errorcode.get(error.errno or 0, "OSError"),
-            remedy="Make room or name another output; it goes on with this batch.",
+            remedy="Free some space or choose another output, and start again. It continues with"
+            " this batch.",
         ) from error
 
 
@@ -97,7 +98,7 @@ class Post:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SourceRefused("Not an address to send to", remedy="Use http://… or https://….")
+            raise SourceRefused("The URL is not valid", remedy="Use http://… or https://….")
         self._parts = parts
         self._form = form
         self._timeout = timeout
@@ -125,17 +126,17 @@ class Post:
                 return
             if status and status < 500 and status not in _LATER:
                 raise TargetError(
-                    "Address refuses batches",
+                    "The URL refused a batch",
                     host=self._parts.hostname,
                     status=status,
-                    remedy="Check the address and what it expects; redirects are not followed.",
+                    remedy="Check the URL and what it expects. Redirects are not followed.",
                 )
             if time.monotonic() >= until:
                 raise TargetError(
-                    "Address takes no batches",
+                    "The URL did not accept a batch in time",
                     host=self._parts.hostname,
                     status=status or "no answer",
-                    remedy="Check that it is up; start again, and it goes on with this batch.",
+                    remedy="Check that it is up, and start again. It continues with this batch.",
                 )
             self._rest(max(rest, asked))
             rest = min(2 * rest, LONGEST_REST_SECONDS)

@@ -77,7 +77,7 @@ COPY_BUSY_SECONDS = 0.25
 """How long one attempt waits for a lock, among changes and in copies: nothing can end this wait."""
 
 _COPY_FIRST = (
-    "Run bootstrap_and_cdc (headrace sqlite cdc --bootstrap): it copies the table and goes on"
+    "Run bootstrap_and_cdc (headrace sqlite cdc --bootstrap): it copies the table and continues"
     " from there."
 )
 
@@ -195,9 +195,9 @@ class CaptureRun:
             changed = inspect(self._database, table.name).fingerprint != table.fingerprint
         if changed:
             raise SchemaChanged(
-                "A table changed while its rows were read",
+                "The table was altered while its rows were read",
                 table=table.name,
-                remedy="Start again: its rows come anew.",
+                remedy="Start again; all rows of the table are then delivered again.",
             )
 
     def _handle(self, batch: CaptureBatch) -> None:
@@ -414,7 +414,7 @@ class CaptureRun:
         except OSError:
             same = False
         if not same:
-            raise SourceUnreachable("Database file was replaced", path=self._path)
+            raise SourceUnreachable("The database file was replaced", path=self._path)
 
     def _known_positions(self) -> dict[str, CapturePosition]:
         """Return the positions of this run's tables; whatever was not set up raises."""
@@ -422,12 +422,14 @@ class CaptureRun:
         wanted = list(found) if self._settings.tables is None else self._settings.tables
         missing = [table for table in wanted if table not in found]
         if missing or not wanted:
-            raise self._not_set_up("Not set up for this reader", ", ".join(missing) or "none")
+            raise self._not_set_up(
+                "Capture is not set up for this reader", ", ".join(missing) or "none"
+            )
         return {table: found[table] for table in wanted}
 
     def _nothing_left(self) -> SourceRefused:
         named = ", ".join(self._settings.tables or ()) or "all"
-        return self._not_set_up("Taken out for this reader, in another process", named)
+        return self._not_set_up("Another process removed this reader from its tables", named)
 
     def _not_set_up(self, why: str, tables: str) -> SourceRefused:
         return SourceRefused(
@@ -456,7 +458,7 @@ class ChangeFollower:
         assert capture is not None
         if triggers.elsewhere(database, names):
             raise SourceRefused(
-                "Database file is another one than the log was made in: restored, or moved",
+                "The capture log was created in another file: this one was restored or moved",
                 log_table=names.log_table,
                 remedy=_COPY_FIRST,
             )
@@ -465,7 +467,7 @@ class ChangeFollower:
                 raise _reset(table=table)
             if position.witness == NEEDS_COPY:
                 raise SchemaChanged(
-                    "Changes of a table were not captured for this reader for a while",
+                    "Changes of the table were not captured for this reader for some time",
                     table=table,
                     remedy=_COPY_FIRST,
                 )
@@ -537,7 +539,7 @@ class ChangeFollower:
         database, names = self._database, self._names
         if not triggers.complete(database, names):
             raise SourceRefused(
-                "Capture log is gone", log_table=names.log_table, remedy=_COPY_FIRST
+                "The capture log no longer exists", log_table=names.log_table, remedy=_COPY_FIRST
             )
         self.shapes = {
             number: TableColumns.of(plan.table, plan.fingerprint)
@@ -560,7 +562,7 @@ class ChangeFollower:
 
 def _missing(table: str) -> SchemaChanged:
     return SchemaChanged(
-        "Columns or capture triggers of a table changed, so that changes may be missing",
+        "The table's columns or capture triggers changed, so changes may be missing",
         table=table,
         remedy=_COPY_FIRST,
     )
@@ -568,7 +570,7 @@ def _missing(table: str) -> SchemaChanged:
 
 def _reset(**facts: str) -> SourceRefused:
     return SourceRefused(
-        "Capture log was emptied, or pruned by somebody who reads under the same name",
+        "The capture log was emptied, or pruned by another process with the same reader name",
         remedy=_COPY_FIRST,
         **facts,
     )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 COLUMN_KINDS = ("int64", "float64", "text", "bytes", "variant")
-"""As `tables.KINDS`, which is not imported with Arrow for the sake of five words."""
+"""The same as `tables.KINDS`, which would import Arrow."""
 
 
 def _build(name: str, values: Values) -> SQLiteSource:

@@ -203,7 +203,8 @@ def capture_id(database: sqlite3.Connection, names: CaptureNames = OURS) -> str 
         raise SourceRefused(
             "The capture tables were created by another version, in an unknown format",
             format=found.get("format"),
-            remedy="Use the version that created them, or remove them with teardown.",
+            remedy="Use the version that created them, or remove them in Python:"
+            " hr.sqlite(path).teardown().",
         )
     return str(found["capture"])
 

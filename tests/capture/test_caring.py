@@ -241,7 +241,7 @@ def test_nothing_is_read_for_a_copy_while_somebody_else_needs_the_log(world: Wor
         world.step(after=0.2)
     assert world.reader().end == end
     # What has to be copied is copied, and only its end is waited for.
-    assert world.recorder._copies.owed_end > end.commit
+    assert world.recorder._copies.required_end > end.commit
     world.step(held)
     for _ in range(5):
         world.step(after=0.2)

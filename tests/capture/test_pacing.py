@@ -71,7 +71,7 @@ def test_with_a_limit_a_piece_is_a_fraction_of_a_second() -> None:
 
 @pytest.mark.parametrize("rate", [0, -1, 0.5, float("nan")])
 def test_a_limit_that_nobody_can_mean_is_refused(rate: float) -> None:
-    with pytest.raises(SourceRefused, match="Too slow"):
+    with pytest.raises(SourceRefused, match="must be at least 1"):
         checked_rate(rate)
 
 

@@ -316,7 +316,7 @@ def test_columns_that_change_between_describe_and_open_are_described_again(
     source = SQLiteSource(sqlite(path).spec, "one")
     source.describe(["t"])
     app.execute(sql)
-    with pytest.raises(SourceUnreachable, match="changed"):
+    with pytest.raises(SourceUnreachable, match="was altered"):
         source.open(None)
     app.execute("insert into t (id) values (1)")  # no trigger is in its way
     place(source)

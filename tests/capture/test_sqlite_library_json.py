@@ -294,7 +294,7 @@ def test_what_is_not_taken_is_sent_again_under_the_same_key(
 
 
 @pytest.mark.parametrize(
-    ("answers", "text"), [([404], "refuses"), ([302], "refuses"), ([503] * 99, "takes no")]
+    ("answers", "text"), [([404], "refused"), ([302], "refused"), ([503] * 99, "did not accept")]
 )
 def test_what_is_never_taken_ends_the_run_and_is_not_acknowledged(
     path: Path, app: sqlite3.Connection, address: Address, answers: list[int], text: str

@@ -99,7 +99,7 @@ def test_triggers_that_were_away_have_another_number_which_an_engine_notices(
     app.execute("insert into t values (1, 0)")  # seen by nobody
     Capture(path, ["t"], print).setup()
     assert set(setup.plans(app)) == {1, 2}
-    with pytest.raises(SourceUnreachable, match="set up anew"):
+    with pytest.raises(SourceUnreachable, match="set up again"):
         read_all(source)
     source.close()
 

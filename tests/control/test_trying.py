@@ -143,7 +143,7 @@ def test_what_is_wrong_is_told_before_anything_is_run(shop: Shop) -> None:
 
 def test_a_source_of_another_kind_says_that_it_cannot(tmp_path: Path) -> None:
     market = Market(tmp_path)
-    with pytest.raises(SourceRefused, match="cannot be looked at"):
+    with pytest.raises(SourceRefused, match="cannot return sample rows"):
         take_samples(market.pipeline(memory()), 20)
 
 

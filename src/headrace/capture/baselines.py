@@ -1,22 +1,23 @@
 """
-The baselines that a recorder was asked for: which wait, which are copied, which are finished.
+The baselines that a recorder was asked for: waiting, being copied, finished.
 
-One is copied here at a time, a chunk between two reads of changes (R43); those that the engine
-copies on Spark go on beside it. Either way a baseline counts once the log has passed its end.
+The recorder copies one at a time, a chunk between two reads of changes (R43); those that the
+engine copies on Spark run in parallel. Either way a baseline counts once the log has passed its
+end.
 
-`CopyRate` limits how fast a source's tables may be copied, where a limit was set. It says when the
-next rows may be read, and its caller decides what to do until then: a task of Spark's sleeps, the
-recorder goes on with changes.
+`CopyRate` limits how fast a source's tables are copied, if a limit is set. It returns when the
+next rows may be read, and the caller decides what to do until then: a Spark task sleeps, the
+recorder continues with changes.
 
 Baselines that Spark's tasks copy are planned by the recorder (`SharedBaseline`). It holds the
-snapshot they are read under, and has the last word: the rows exist once it has written the entry
-that names their segments. Whatever happens to it or to Spark before leaves nothing but files that
-the next writer sweeps (H4, R20).
+snapshot under which they are read, and has the last word: the rows exist once it has written the
+entry that names their segments. A failure of the recorder or of Spark before that leaves only
+files that the next writer removes (H4, R20).
 
-The parts of a planned baseline go from the source into segments in any process, one by one. A
-part's segments are written under names that no other attempt has, and synced. They count once
-the recorder names them in the index; those of an attempt that failed, or was made twice, are
-swept (R20, S4).
+The parts of a planned baseline are copied from the source into segments in any process, one by
+one. A part's segments are written under names that no other attempt uses, and synced. They count
+once the recorder names them in the index; those of an attempt that failed, or of a second attempt,
+are removed (R20, S4).
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ from headrace.errors import PositionExpired, SourceRefused, StorageError
 from headrace.storage import killpoints
 from headrace.storage.s3 import opened
 
-# --- a baseline on its way into the log -----------------------------------------------------------
+# --- a baseline that the recorder copies ----------------------------------------------------------
 
 
 class BaselineCopy:
-    """A baseline on its way into the log."""
+    """A baseline that the recorder copies into the log."""
 
     def __init__(self, table: str, source: Recordable, log: LogWriter) -> None:
         self.table = table
@@ -75,7 +76,7 @@ class BaselineCopy:
         self._writer: BaselineWriter = log.baseline(self.copy.schema)
 
     def chunk(self) -> int | None:
-        """Copy the next chunk and return the rows so far; None when there is no more."""
+        """Copy the next chunk and return the number of rows so far; None at the end."""
         for batch in self._batches:
             self.rows = self._writer.write(batch, self.copy.exact)
             return self.rows
@@ -87,9 +88,9 @@ class BaselineCopy:
         return self._writer.finish(copy.first, copy.last, copy.snapshot).entry
 
     def discard(self) -> None:
-        """Throw away what was copied."""
+        """Discard what was copied."""
         self.copy.close()
-        # Files that no entry names are swept at the next start anyway.
+        # Files that no entry names are removed at the next start anyway.
         with contextlib.suppress(StorageError):
             self._writer.discard()
 
@@ -100,33 +101,33 @@ SLOWEST = 1
 """Rows a second: below that a copy would never end."""
 
 PIECE_SECONDS = 0.25
-"""Rows for about so long are read at once: little of a burst, and few transactions."""
+"""Rows for about this long are read at once: small bursts, and few transactions."""
 
 _CREDIT_SECONDS = 0.1
-"""Time that reading itself took, and that need not be rested for again."""
+"""Time that reading itself took, and that is subtracted from the pause."""
 
 
 def checked_rate(rows_per_s: float | None) -> float | None:
-    """Return a limit as it was given; one that nobody can mean raises `SourceRefused`."""
+    """Return the limit unchanged; one below `SLOWEST` raises `SourceRefused`."""
     if rows_per_s is not None and not rows_per_s >= SLOWEST:
         raise SourceRefused(
-            "Too slow a copy",
+            f"copy_rows_per_s must be at least {SLOWEST}",
             copy_rows_per_s=rows_per_s,
-            remedy=f"Allow {SLOWEST} rows a second at least, or leave copy_rows_per_s out.",
+            remedy="Set a higher rate, or remove copy_rows_per_s to copy without a limit.",
         )
     return rows_per_s
 
 
 class CopyRate:
-    """Says when the next rows may be read; all times are of one clock. None: no limit."""
+    """Computes when the next rows may be read, with all times of one clock; None: no limit."""
 
     def __init__(self, rows_per_s: float | None, now: float = 0.0) -> None:
         self.rows_per_s = rows_per_s
         self.not_before = now
-        """When the next rows may be read, if some were."""
+        """When the next rows may be read."""
 
     def took(self, rows: int, now: float) -> None:
-        """Take it that so many rows were read by now."""
+        """Count `rows` that were read until now."""
         if self.rows_per_s is not None and rows:
             self.not_before = max(self.not_before, now - _CREDIT_SECONDS) + rows / self.rows_per_s
 
@@ -136,7 +137,7 @@ class CopyRate:
 
 
 def piece_rows(rows_per_s: float | None, most: int) -> int:
-    """Return how many rows to read at once, `most` where there is no limit."""
+    """Return how many rows to read at once: `most` if there is no limit."""
     return most if rows_per_s is None else max(1, min(most, int(rows_per_s * PIECE_SECONDS)))
 
 
@@ -144,26 +145,26 @@ def piece_rows(rows_per_s: float | None, most: int) -> int:
 
 
 class SharedBaseline:
-    """One baseline that is being copied elsewhere."""
+    """One baseline that Spark copies."""
 
     def __init__(self, table: str, planned: PlannedBaseline, log: LogWriter) -> None:
         self.table = table
         self.planned = planned
         self.writer: BaselineWriter = log.baseline(planned.schema)
         self.files: Sequence[File] | None = None
-        """The segments that hold its rows, once it is copied."""
+        """The segments with its rows, once it is copied."""
 
     @property
     def stem(self) -> str:
         """
-        How its segments' names begin: an answer that speaks of another copy is of no use.
+        The prefix of its segments' names, by which results of other copies are recognised.
 
-        Not the baseline's number, which a recorder that died before it was used gives again.
+        Not the baseline's number, which is assigned again if a recorder dies before it is used.
         """
         return self.writer.stem
 
     def report(self) -> CopyPlanned:
-        """Return what those who copy need to know."""
+        """Return the plan as a report to the engine."""
         return CopyPlanned(
             table=self.table,
             stem=self.stem,
@@ -173,7 +174,7 @@ class SharedBaseline:
         )
 
     def finish(self) -> int:
-        """Make what was copied the baseline, and return its entry."""
+        """Make the copied rows the baseline, and return its entry."""
         self.writer.adopt(self.files or ())
         planned = self.planned
         entry = self.writer.finish(planned.first, planned.last, planned.snapshot).entry
@@ -182,51 +183,51 @@ class SharedBaseline:
 
 
 class SharedBaselines:
-    """The baselines that others copy now, by table."""
+    """The baselines that Spark copies now, by table."""
 
     def __init__(self) -> None:
         self._copies: dict[str, SharedBaseline] = {}
 
     @property
     def copies(self) -> Mapping[str, SharedBaseline]:
-        """Those under way."""
+        """The copies in progress."""
         return self._copies
 
     def begin(self, shared: SharedBaseline) -> None:
-        """Take one more; an earlier one of the same table is given up."""
+        """Add a copy; an earlier one of the same table is discarded."""
         self.drop(shared.table)
         self._copies[shared.table] = shared
 
     def take(self, table: str, stem: str) -> SharedBaseline | None:
-        """Return the copy that an answer speaks of, once; None where there is none any more."""
+        """Remove and return the copy with this stem; None if it is no longer in progress."""
         shared = self._copies.get(table)
         if shared is None or shared.stem != stem:
             return None
         return self._copies.pop(table)
 
     def copied(self, table: str, stem: str, files: Sequence[File]) -> None:
-        """Note what a copy that is still wanted consists of."""
+        """Set the files of a copy, if it is still in progress."""
         shared = self._copies.get(table)
         if shared is not None and shared.stem == stem:
             shared.files = files
 
     @property
     def busy(self) -> bool:
-        """Whether rows are being copied elsewhere."""
+        """Whether Spark is copying rows."""
         return any(shared.files is None for shared in self._copies.values())
 
     def done(self) -> list[SharedBaseline]:
-        """Return those that are copied."""
+        """Return the copies whose rows are all copied."""
         return [shared for shared in self._copies.values() if shared.files is not None]
 
     def finish(self, shared: SharedBaseline) -> int:
-        """Make one that is copied the baseline, and return its entry."""
+        """Make a completed copy the baseline, and return its entry."""
         entry = shared.finish()
         del self._copies[shared.table]
         return entry
 
     def lost(self) -> list[str]:
-        """Give up those whose snapshot is gone before they are copied, and return their tables."""
+        """Discard incomplete copies whose snapshot was lost, and return their tables."""
         gone = [
             table
             for table, shared in self._copies.items()
@@ -237,62 +238,62 @@ class SharedBaselines:
         return gone
 
     def drop(self, table: str) -> None:
-        """Let go of a copy; its files are swept at the next start."""
+        """Discard a copy; its files are removed at the next start."""
         if (shared := self._copies.pop(table, None)) is not None:
             shared.planned.close()
 
     def clear(self) -> list[str]:
-        """Let go of all, and return their tables."""
+        """Discard all copies, and return their tables."""
         tables = list(self._copies)
         for table in tables:
             self.drop(table)
         return tables
 
 
-# --- baselines that were asked for ----------------------------------------------------------------
+# --- requested baselines --------------------------------------------------------------------------
 
 TRY_AGAIN_SECONDS = 0.1
-"""After a baseline could not begin: what it waits for may take an instant, or hours."""
+"""Pause after a baseline could not begin: what it waits for may take an instant, or hours."""
 
 
 class BaselineRequests:
-    """For the recorder's thread alone. `tell` takes what the engine should know."""
+    """Used only on the recorder's thread. `report` is called with reports for the engine."""
 
     def __init__(
-        self, source: Recordable, tell: Callable[[Report], None], clock: Callable[[], float]
+        self, source: Recordable, report: Callable[[Report], None], clock: Callable[[], float]
     ) -> None:
-        self.owed_end = 0
-        """The commit that the log has to come to before what is copied counts."""
+        self.required_end = 0
+        """The commit that the log has to reach before the copied rows count."""
 
         self._source = source
-        self._tell = tell
+        self._report = report
         self._wanted: deque[str] = deque()
         self._to_share: set[str] = set()
-        """Of the tables wanted, those that the engine will copy."""
+        """The wanted tables that the engine will copy."""
 
         self._copying: BaselineCopy | None = None
         self._sharing = SharedBaselines()
-        self._told_done = False
-        """Whether the engine has copied one that was not looked at since."""
+        self._copy_reported = False
+        """Whether the engine has reported a completed copy since the last `advance`."""
 
         self._waits = False
         self._clock = clock
         self._try_again = 0.0
-        """When those that could not begin are tried again."""
+        """When baselines that could not begin are tried again."""
 
         self._pacing = CopyRate(source.traits.copy_rows_per_s)
         self.held = False
-        """Whether none is begun now, because the log is full; those under way go on (R28)."""
+        """Whether none may begin now, because the log is full; those in progress continue (R28)."""
 
     @property
     def active(self) -> bool:
-        """Whether any is under way or waits: then `advance` is to be called after every read."""
+        """Whether any is in progress or waits: then `advance` must be called after every read."""
         return bool(self._wanted or self._copying is not None or self._sharing.copies)
 
     @property
     def pressing(self) -> bool:
         """Whether there is something to do at once: a chunk to copy, or a copy to finish."""
-        return self._told_done or (self._at_work and not self._resting)
+        return self._copy_reported or (self._at_work and not self._resting)
 
     @property
     def due(self) -> float | None:
@@ -301,7 +302,7 @@ class BaselineRequests:
 
     @property
     def firsts(self) -> list[int]:
-        """F of those under way, and of those to come; 0 where one is not known yet."""
+        """F of the copies in progress, and of those that will begin; 0 if it is not known yet."""
         firsts = [shared.planned.first for shared in self._sharing.copies.values()]
         if self._copying is not None:
             firsts.append(self._copying.copy.first)
@@ -325,35 +326,35 @@ class BaselineRequests:
 
     @property
     def _held_back(self) -> bool:
-        """Whether those who copy on Spark have all that a limit allows."""
+        """Whether copies on Spark use all that the rate limit allows."""
         return self._pacing.rows_per_s is not None and self._sharing.busy
 
     def want(self, table: str, *, shared: bool) -> None:
-        """Take a baseline of a table, unless that is under way."""
+        """Request a baseline of a table, unless one is in progress."""
         under_way = self._copying is not None and self._copying.table == table
         if not under_way and table not in self._wanted and table not in self._sharing.copies:
             self._wanted.append(table)
             (self._to_share.add if shared else self._to_share.discard)(table)
 
     def keep(self, tables: Container[str]) -> None:
-        """Forget what is wanted of other tables: they are not captured any more."""
+        """Drop the requests for other tables: they are not captured any more."""
         self._wanted = deque(table for table in self._wanted if table in tables)
 
     def copied(self, done: CopyDone) -> None:
-        """Take what the engine copied."""
+        """Take the result of a copy by the engine."""
         self._sharing.copied(done.table, done.stem, done.files)
-        # Once: where the log has not come to its end yet, what comes next decides.
-        self._told_done = True
+        # Pressing only once: if the log has not reached its end yet, the next changes decide.
+        self._copy_reported = True
 
-    def failed(self, told: CopyFailed) -> None:
-        """Plan anew, or copy here, what the engine could not copy."""
-        if (failed := self._sharing.take(told.table, told.stem)) is not None:
+    def failed(self, report: CopyFailed) -> None:
+        """Plan a copy that the engine could not make again, or copy the table here."""
+        if (failed := self._sharing.take(report.table, report.stem)) is not None:
             failed.planned.close()
-            self.want(told.table, shared=told.shared)
+            self.want(report.table, shared=report.shared)
 
     def advance(self, log: LogWriter, flush: Callable[[], None]) -> None:
         """Do the next piece of work, if there is any; `flush` writes what is pending."""
-        self._told_done = False
+        self._copy_reported = False
         for table in self._sharing.lost():
             self.want(table, shared=True)
         for done in self._sharing.done():
@@ -361,7 +362,7 @@ class BaselineRequests:
                 killpoints.reach(killpoints.BASELINE_COPIED)
                 self._finish(done.table, partial(self._sharing.finish, done), done.writer)
         if self.held and self._copying is not None and not self._copying.copy.first:
-            # It waits for others, and nothing could be pruned until it begins.
+            # It waits for other sessions, and nothing could be pruned until it begins.
             self._stop_here()
         if self._copying is None:
             if not self._wanted or self.held or self._clock() < self._try_again:
@@ -379,11 +380,11 @@ class BaselineRequests:
             self._pacing.took(rows - before, self._clock())
             killpoints.reach(killpoints.BASELINE_CHUNK)
             copy = copying.copy
-            self._tell(
+            self._report(
                 BaselineProgress(copying.table, rows, expected=copy.expected, waits=copy.waits)
             )
             if copy.waits and not rows and self._wanted:
-                # It may wait for hours: others have their turn.
+                # It may wait for hours: continue with other tables.
                 self._stop_here()
                 self._wanted.rotate(-1)
                 self._try_again = self._clock() + TRY_AGAIN_SECONDS
@@ -397,7 +398,7 @@ class BaselineRequests:
             self._copying = None
 
     def give_up(self, table: str) -> None:
-        """Begin anew with a table of which nothing copied so far is of use."""
+        """Start the copy of a table again, because what was copied so far is not usable."""
         if table in self._sharing.copies:
             self._sharing.drop(table)
             self.want(table, shared=True)
@@ -405,7 +406,7 @@ class BaselineRequests:
             self._stop_here()
 
     def stop(self) -> None:
-        """Let go of everything under way: it belongs to one connection, and is wanted again."""
+        """Stop all copies: they belong to one connection, and are requested again."""
         self._stop_here()
         # Their snapshots end with the source's connections.
         for table in self._sharing.clear():
@@ -420,37 +421,37 @@ class BaselineRequests:
 
     def _passed(self, log: LogWriter, flush: Callable[[], None], last: int) -> bool:
         """
-        Whether the log has come to the end of a baseline that is copied.
+        Return whether the log has reached the end of a copied baseline.
 
-        Before, its rows may hold commits that a standby, once promoted, never had; once the log
-        has come so far, that is noticed (R2).
+        Until then its rows may contain commits that a standby, once promoted, never had. Once the
+        log has reached that position, this is noticed (R2).
         """
         if log.end.commit < last:
             flush()
         passed = log.end.commit >= last
         if not passed:
-            self.owed_end = max(self.owed_end, last)
+            self.required_end = max(self.required_end, last)
         return passed
 
     def _share(self, log: LogWriter, table: str) -> bool:
-        """Let the engine copy a table, if it can and it is worth it."""
+        """Let the engine copy a table, if the source supports it and the table is large enough."""
         if table not in self._to_share or not self._source.traits.shares:
             return False
         self._to_share.discard(table)
         try:
             planned = cast(Shares, self._source).plan(table)
         except NotYet as why:
-            # Others have their turn first, and changes in any case.
+            # Other tables come first, and changes in any case.
             self.want(table, shared=True)
             self._try_again = self._clock() + TRY_AGAIN_SECONDS
-            self._tell(BaselineProgress(table, 0, waits=str(why)))
+            self._report(BaselineProgress(table, 0, waits=str(why)))
             return True
         if planned is None:
             return False
         shared = SharedBaseline(table, planned, log)
         self._sharing.begin(shared)
         killpoints.reach(killpoints.COPY_PLANNED)
-        self._tell(shared.report())
+        self._report(shared.report())
         return True
 
     def _finish(
@@ -459,13 +460,13 @@ class BaselineRequests:
         try:
             entry = finish()
         except PositionExpired as error:
-            # Of no use to anybody: what it lacks was pruned meanwhile. It is copied again.
-            self._tell(Warned(Failed.of(error, stops=False)))
+            # Not usable: changes that it needs were pruned meanwhile. It is copied again.
+            self._report(Warned(Failed.of(error, stops=False)))
             self.give_up(table)
             return
         killpoints.reach(killpoints.BASELINE_FINISHED)
-        self._tell(Flushed(entry))
-        self._tell(BaselineProgress(table, copied.rows, done=True))
+        self._report(Flushed(entry))
+        self._report(BaselineProgress(table, copied.rows, done=True))
 
 
 # --- the parts of a planned baseline --------------------------------------------------------------
@@ -473,14 +474,14 @@ class BaselineRequests:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to copy, and where to; goes to other processes as it is."""
+    """What to copy, and where to; sent to other processes unchanged."""
 
     source: str
     kind: str
     options: Mapping[str, object]
     table: str
     folder: str
-    """Where the log keeps its segments."""
+    """The location of the log's segments."""
 
     stem: str
     schema: int
@@ -488,15 +489,15 @@ class Order:
 
     parts: Sequence[bytes]
     at_once: int = 1
-    """How many parts are read at the same time, and share what a limit allows."""
+    """How many parts are read at the same time, and share the rate limit."""
 
     def __repr__(self) -> str:
-        # The options hold the way into a database: they are printed nowhere.
+        # The options may contain a connection string: they are never printed.
         return f"Order({self.source!r}, {self.table!r}, {self.stem!r}, {len(self.parts)} parts)"
 
 
 def copy_parts(order: Order, numbers: Iterable[int]) -> Iterator[File]:
-    """Copy parts one after the other, and say of each segment what the index has to know."""
+    """Copy parts one after the other, and yield the index's description of each segment."""
     source = build(SourceSpec(order.kind, order.source, order.options), "")
     with closing(source):
         for number in numbers:
@@ -505,28 +506,28 @@ def copy_parts(order: Order, numbers: Iterable[int]) -> Iterator[File]:
 
 def _copy_part(order: Order, source: Recordable, number: int) -> Iterator[File]:
     limit = source.traits.copy_rows_per_s
-    # From now on: of many small parts none may count time that another one took.
+    # The time starts now: with many small parts, none may count time that another one took.
     pacing = CopyRate(None if limit is None else limit / order.at_once, time.monotonic())
     files = opened(order.folder)
     attempt = uuid.uuid4().hex[:12]
-    gathered = _gathered(cast(Shares, source), order.parts[number], pacing)
-    for count, (schema, rows) in enumerate(gathered):
+    segments = _segments(cast(Shares, source), order.parts[number], pacing)
+    for count, (schema, rows) in enumerate(segments):
         data = segment_bytes(rows)
         name = f"{order.stem}-{number + 1}-{attempt}-{count}.parquet"
         files.create(name, data, settle=False)
         yield describe(name, order.table, order.schema, schema, rows, data)
 
 
-def _gathered(
+def _segments(
     source: Shares, part: bytes, pacing: CopyRate
 ) -> Iterator[tuple[TableSchema, pa.Table]]:
-    """Yield a part's rows in the shape of segments, as many as make one."""
+    """Yield a part's rows in the shape of segments, each of about `PART_BYTES`."""
     waiting: list[pa.Table] = []
     size = 0
     for schema, rows, exact in source.read_part(part):
         if rows.num_rows:
             waiting.append(as_baseline(schema, rows, exact))
-            # Of the rows alone: what every segment has besides is next to nothing in the file.
+            # Only the rows are counted: a segment's other columns take almost no space in a file.
             size += rows.nbytes
         pacing.took(rows.num_rows, time.monotonic())
         time.sleep(pacing.rest(time.monotonic()))

@@ -1,10 +1,10 @@
 """
-What engine and recorder say to each other.
+The messages between engine and recorder.
 
-Both are on one machine and of one version, so the form is plain: a length of four bytes,
-then JSON with a tag that names the kind. Commands go to the recorder, reports come back.
-Either end that closes, or dies, is an end of file at the other: the one signal that
-cannot get lost, and what a recorder lives and dies by (R31).
+Both run on one machine and in one version, so the format is simple: a length of four bytes, then
+JSON with a tag that names the kind. Commands go to the recorder, reports come back. If one end
+closes or dies, the other end reads an end of file: the one signal that cannot get lost, and on
+which a recorder exits (R31).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from headrace.errors import HeadraceError, RecorderFailed, all_errors
 
 _HEAD = struct.Struct(">I")
 LONGEST = 256 << 20
-"""More than this is not a frame of ours."""
+"""The longest frame; a larger size means that it is not one of ours."""
 
 SEND_SECONDS = 10
-"""The other end has a thread that only reads: whoever does not take a frame so long is stuck."""
+"""The other end has a thread that only reads: if it takes no frame for this long, it is stuck."""
 
 
 class FlushNow(msgspec.Struct, frozen=True, tag="flush"):
-    """The engine is idle: flush what there is, or the next change soon after it comes (R10)."""
+    """The engine is idle: flush pending changes, or the next one soon after it arrives (R10)."""
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
@@ -43,24 +43,24 @@ class Acknowledge(msgspec.Struct, frozen=True, tag="acknowledge"):
 
 
 class TakeBaseline(msgspec.Struct, frozen=True, tag="baseline"):
-    """Copy this table; where it is shared, plan it and let the engine copy it."""
+    """Copy this table; if `shared`, only plan the copy and let the engine do it."""
 
     table: str
     shared: bool = False
 
 
 class CopyDone(msgspec.Struct, frozen=True, tag="copied"):
-    """What was planned is copied: these segments hold its rows."""
+    """A planned copy is done: these segments contain its rows."""
 
     table: str
     stem: str
-    """Of the plan: there may be a newer one."""
+    """Identifies the plan: there may be a newer one."""
 
     files: tuple[File, ...]
 
 
 class CopyFailed(msgspec.Struct, frozen=True, tag="not_copied"):
-    """What was planned could not be copied; take the baseline yourself, or plan it anew."""
+    """A planned copy failed: copy the table in the recorder or, if `shared`, plan it again."""
 
     table: str
     stem: str
@@ -68,76 +68,76 @@ class CopyFailed(msgspec.Struct, frozen=True, tag="not_copied"):
 
 
 class MaintainLog(msgspec.Struct, frozen=True, tag="maintain_log"):
-    """What the log may let go of, and how it is to be kept (R19, R27, R28); the last one counts."""
+    """What may be removed from the log, and how to maintain it (R19, R27, R28); the last counts."""
 
     heard: int
-    """The last entry that was known when this was decided."""
+    """The last entry that the engine knew when it decided this."""
 
     prune: str
-    """Nothing at or before it is needed by anybody."""
+    """Nothing at or before this position is needed."""
 
     settled: str
-    """Nobody stands before it: flushes up to there may become fewer."""
+    """Every reader is past this position: flushes up to it may be merged."""
 
     fences: tuple[str, ...] = ()
-    """Places where somebody may begin: no flush is to reach over one."""
+    """Positions at which a reader may begin: no merged flush may span one."""
 
     drop: tuple[int, ...] = ()
-    """Baselines that nobody loads, or will."""
+    """Baselines that no pipeline loads or will load."""
 
     fold: str = ""
-    """Baselines may be brought up to there; empty: none is to be."""
+    """Baselines may be folded up to this position; empty: do not fold."""
 
     compact: bool = True
     lease: float = 600.0
-    """Seconds from being dropped to being deleted."""
+    """Seconds between dropping a file and deleting it."""
 
     cap: int | None = None
-    """The most bytes that the log may have; None: any."""
+    """Maximum size of the log in bytes; None: no limit."""
 
     needed: str = ""
-    """Whatever is needed besides baselines lies after it; empty: nobody knows."""
+    """Everything that is needed apart from baselines is after it; empty: not known."""
 
 
 class Reset(msgspec.Struct, frozen=True, tag="reset"):
-    """Remove what is ours at the source and begin anew there: every table is copied again."""
+    """Remove what we set up at the source and start over: every table is copied again."""
 
     drop_publication: bool = False
 
 
 class StopRecorder(msgspec.Struct, frozen=True, tag="stop"):
-    """Flush what is complete and end."""
+    """Flush complete commits and exit."""
 
 
 class Setup(msgspec.Struct, frozen=True, tag="setup"):
-    """The first frame to a recorder: all it needs to know."""
+    """The first frame to a recorder, with everything it needs."""
 
     kind: str
     name: str
     options: dict[str, object]
     tables: tuple[str, ...]
-    """Those that are named."""
+    """The tables that are named."""
 
     storage: str
-    """Where the log lies: the data directory, or elsewhere."""
+    """The location of the log: the data directory, or another storage."""
 
     writer: str
     term: int
     reader: str
-    """Who reads, for sources that keep a place for each reader."""
+    """The name of the reader, for sources that keep a position for each reader."""
 
     baselines: int = 0
-    """The highest number of a baseline that the engine knows, perhaps of a log that was lost."""
+    """The highest baseline number that the engine knows, perhaps from a log that was lost."""
 
     reset: Reset | None = None
-    """To be obeyed before anything else, also before what the source would be refused for."""
+    """Done before anything else, also before the checks that could refuse the source."""
 
     selections: tuple[tuple[str, ...], ...] = ()
-    """Lists of patterns: what one of them chooses is recorded, too."""
+    """Lists of patterns: tables that match one of them are recorded, too."""
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """A new recorder began its life: it knows of no baseline that was asked for before."""
+    """A new recorder has started: it does not know baselines that were requested before."""
 
     pid: int
 
@@ -147,26 +147,26 @@ class Flushed(msgspec.Struct, frozen=True, tag="flushed"):
 
     entry: int
     gathered: float = 0.0
-    """Seconds from its first change being read to this."""
+    """Seconds from reading its first change to this report."""
 
 
 class LagReport(msgspec.Struct, frozen=True, tag="lag"):
-    """How far reading is behind, and how many changes this recorder has read in its life."""
+    """The lag of reading, and how many changes this recorder has read since it started."""
 
     changes: int | None
     seconds: float | None
     captured: int
     bytes: int | None = None
     room: Room | None = None
-    """Where it was measured anew."""
+    """None if it was not measured again."""
 
 
 class StateReport(msgspec.Struct, frozen=True, tag="state"):
     """
-    The recorder moved to another state, or has another reason to be in it.
+    The recorder changed its state, or the reason for it.
 
-    States are connecting, waiting (for others at the source), streaming, full (the log is, and
-    nothing is read), reconnecting, resetting, failed and closed.
+    States are connecting, waiting (for sessions at the source), streaming, full (the log is full,
+    and nothing is read), reconnecting, resetting, failed and closed.
     """
 
     state: str
@@ -174,33 +174,33 @@ class StateReport(msgspec.Struct, frozen=True, tag="state"):
 
 
 class BaselineProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """Rows of a baseline so far; done once it is in the index."""
+    """Rows of a baseline copied so far; done once the baseline is in the index."""
 
     table: str
     rows: int
     done: bool = False
     expected: int | None = None
-    """About how many there are in all; None where that is not known."""
+    """The approximate total number of rows; None if it is not known."""
 
     waits: str = ""
-    """Whom the copy waits for before it can begin; empty: for nobody."""
+    """What the copy waits for before it can begin; empty: nothing."""
 
 
 class CopyPlanned(msgspec.Struct, frozen=True, tag="planned"):
-    """A baseline is ready to be copied, in parts that the source can read anywhere."""
+    """A baseline is ready to be copied, in parts that any process can read from the source."""
 
     table: str
     stem: str
-    """How the names of its segments begin."""
+    """The prefix of its segments' names."""
 
     schema: int
     parts: tuple[bytes, ...]
     expected: int | None = None
-    """About how many rows there are in all; None where that is not known."""
+    """The approximate total number of rows; None if it is not known."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """An error that a person should see; the recorder tries again unless it stops."""
+    """An error that the user should see; the recorder tries again unless `stops` is set."""
 
     code: str
     message: str
@@ -215,36 +215,36 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
         return cls(error.code, error.message, error.remedy, facts, stops)
 
     def error(self) -> HeadraceError:
-        """Return the error, of its own class again."""
+        """Return the error as an instance of its own class."""
         found = {kind.code: kind for kind in all_errors()}.get(self.code, RecorderFailed)
         return found(self.message, remedy=self.remedy, **self.facts)
 
 
 class Warned(msgspec.Struct, frozen=True, tag="warned"):
-    """Something that a person should know, while recording goes on."""
+    """A warning for the user, while recording continues."""
 
     problem: Failed
 
 
 class FoundTable(msgspec.Struct, frozen=True):
-    """A table that a pattern stands for, with its columns."""
+    """A table that matches a pattern, with its columns."""
 
     table: str
     columns: tuple[SchemaColumn, ...]
     key: tuple[str, ...]
     whole_before: bool
     unsent: tuple[int, ...] = ()
-    """Ids of the columns that a change may come without (R21)."""
+    """Ids of the columns that may be missing in a change (R21)."""
 
     @classmethod
     def of(cls, schema: TableSchema) -> FoundTable:
-        """Return the table as a report has it."""
+        """Return the table in the form of a report."""
         unsent = tuple(column.field for column in schema.columns if column.may_be_unsent)
         return cls(schema.table, as_columns(schema), schema.key, schema.whole_before, unsent)
 
     @property
     def schema(self) -> TableSchema:
-        """The table's schema again."""
+        """The table's schema."""
         columns = tuple(
             Column(
                 each.name,
@@ -261,7 +261,7 @@ class FoundTable(msgspec.Struct, frozen=True):
 
 
 class TablesFound(msgspec.Struct, frozen=True, tag="tables"):
-    """Every table that is recorded because of a pattern, and those that match and are not."""
+    """Every table that is recorded because of a pattern, and those that match but are left out."""
 
     tables: tuple[FoundTable, ...]
     left_out: dict[str, Failed]
@@ -296,7 +296,7 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """One end of the line: any thread sends, one thread receives."""
+    """One end of the connection: any thread sends, one thread receives."""
 
     def __init__(self, end: socket.socket, decoder: msgspec.json.Decoder[T]) -> None:
         self._end = end
@@ -305,19 +305,19 @@ class Channel(Generic[T]):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
 
     def send(self, frame: Command | Report | Setup) -> bool:
-        """Send one frame; False when there is nobody to take it."""
+        """Send one frame; False if the other end does not take it."""
         body = msgspec.json.encode(frame)
         with self._sending:
             try:
                 self._end.sendall(_HEAD.pack(len(body)) + body)
             except OSError:
-                # Half a frame may be out: nothing after it could be understood.
+                # Half a frame may have been sent: nothing after it could be decoded.
                 self.close()
                 return False
         return True
 
     def receive(self) -> T | None:
-        """Return the next frame, or None when the other end is gone."""
+        """Return the next frame, or None if the other end is closed."""
         head = self._exactly(_HEAD.size)
         if head is None:
             return None

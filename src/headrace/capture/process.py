@@ -1,17 +1,17 @@
 """
-The supervision of a recorder, which runs in a process of its own or on a thread.
+The supervision of a recorder, which runs in its own process or on a thread.
 
-A recorder runs in a process of its own, so that nothing the engine does can hold up
-reading, and a crash on either side is not the other's. The same loop runs on a thread
-for tests and for sources that exist in this process only. Both have one shape.
+A recorder runs in its own process, so that nothing in the engine can delay reading, and a crash
+on one side does not affect the other. The same loop runs on a thread for tests and for sources
+that exist only in this process. Both have the same interface.
 
-The process has one parent and one connection to it. When the connection ends, so does the
-process, whatever it is doing: an engine that was killed must not leave a second writer behind
-(R31). Should another process have inherited the engine's end of the connection, the parent's
-process id shows that the engine is gone.
+The process has one parent and one connection to it. When the connection ends, the process exits,
+whatever it is doing: an engine that was killed must not leave a second writer running (R31). If
+another process has inherited the engine's end of the connection, the parent's process id shows
+that the engine has ended.
 
-A recorder that ends without having been asked to, and without having reported that it stops
-for good, is started again, each time a little later, until one shows that it works.
+A recorder that exits without having been asked to, and without having reported that it stops
+for good, is started again, with growing pauses, until one of them works.
 """
 
 from __future__ import annotations
@@ -57,40 +57,40 @@ from headrace.errors import HeadraceError, RecorderFailed
 from headrace.storage.permissions import make_private_folder, open_private
 from headrace.storage.s3 import opened
 
-# --- the loop around a recorder -------------------------------------------------------------------
+# --- the recorder's loop --------------------------------------------------------------------------
 
 WAIT_SECONDS = 1.0
 """How long one step may wait for changes; commands end the wait early."""
 
 
 class Inbox:
-    """Commands on their way to a recorder; put by any thread, and by signal handlers."""
+    """The queue of commands for a recorder; any thread and any signal handler can add to it."""
 
     def __init__(self) -> None:
-        # Unlike other queues, this one may be put to from within its own `get`.
+        # Unlike other queues, this one allows `put` while `get` runs on the same thread.
         self._queue: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self.closed = False
         self._pressing = False
 
     @property
     def pressing(self) -> bool:
-        """Whether something is in here that must not wait for others at the source."""
+        """Whether it contains a command that must not wait for sessions at the source."""
         return self._pressing or self.closed
 
     def put(self, command: Command) -> None:
         """Add a command."""
         self._queue.put(command)
-        # After it: set before, a `take` in between would unset it and leave the command.
+        # Set afterwards: otherwise a `take` in between would clear it and leave the command.
         if isinstance(command, StopRecorder | Reset):
             self._pressing = True
 
     def close(self) -> None:
-        """Nobody is left to command or to report to: the loop ends at once."""
+        """End the loop at once: the engine is gone."""
         self.closed = True
         self._queue.put(None)
 
     def take(self, seconds: float) -> list[Command]:
-        """Return what has come, after waiting up to `seconds` for the first."""
+        """Return the commands that have arrived, after waiting up to `seconds` for the first."""
         taken: list[Command | None] = []
         self._pressing = False
         try:
@@ -103,7 +103,7 @@ class Inbox:
 
 
 def _latest(commands: list[Command]) -> list[Command]:
-    """Leave out what a later command of the same kind says again."""
+    """Leave out commands that a later one of the same kind replaces."""
     seen: set[type] = set()
     kept = []
     for command in reversed(commands):
@@ -116,24 +116,24 @@ def _latest(commands: list[Command]) -> list[Command]:
 
 
 def run(recorder: Recorder, inbox: Inbox, report: Callable[[Report], object]) -> None:
-    """Step until the recorder is done or nobody is left."""
-    recorder.tell, recorder.pressed = report, lambda: inbox.pressing
+    """Run steps until the recorder is done or the inbox is closed."""
+    recorder.on_report, recorder.pressed = report, lambda: inbox.pressing
     while not recorder.done and not inbox.closed:
-        for said in recorder.step(inbox.take(recorder.rest), WAIT_SECONDS):
-            report(said)
+        for each in recorder.step(inbox.take(recorder.rest), WAIT_SECONDS):
+            report(each)
 
 
 # --- the recorder as a process --------------------------------------------------------------------
 
 GRACE_SECONDS = 1.0
-"""For the main thread to end by itself once the line has ended."""
+"""Time for the main thread to end by itself once the connection is closed."""
 
 LOOK_SECONDS = 1.0
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run as `python -m headrace.capture.recorder DESCRIPTOR`."""
-    # Ctrl-C in a terminal reaches every process in it; ours is stopped by its engine.
+    # Ctrl-C in a terminal reaches every process in it; the recorder is stopped by its engine.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
     channel = Channel(socket.socket(fileno=int(arguments[0])), COMMANDS)
@@ -202,38 +202,38 @@ def _leave(inbox: Inbox, source: Recordable, done: threading.Event) -> None:
     inbox.close()
     source.wake()
     if not done.wait(GRACE_SECONDS):
-        # In the middle of something long. The log is made to be left at any instant.
+        # It is in a long operation. The log allows a writer to end at any instant.
         os._exit(3)
 
 
 # --- the supervisor -------------------------------------------------------------------------------
 
 OnReport: TypeAlias = Callable[[Report], object]
-"""Called on the recorder's own thread, one report at a time; must not wait."""
+"""Called on the recorder's own thread, one report at a time; must not block."""
 
 OwedReset: TypeAlias = Callable[[], Reset | None]
-"""Asked whenever a recorder starts: what it has to obey before anything else."""
+"""Called whenever a recorder starts: returns the pending reset, which is done first."""
 
 
 def no_reset() -> None:
-    """Return that none is owed."""
+    """Return None: no reset is pending."""
 
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
 PROVED_SECONDS = 10.0
-"""A recorder that lived so long, or flushed, was a success: the next pause is short again."""
+"""A recorder that ran for this long, or flushed, has worked: the next pause is short again."""
 
 
 class RunningRecorder(Protocol):
     """A recorder under supervision."""
 
     restarts: int
-    """How often it had to be started again."""
+    """How often it had to be restarted."""
 
     @property
     def pid(self) -> int | None:
-        """Its process; None while there is none."""
+        """Its process id; None while it does not run."""
         ...
 
     @property
@@ -242,11 +242,11 @@ class RunningRecorder(Protocol):
     def start(self) -> None: ...
 
     def send(self, command: Command) -> None:
-        """Tell it something; forgotten if there is nobody to hear it, see `Started`."""
+        """Send a command; it is lost if the recorder does not run at the time (see `Started`)."""
         ...
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Let it flush and end; after `timeout` seconds it is ended."""
+        """Let it flush and exit; after `timeout` seconds it is ended by force."""
         ...
 
 
@@ -258,7 +258,7 @@ class RecorderProcess:
     ) -> None:
         self.restarts = 0
         self._setup = setup
-        self._owed = owed
+        self._pending_reset = owed
         self._on_report = on_report
         self._log_file = Path(log_file)
         self._lock = threading.Lock()
@@ -267,58 +267,57 @@ class RecorderProcess:
         self._proved = False
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: Channel[Report] | None = None
-        self._keeper: threading.Thread | None = None
+        self._supervisor: threading.Thread | None = None
 
     @property
     def pid(self) -> int | None:
-        """The child's process number."""
+        """The child's process id."""
         child = self._child
         return None if child is None or child.poll() is not None else child.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, or will run again."""
-        return self._keeper is not None and self._keeper.is_alive()
+        """Whether it runs, or will be restarted."""
+        return self._supervisor is not None and self._supervisor.is_alive()
 
     def start(self) -> None:
-        """Start the child and the thread that listens to it."""
+        """Start the child and the thread that receives its reports."""
         channel, child = self._spawn()
-        self._keeper = threading.Thread(
-            target=self._keep,
+        self._supervisor = threading.Thread(
+            target=self._supervise,
             args=(channel, child),
             name=f"headrace-recorder-{self._setup.name}",
             daemon=True,
         )
-        self._keeper.start()
+        self._supervisor.start()
 
     def send(self, command: Command) -> None:
-        """Send to the child there is now."""
+        """Send to the current child."""
         if (channel := self._channel) is not None:
             channel.send(command)
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Ask the child to end; kill it if it does not."""
+        """Ask the child to exit; kill it if it does not."""
         self._stopping.set()
         self.send(StopRecorder())
-        keeper = self._keeper
-        if keeper is not None and keeper is not threading.current_thread():
-            keeper.join(timeout)
-            if keeper.is_alive():
+        supervisor = self._supervisor
+        if supervisor is not None and supervisor is not threading.current_thread():
+            supervisor.join(timeout)
+            if supervisor.is_alive():
                 with self._lock:
                     if self._child is not None:
                         self._child.kill()
-                keeper.join(timeout)
+                supervisor.join(timeout)
 
     def _spawn(self) -> tuple[Channel[Report], subprocess.Popen[bytes]]:
-        # Python's sockets are not inherited: of the two ends, the child gets its own only,
-        # and nobody else gets ours. Else the line would not end with this process (R31).
+        # Python's sockets are not inherited: the child gets only its own end, and no other
+        # process gets ours. Otherwise the connection would outlive this process (R31).
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             make_private_folder(self._log_file.parent)
             with open_private(self._log_file, append=True) as log:
                 child = subprocess.Popen(
-                    # -P: a file of the user's, in the folder he stands in, must not
-                    # take the place of a module.
+                    # -P: a file in the user's current folder must not replace a module.
                     [sys.executable, "-P", "-m", "headrace.capture.recorder", str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
@@ -329,12 +328,12 @@ class RecorderProcess:
                 )
             self._child = child
             self._channel = channel = Channel(ours, REPORTS)
-        channel.send(msgspec.structs.replace(self._setup, reset=self._owed()))
+        channel.send(msgspec.structs.replace(self._setup, reset=self._pending_reset()))
         if self._stopping.is_set():
             channel.send(StopRecorder())
         return channel, child
 
-    def _keep(self, channel: Channel[Report], child: subprocess.Popen[bytes]) -> None:
+    def _supervise(self, channel: Channel[Report], child: subprocess.Popen[bytes]) -> None:
         pause = FIRST_PAUSE_SECONDS
         while True:
             began = time.monotonic()
@@ -346,7 +345,7 @@ class RecorderProcess:
                 return
             if self._proved or time.monotonic() - began >= PROVED_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
-            self._on_report(StateReport("reconnecting", f"Recorder ended, exit code {code}"))
+            self._on_report(StateReport("reconnecting", f"The recorder exited with code {code}"))
             if self._stopping.wait(pause):
                 return
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
@@ -357,7 +356,7 @@ class RecorderProcess:
         greeted = False
         while (report := channel.receive()) is not None:
             if isinstance(report, Flushed):
-                # The first one only says where the log stood: it proves nothing yet.
+                # The first one only reports where the log ends: it does not prove anything yet.
                 self._proved, greeted = greeted, True
             if isinstance(report, Failed) and report.stops:
                 self._failed = True
@@ -407,12 +406,12 @@ class RecorderThread:
         self._thread.start()
 
     def send(self, command: Command) -> None:
-        """Put it where the next step takes it."""
+        """Add the command to the inbox, from which the next step takes it."""
         self._inbox.put(command)
         self._source.wake()
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Let it flush and end; after `timeout` it ends without."""
+        """Let it flush and end; after `timeout` it ends without a flush."""
         self.send(StopRecorder())
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -427,8 +426,8 @@ class RecorderThread:
             run(self._recorder, self._inbox, self._on_report)
         finally:
             if not self._recorder.done and not self._inbox.closed:
-                # An error nobody expected is on its way up; the engine must not wait for ever.
-                error = RecorderFailed("Recorder ended on an unexpected error")
+                # An unexpected error is being raised; the engine must not wait for ever.
+                error = RecorderFailed("The recorder stopped on an unexpected error")
                 self._on_report(Failed.of(error, stops=True))
 
 
@@ -451,9 +450,9 @@ def start_recorder(
     """
     Start recording `tables` of a source into the data directory `data`, or into `storage`.
 
-    Those that a list of patterns in `selections` chooses are recorded, too, as they come.
-    `reader` tells apart those who read one source; by default it is the data directory.
-    Baselines get numbers beyond `baselines`, in a log that was made anew, too.
+    Tables that match a list of patterns in `selections` are recorded, too, also later ones.
+    `reader` is the name of this reader at the source; by default it is made from the data
+    directory. Baselines get numbers above `baselines`, even in a log that was recreated.
     """
     where = str(Path(data).resolve())
     setup = Setup(
@@ -470,7 +469,7 @@ def start_recorder(
     )
     recorder: RunningRecorder
     if how == "thread":
-        # An object of its own where it can be built: the caller's is used by his threads.
+        # Its own object if it can be built: the caller's object is used by other threads.
         own = build(spec, setup.reader) if spec.kind in KINDS else source
         recorder = RecorderThread(own, setup, on_report, owed=owed)
     else:
@@ -481,9 +480,9 @@ def start_recorder(
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with the folder this package lies in first, wherever it was imported from."""
+    """Return our environment, with the folder of this package first in PYTHONPATH."""
     environment = dict(os.environ)
-    home = str(Path(headrace.__path__[0]).parent)
+    folder = str(Path(headrace.__path__[0]).parent)
     others = environment.get("PYTHONPATH")
-    environment["PYTHONPATH"] = home if not others else f"{home}{os.pathsep}{others}"
+    environment["PYTHONPATH"] = folder if not others else f"{folder}{os.pathsep}{others}"
     return environment

@@ -1,26 +1,25 @@
 """
-The recorder: from a source into its log, of which it is the only writer.
+The recorder: it reads a source and is the only writer of its log.
 
-It is a step machine. Time, source and log come in by argument; a step obeys what the
-engine asked, reads what there is, and writes what is due. Nothing in it waits except
-the source's own `read`, so a simulation can drive it through every interleaving (P2).
+It is a step machine. Clock, source and log are arguments. A step executes the engine's commands,
+reads what is available, and writes what is due. Nothing in it waits except the source's own
+`read`, so a simulation can drive it through every interleaving (P2).
 
 The path of a change is `_stream`: read, append, flush, report. Baselines, the maintenance of log
-and source, heartbeats, new tables and lag are `_housekeeping`: it is done between two reads, a
-piece at a time, and not entered before something in it is due.
+and source, heartbeats, new tables and lag are `_housekeeping`: it runs between two reads, a
+piece at a time, and is entered only if something in it is due.
 
-When a flush is due (R10): 5 ms after the first change while the engine is idle, which it
-says once for each batch it could take; otherwise 1 s after it; at a size limit; always
-at the end of a commit. So a busy engine finds one file where there would be a hundred. In a
-storage that is paid by the write, it is never as soon as 5 ms. A position that moved without a
-change enters the index by `due` (R34).
+When a flush is due (R10): 5 ms after the first change while the engine is idle, which the engine
+reports once for each batch it could take; otherwise 1 s after it; at a size limit; always at the
+end of a commit. So a busy engine finds one file instead of a hundred. In a storage that charges
+for each write, a flush is never as soon as 5 ms. A position that moved without a change enters the
+index when `due` says so (R34).
 
-Whatever goes wrong on the way, what the index names is the truth: on any error the recorder forgets
-what it held, opens log and source again and reads on after the last synced entry. Nothing was
-acknowledged beyond that (invariant 1), so nothing is lost. Whether what the source has now
-continues where the log ends is decided at each opening by pure functions (`break_at`, `owed`).
-`SyncedPositions` remembers the places that are durable, as positions of the log and as the source
-writes them.
+After any failure, the index is the truth: on an error the recorder discards what it has in memory,
+opens log and source again and continues after the last synced entry. Nothing was acknowledged
+beyond that entry (invariant 1), so nothing is lost. Whether the source continues where the log
+ends is decided at each opening by pure functions (`break_at`, `tables_to_rebaseline`).
+`SyncedPositions` remembers the durable positions, both the log's and the source's.
 
 Long because every step shares one state, and each error must leave all of it in the same way.
 """
@@ -73,7 +72,7 @@ from headrace.errors import (
 from headrace.storage import killpoints
 
 READ_ROWS = 20_000
-"""Asked for in one read: limits stay responsive, and the source's transactions short (R44)."""
+"""Maximum for one read: limits stay responsive, and the source's transactions short (R44)."""
 
 SOON_SECONDS = 0.005
 LATE_SECONDS = 1.0
@@ -96,22 +95,22 @@ class Recorder:
         selections: Sequence[Sequence[str]] = (),
     ) -> None:
         self.done = False
-        self.tell: Callable[[Report], object] | None = None
-        """Takes at once what cannot wait for the end of a step; None: nobody listens."""
+        self.on_report: Callable[[Report], object] | None = None
+        """Called with reports that cannot wait for the end of a step, if it is set."""
 
         self.pressed: Callable[[], bool] = lambda: False
-        """Says whether a command has come that must not wait for others at the source."""
+        """Returns whether a command has arrived that must not wait for sessions at the source."""
 
         self._source = source
         self._open_log = open_log
         self._selection = TableSelection(source, tables, selections, clock)
         self._clock = clock
-        self._teller = cast(Tells, source) if source.traits.tells else None
+        self._notifier = cast(Tells, source) if source.traits.tells else None
         self._maintained = cast(Maintains, source) if source.traits.maintains else None
         if source.traits.waits:
             cast(Waits, source).on_wait = self._wait
         self._resetting: Reset | None = None
-        self._news: list[News] = []
+        self._notices: list[News] = []
         self._log: LogWriter | None = None
         self._connected = False
         self._state = ""
@@ -122,7 +121,7 @@ class Recorder:
         self._first_pending: float | None = None
         self._moved: SourcePosition | None = None
         self._markers: tuple[str, ...] = ()
-        """Those that came with nothing else since."""
+        """Markers read since the last write, if no change was read with them."""
 
         self._last_heartbeat = clock()
         self._last_lag = clock()
@@ -133,10 +132,10 @@ class Recorder:
         """When `_housekeeping` is due at the latest."""
 
         self._busy = False
-        """Whether it is due after every read: something goes on, or waits for a commit's end."""
+        """Whether it is due after every read: work is in progress, or waits for a commit's end."""
 
         self._maintain_at = math.inf
-        """When the source is due to be maintained."""
+        """When the source's `maintain` is due."""
 
         self._synced = SyncedPositions()
         self._asked: Position | None = None
@@ -150,7 +149,7 @@ class Recorder:
         return max(0.0, self._retry_at - self._clock())
 
     def step(self, commands: Sequence[Command], wait: float) -> list[Report]:
-        """Obey `commands`, then read for up to `wait` seconds and write what is due."""
+        """Execute `commands`, then read for up to `wait` seconds and write what is due."""
         self._reports = []
         if not self.done:
             try:
@@ -179,29 +178,29 @@ class Recorder:
     # --- the path of a change --------------------------------------------------------------
 
     def _stream(self, log: LogWriter, wait: float) -> None:
-        """Read, append, flush, report; what else is due is done between two reads."""
+        """Read, append, flush, report; all other work is done between two reads."""
         if reads := log.size < self._maintenance.full_at or self._has_room(log):
             if self._clock() >= self._maintain_at:
                 self._maintain_source(log)
             changes = self._source.read(READ_ROWS, self._patience(wait))
-            # Only now is it a success: a source may open and then not read.
+            # Only now has it succeeded: a source may open and then fail to read.
             self._pause = FIRST_PAUSE_SECONDS
             if self._has_notices():
-                # Before what was read: whoever reads the log learns it first.
+                # Before what was read: readers of the log must see the notices first.
                 self._write_notices(log)
             if changes is not None:
                 killpoints.reach(killpoints.CHANGES_READ)
                 self._append(log, changes)
             if self._flush_due(log):
                 self._flush(log)
-        beats = self._moved is not None and self._heartbeat_due(log)
-        if beats or self._busy or self._clock() >= self._housekeeping_at:
+        heartbeat = self._moved is not None and self._heartbeat_due(log)
+        if heartbeat or self._busy or self._clock() >= self._housekeeping_at:
             self._housekeeping(log, reads=reads)
 
     def _patience(self, wait: float) -> float:
-        """How long reading may wait: until the next thing that is due."""
+        """Return how long reading may wait: until the next thing that is due."""
         if self._reports:
-            # What there is to tell is told before anything is waited for.
+            # Reports are delivered before the source waits for anything.
             return 0.0
         now = self._clock()
         until = min(now + wait, self._housekeeping_at)
@@ -214,7 +213,7 @@ class Recorder:
     def _append(self, log: LogWriter, changes: Changes) -> None:
         if changes.tables or not log.pending_complete:
             if log.alters(changes) or not changes.ends:  # or its next part may
-                self._flush(log)  # who takes columns in their turn does so between two flushes
+                self._flush(log)  # readers that follow column changes switch between two flushes
             log.append(replace(changes, markers=self._markers + changes.markers))
             self._moved, self._markers = None, ()
             if self._first_pending is None:
@@ -231,7 +230,7 @@ class Recorder:
         if self._first_pending is None:
             return False
         return (
-            (asked and not log.segments.pace)  # where writes are paid for, changes gather
+            (asked and not log.segments.pace)  # if each write has a price, collect more changes
             or log.pending_rows >= LIMIT_ROWS
             or log.pending_bytes >= LIMIT_BYTES
             or self._clock() >= self._flush_at(self._first_pending)
@@ -250,8 +249,8 @@ class Recorder:
         self._credit = False
         self._captured += rows
         self._remember(log)
-        gathered = 0.0 if first is None else self._clock() - first
-        self._reports.append(Flushed(flushed.entry, gathered))
+        waited = 0.0 if first is None else self._clock() - first
+        self._reports.append(Flushed(flushed.entry, waited))
         if lag:
             self._report_lag()
 
@@ -259,8 +258,8 @@ class Recorder:
         if log.source_position is None:
             return
         self._synced.add(log.end, log.source_position)
-        if self._teller is not None:
-            self._teller.synced(log.source_position)
+        if self._notifier is not None:
+            self._notifier.synced(log.source_position)
 
     def _report_lag(self) -> None:
         lag = self._source.lag()
@@ -272,7 +271,7 @@ class Recorder:
     # --- between two reads -----------------------------------------------------------------
 
     def _housekeeping(self, log: LogWriter, *, reads: bool) -> None:
-        """Do a piece of all that is due besides reading, and note when it is due again."""
+        """Do a piece of each kind of work that is due, and note when it is due again."""
         self._copies.advance(log, lambda: self._flush(log))
         if self._heartbeat_due(log):
             self._write_heartbeat(log)
@@ -288,61 +287,61 @@ class Recorder:
 
     def _has_room(self, log: LogWriter) -> bool:
         """
-        Whether to read: not while the log is full (R28).
+        Return whether to read: not while the log is full (R28).
 
-        Lag is still reported then, by which the source learns that its reader is there.
+        Lag is still reported then, which shows the source that its reader is alive.
         """
         maintenance, copies = self._maintenance, self._copies
         full = copies.held = maintenance.full(log)
         if full and self._state != "full":
             self._flush(log)
-            self._move("full", f"The log has {log.size} bytes, and may have little more")
+            self._move("full", f"The log is almost full: {log.size} bytes")
         elif not full and self._state == "full":
             self._move("streaming")
-        copied = copies.owed_end > log.end.commit
+        copied = copies.required_end > log.end.commit
         return not full or (copied and maintenance.kept_for_copies(log, copies.firsts))
 
     def _heartbeat_due(self, log: LogWriter) -> bool:
-        """Whether the log's end is to follow a source in which nothing of ours changes (R34)."""
+        """Whether to move the log's end although no captured table changed (R34)."""
         if self._moved is None or self._first_pending is not None:
             return False
         return bool(self._markers) or due(
             log.end.commit,
             self._moved.commit,
-            # A baseline counts once the log has passed its end: nobody waits for that.
-            wanted=self._copies.owed_end,
+            # A baseline counts once the log has passed its end, so do not let it wait for that.
+            wanted=self._copies.required_end,
             waited=self._clock() - self._last_heartbeat,
             counts_bytes=self._source.traits.counts_bytes,
         )
 
     def _write_heartbeat(self, log: LogWriter) -> None:
         assert self._moved is not None
-        beat = log.heartbeat(self._moved, self._markers)
+        written = log.heartbeat(self._moved, self._markers)
         self._moved, self._markers = None, ()
         self._last_heartbeat = self._clock()
-        if beat is not None:
+        if written is not None:
             self._remember(log)
-            self._reports.append(Flushed(beat.entry))
+            self._reports.append(Flushed(written.entry))
 
     def _maintain_source(self, log: LogWriter) -> None:
-        """Let the source do what it has to besides reading, and write what it found."""
+        """Let the source do its maintenance, and write the notices about what it found."""
         assert self._maintained is not None
         self._maintain_at = self._clock() + self._maintained.maintain()
         if self._has_notices():
             self._write_notices(log)
 
     def _has_notices(self) -> bool:
-        if self._teller is not None:
-            self._news += self._teller.news()
-        return bool(self._news)
+        if self._notifier is not None:
+            self._notices += self._notifier.news()
+        return bool(self._notices)
 
     def _write_notices(self, log: LogWriter) -> None:
-        """Write what the source has to say besides its changes."""
+        """Write the source's notices: what it reports in addition to changes."""
         if not log.pending_complete:
             return
         self._flush(log)
-        for each in self._news:
-            # Who takes changes alone has no baseline, and must learn of those that are missing.
+        for each in self._notices:
+            # A pipeline that takes only changes has no baseline, and must learn of missing ones.
             known = each.missing and log.schema(each.table) is not None
             if each.owed and (known or log.has_baseline(each.table)):
                 self._reports.append(
@@ -355,19 +354,19 @@ class Recorder:
                 log.note(each.note, each.table)
             if each.problem is not None:
                 self._reports.append(Warned(Failed.of(each.problem, stops=False)))
-        self._news = []
+        self._notices = []
 
     def _add_new_tables(self, log: LogWriter) -> None:
-        """Take in tables that came since, and that a pattern stands for (H2)."""
+        """Capture new tables that match a pattern (H2)."""
         left_out = dict(self._selection.left_out)
         new = self._selection.look()
         for table in new:
-            # If the log has rows of it, they are of an earlier time. Said before it is
-            # captured: afterwards nothing would tell, should we die in between.
-            self._news.append(News(table, owed="left out", missing=True))
+            # If the log has rows of the table, they are from an earlier time. Written before the
+            # table is captured: after a crash in between, nothing else would show it.
+            self._notices.append(News(table, owed="left out", missing=True))
             self._write_notices(log)
             if not self._selection.take(table):
-                raise SourceUnreachable("Opened anew for a new table", table=table)
+                raise SourceUnreachable("Opening the source again for a new table", table=table)
             log.describe(self._selection.found)
             note_captured(log, self._selection.tables)
             if self._maintained is not None:
@@ -379,7 +378,7 @@ class Recorder:
         if self._selection.patterns:
             self._reports.append(self._selection.report)
 
-    # --- what the engine asks for ----------------------------------------------------------
+    # --- commands of the engine ------------------------------------------------------------
 
     def _obey(self, command: Command) -> None:
         if not isinstance(command, FlushNow | Acknowledge):
@@ -404,7 +403,7 @@ class Recorder:
             case Reset():
                 self._resetting = command
                 self._pause = FIRST_PAUSE_SECONDS
-                self._lose("All is read anew, as asked", "resetting")
+                self._lose("Reset was requested: all tables are copied again", "resetting")
             case StopRecorder():
                 if self._log is not None:
                     self._flush(self._log, lag=False)
@@ -415,9 +414,11 @@ class Recorder:
         if self._asked is None:
             return
         if self._asked > log.end:
-            # Invariant 1: the log is synced before the source forgets.
+            # Invariant 1: the log is synced before the source discards anything.
             raise RecorderFailed(
-                "Asked to forget what is not synced", asked=self._asked, synced=log.end
+                "Cannot acknowledge changes that are not yet synced",
+                asked=self._asked,
+                synced=log.end,
             )
         text = self._synced.upto(self._asked)
         if text and text != self._acknowledged:
@@ -428,8 +429,8 @@ class Recorder:
     def _request_baseline(self, table: str, *, shared: bool) -> None:
         if table not in self._selection.tables:
             if self._selection.matches(table):
-                return  # it is gone, or cannot be captured any more: that was said
-            error = UnknownTable("No such table is recorded here", table=table)
+                return  # dropped, or cannot be captured any more: that was already reported
+            error = UnknownTable("The table is not captured from this source", table=table)
             self._reports.append(Failed.of(error, stops=False))
             return
         self._copies.want(table, shared=shared)
@@ -439,49 +440,51 @@ class Recorder:
     def _connect(self) -> None:
         if self._state not in ("failed", "resetting"):
             self._move("reconnecting" if self._state else "connecting")
-        # The log is taken before the source (R31), and kept while the source is away.
+        # The log is opened before the source (R31), and stays open while the source is away.
         log = self._log = self._log or self._open_log()
         origin = self._source.origin
         if log.origin and log.origin != origin and not same_space(self._source, log.lineage):
-            # Asked before anything is set up there: it may be somebody else's database.
-            raise OtherDatabase("Not the database this log was recorded from", source=origin)
-        if self._teller is not None:
+            # Checked before anything is set up there: it may be another owner's database.
+            raise OtherDatabase(
+                "This is not the database that the log was recorded from", source=origin
+            )
+        if self._notifier is not None:
             known = ((table, log.schema(table)) for table in self._selection.tables)
-            self._teller.recall(log.notes, {name: each for name, each in known if each})
+            self._notifier.recall(log.notes, {name: each for name, each in known if each})
         if self._resetting is not None:
-            # Before it is checked: what is in the way may be what is removed.
+            # Before the checks: the reset may remove the cause of a problem.
             self._reset(self._resetting, log.source_position)
         described = self._selection.all()
         log.describe(described)
         self._copies.keep(described)
         self._report_found()
         if not described:
-            # A pattern that nothing matches yet: there is nothing to open.
+            # No table matches a pattern yet: there is nothing to open.
             self._move("watching")
             self._retry_at = self._selection.next_look
             return
         try:
-            if self._teller is not None:
-                # Before it is made: after a death in between it is known to be ours.
-                log.note(self._teller.claim())
+            if self._notifier is not None:
+                # Before it is created: after a crash in between it is known to be ours.
+                log.note(self._notifier.claim())
             at = self._source.open(log.source_position)
             self._moved, self._markers = None, ()
             reason = break_at(log, at, self._source.traits.resumes)
             if reason is not None:
-                self._copies.owed_end = 0
+                self._copies.required_end = 0
                 log.begin(at, reason, origin)
                 killpoints.reach(killpoints.LOG_BEGUN)
         except LostLog:
-            # Perhaps to the last entry of a recorder before us, while the log was empty
-            # and could not be claimed: opening it anew tells who is the later one (R31).
+            # Perhaps to the last entry of an earlier recorder, while the log was empty and
+            # could not be claimed: opening it again shows which one is newer (R31).
             self._log = None
             self._source.close()
             return
-        self._news = owed(log, described, begun=reason is not None)
+        self._notices = tables_to_rebaseline(log, described, begun=reason is not None)
         if self._has_notices():
             self._write_notices(log)
         note_captured(log, described)
-        # Also what a recorder before this one made durable and did not live to tell.
+        # This includes entries that an earlier recorder wrote but was killed before reporting.
         self._reports.append(Flushed(log.last_entry))
         self._connected = True
         self._synced.clear()
@@ -499,26 +502,26 @@ class Recorder:
         self._resetting = None
 
     def _wait(self, reason: str) -> None:
-        """Tell whom the source waits for; it calls this in the middle of a step."""
+        """Report what the source waits for; the source calls this in the middle of a step."""
         if self.pressed():
-            raise SourceUnreachable("Called off, because there is something to obey")
+            raise SourceUnreachable("The wait was ended by a command")
         self._move("waiting", reason)
-        if self.tell is not None:
+        if self.on_report is not None:
             for report in self._reports:
-                self.tell(report)
+                self.on_report(report)
             self._reports.clear()
 
     # --- errors, and the end ---------------------------------------------------------------
 
     def _lose(self, reason: str, state: str) -> None:
-        """Let go of the source, and come back later."""
+        """Close the source, and try again later."""
         self._copies.stop()
         self._connected = False
         self._source.close()
         if self._log is not None:
             try:
-                # The source may be away for long: what it gave need not wait for it. Half a
-                # commit must go, though, and only a log opened anew has none.
+                # The source may be away for long, so write what was read from it. An incomplete
+                # commit must be discarded, though, which only opening the log again does.
                 self._flush(self._log, lag=False)
                 if not self._log.pending_complete:
                     self._log = None
@@ -534,13 +537,13 @@ class Recorder:
         self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
 
     def _lose_log(self, error: StorageError) -> None:
-        """Stop appending; the log is opened anew from its index, and read on after it (R36)."""
+        """Stop appending; the log is opened again from its index and continues after it (R36)."""
         self._log = None
         self._reports.append(Failed.of(error, stops=False))
         self._lose(error.message, "failed")
 
     def _fail(self, error: HeadraceError) -> None:
-        """Stop for good: waiting does not mend this one."""
+        """Stop for good: a retry does not help against this error."""
         self._reports.append(Failed.of(error, stops=True))
         self._move("failed", error.message)
         self._end()
@@ -561,17 +564,18 @@ class Recorder:
 # --- positions that moved without a change --------------------------------------------------------
 
 HEARTBEAT_SECONDS = 10.0
-"""So often at most: idle days shall leave few entries."""
+"""The shortest interval between heartbeats: idle days should leave few entries."""
 
 HEARTBEAT_BYTES = 16 << 20
-"""Unless the source, whose commits are numbered by bytes, could let go of so much at once."""
+"""A heartbeat is due earlier if the source, which counts bytes, could discard this much."""
 
 
 def due(end: int, moved: int, *, wanted: int, waited: float, counts_bytes: bool) -> bool:
     """
-    Whether the log's end is to follow from commit `end` to `moved`, `waited` seconds after it did.
+    Return whether to move the log's end from commit `end` to `moved`.
 
-    `wanted` is a commit that somebody waits for the log to come to; 0: nobody does.
+    `waited` is the number of seconds since it last moved. `wanted` is a commit that the log has
+    to reach for a baseline; 0: none.
     """
     if end < wanted <= moved or waited >= HEARTBEAT_SECONDS:
         return True
@@ -581,21 +585,23 @@ def due(end: int, moved: int, *, wanted: int, waited: float, counts_bytes: bool)
 # --- whether a source continues a log -------------------------------------------------------------
 
 _CAPTURED = "captured/"
-"""What the note stands under, where no table's own can."""
+"""The name of the note with the captured tables; no table can have this name."""
 
 
 def same_space(source: Recordable, known: str | None) -> bool:
     """Whether a source at another address is the one that the log was recorded from."""
     now = source.lineage()
-    # A lineage may have branched since: then it begins as the source's own does.
+    # A lineage may have branched since: then it begins with the source's own.
     return now is not None and known is not None and f"{known}/".startswith(f"{now}/")
 
 
-def owed(log: LogWriter, described: Mapping[TableName, TableSchema], *, begun: bool) -> list[News]:
+def tables_to_rebaseline(
+    log: LogWriter, described: Mapping[TableName, TableSchema], *, begun: bool
+) -> list[News]:
     """
-    Return which tables the log's rows are not right of any more.
+    Return a notice for each table whose rows in the log are no longer right.
 
-    Where history has `begun` anew, that is said of all of them already.
+    If a new history has `begun`, all tables need a new baseline anyway.
     """
     found = [News(name, owed="columns") for name, now in described.items() if _outgrown(log, now)]
     if not begun:
@@ -605,65 +611,65 @@ def owed(log: LogWriter, described: Mapping[TableName, TableSchema], *, begun: b
 
 
 def _outgrown(log: LogWriter, schema: TableSchema) -> bool:
-    """Whether the rows that the log has of a table are not what it holds under this schema."""
+    """Whether the table's rows in the log are no longer valid under this schema."""
     known = log.schema(schema.table) if log.has_baseline(schema.table) else None
     return known is not None and not keeps_rows(known, schema)
 
 
 def _left_out(log: LogWriter, table: TableName) -> bool:
-    """Whether the log knows a table that was not captured last time."""
+    """Whether the log has a table that was not captured in the previous run."""
     noted = log.notes.get(_CAPTURED)
-    # None: a log from before this was noted.
+    # None: the log is from a version that did not write this note.
     return noted is not None and table not in json.loads(noted) and log.schema(table) is not None
 
 
 def note_captured(log: LogWriter, tables: Iterable[TableName]) -> None:
-    """Keep which tables are captured from now on; what changes in others the log does not have."""
+    """Note which tables are captured from now on: changes of other tables are not in the log."""
     log.note(json.dumps(sorted(tables)), _CAPTURED)
 
 
 def break_at(log: LogWriter, at: SourcePosition, resumes: bool) -> str | None:
-    """Return why history does not simply go on at `at`; None when it does (R1)."""
+    """Return why the history does not continue at `at`; None if it does (R1)."""
     if log.lineage is None:
         return "start"
     if at.lineage != log.lineage:
         return "lineage"
-    # A source that cannot resume may come to the same place without what lies between.
+    # A source that cannot resume may reach the same position without the changes in between.
     return None if resumes and str(at) == log.source_position else "gap"
 
 
-# --- durable places -------------------------------------------------------------------------------
+# --- durable positions ----------------------------------------------------------------------------
 
 MOST_REMEMBERED = 20_000
 
 
 class SyncedPositions:
-    """Places in order; what is acknowledged is always one of them."""
+    """Durable positions in order; only these are ever acknowledged."""
 
     def __init__(self) -> None:
-        self._places: deque[tuple[Position, str]] = deque()
+        self._positions: deque[tuple[Position, str]] = deque()
 
     def add(self, end: Position, source: str) -> None:
-        """Note where the log ends now, and what the source calls that."""
-        self._places.append((end, source))
-        if len(self._places) > MOST_REMEMBERED:
-            # Coarser is safe: what is acknowledged is always at or before what was asked.
-            self._places = deque(list(self._places)[::2])
+        """Add the current end of the log, and the source's own position for it."""
+        self._positions.append((end, source))
+        if len(self._positions) > MOST_REMEMBERED:
+            # Fewer positions are safe: the one acknowledged is still at or before the one asked.
+            self._positions = deque(list(self._positions)[::2])
 
     def upto(self, asked: Position) -> str:
-        """Return the newest place at or before `asked`, in the source's words; empty: none."""
+        """Return the source's position for the newest one at or before `asked`; empty: none."""
         text = ""
-        places = self._places
-        while places and places[0][0] <= asked:
-            text = places[0][1]
-            if len(places) == 1 or places[1][0] > asked:
+        positions = self._positions
+        while positions and positions[0][0] <= asked:
+            text = positions[0][1]
+            if len(positions) == 1 or positions[1][0] > asked:
                 break
-            places.popleft()
+            positions.popleft()
         return text
 
     def clear(self) -> None:
-        """Forget all."""
-        self._places.clear()
+        """Forget all positions."""
+        self._positions.clear()
 
 
 if __name__ == "__main__":

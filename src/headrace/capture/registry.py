@@ -1,16 +1,16 @@
 """
-The kinds of sources there are, and how each is built again in a process of its own.
+The kinds of sources, and how a source is built again in its own process.
 
 Other packages provide kinds by entry points of the group `headrace.sources`: the entry's name
-is the kind, and what it names is called as our classes are, with a spec and a reader.
+is the kind, and the object it refers to is called as our classes are, with a spec and a reader.
 
-`findings` returns what there is to know of a source before, or long after, it is captured. A
-problem keeps capture from starting, and every start reports it. A finding is the rest: settings
-with a consequence, and what was left at the source by an engine that is gone.
+`findings` returns what a user should know about a source, before or long after it is captured. A
+problem keeps capture from starting, and every start reports it. Everything else is a finding:
+settings with a consequence, and objects that an engine left at the source.
 
 `sample` returns a few rows of a table, read without capturing it. Nothing is set up at the source,
-and nothing stays there. The rows are in the very types that a baseline gives, so that what is
-computed from them is what will be computed from a baseline.
+and nothing stays there. The rows have the same types as in a baseline, so results computed from
+them are the ones that a baseline will give.
 """
 
 from __future__ import annotations
@@ -29,34 +29,35 @@ from headrace.errors import SourceRefused
 
 # --- findings -------------------------------------------------------------------------------------
 
-_HOMES = {
+_MODULES = {
     "postgres": "headrace.capture.postgres.server.doctor",
     "sqlite": "headrace.capture.sqlite.source",
 }
+"""The module of each kind that has `findings` and `sample`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that a person should have read once."""
+    """One thing that a user should know about a source."""
 
     about: str
     """A setting, a slot, a table."""
 
     says: str
     remedy: str = ""
-    """Empty where it is information only."""
+    """Empty if it is information only."""
 
 
 def findings(source: Recordable, tables: Sequence[str], reader: str) -> list[Finding]:
     """
-    Return what is worth knowing of a source; `reader` is who this engine is to it.
+    Return the findings about a source; `reader` is the name of this engine there.
 
-    A kind of source that has nothing to say has none. Raises what keeps it from being asked.
+    Some kinds of sources have none. Raises an error if the source cannot be read.
     """
-    home = _HOMES.get(source.spec.kind)
-    if home is None:
+    module = _MODULES.get(source.spec.kind)
+    if module is None:
         return []
-    found: list[Finding] = importlib.import_module(home).findings(source, tables, reader)
+    found: list[Finding] = importlib.import_module(module).findings(source, tables, reader)
     return found
 
 
@@ -66,7 +67,7 @@ KINDS = {
     "postgres": "headrace.capture.postgres.source:PostgresSource",
     "sqlite": "headrace.capture.sqlite.source:SQLiteSource",
 }
-"""Where the class of each kind lives: imported when asked for, with what it needs."""
+"""The class of each kind; imported only when it is used, with its dependencies."""
 
 GROUP = "headrace.sources"
 
@@ -84,8 +85,8 @@ def build(spec: SourceSpec, reader: str) -> Recordable:
 
 
 def _class_of(kind: str) -> Any:
-    if (home := KINDS.get(kind)) is not None:
-        module, _, name = home.partition(":")
+    if (path := KINDS.get(kind)) is not None:
+        module, _, name = path.partition(":")
         return getattr(importlib.import_module(module), name)
     for entry in metadata.entry_points(group=GROUP, name=kind):
         return entry.load()
@@ -97,30 +98,30 @@ def _class_of(kind: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TableSample:
-    """Rows of one table as they are now; which ones is for the database to choose."""
+    """Some rows of one table as they are now; the database chooses which."""
 
     schema: TableSchema
     rows: pa.RecordBatch
     """In the shape of `schema.arrow`."""
 
     exact: pa.Array | None = None
-    """Marks of values that their columns cannot hold, in the shape of a segment's `_exact`."""
+    """Exact texts of values that the types cannot hold, in the shape of a segment's `_exact`."""
 
 
 def sample(source: Recordable, table: TableName, most: int) -> TableSample:
     """
-    Return at most so many rows of a table, of those that a baseline would hold.
+    Return at most `most` rows of a table, as a baseline would contain them.
 
-    Raises what keeps the table from being described or read, and `SourceRefused` for a kind of
-    source that has no such way.
+    Raises an error if the table cannot be described or read, and `SourceRefused` for a kind of
+    source that does not support this.
     """
-    home = _HOMES.get(source.spec.kind)
-    if home is None:
+    module = _MODULES.get(source.spec.kind)
+    if module is None:
         raise SourceRefused(
-            "Rows of this kind of source cannot be looked at before it is captured",
-            remedy="Start an engine: rows that cannot be computed become dead letters.",
+            "This kind of source cannot return sample rows before it is captured",
+            remedy="Start an engine: rows that fail in the pipeline become dead letters.",
             source=source.name,
             kind=source.spec.kind,
         )
-    found: TableSample = importlib.import_module(home).sample(source, table, most)
+    found: TableSample = importlib.import_module(module).sample(source, table, most)
     return found

@@ -1,8 +1,8 @@
 """
 The contract between a source and the recorder that reads it.
 
-A source is pulled: the recorder's one thread calls it, owns time, and decides what is
-flushed when. A source never writes to the log and never acknowledges by itself.
+A source is pulled: the recorder's one thread calls it, owns the clock, and decides what is
+flushed when. A source never writes to the log and never acknowledges on its own.
 """
 
 from __future__ import annotations
@@ -45,47 +45,47 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SourceTraits:
-    """What a source can do, as data: read by recorder and planner, never asked by type."""
+    """What a source can do, as data: recorder and planner read it instead of testing types."""
 
     lineage: str
-    """The kind of its lineages: `sqlite`, `pg`, `log`, `test`."""
+    """The prefix of its lineages: `sqlite`, `pg`, `log`, `test`."""
 
     ordering: Literal["total", "per_partition"] = "total"
     resumes: bool = True
-    """Whether reading can go on after a restart; otherwise every start is a gap."""
+    """Whether reading can continue after a restart; otherwise every start is a gap."""
 
     inserts_replace: bool = False
     """
-    Whether an insert may have removed a row of the same key without saying so, as
-    SQLite's INSERT OR REPLACE does: a filtered-out row is then deleted if present.
+    Whether an insert may have removed a row with the same key without reporting it, as
+    SQLite's INSERT OR REPLACE does. A row that is filtered out is then deleted if present.
     """
 
     shares: bool = False
-    """Whether it `Shares` its baselines: they can be read in parts, by other processes."""
+    """Whether it implements `Shares`: other processes can read its baselines in parts."""
 
     tells: bool = False
-    """Whether it `Tells` the log more than its changes."""
+    """Whether it implements `Tells`: it reports more than changes to the log."""
 
     maintains: bool = False
-    """Whether it `Maintains` what it set up there, besides being read."""
+    """Whether it implements `Maintains`: what it set up at the database needs regular work."""
 
     counts_bytes: bool = False
-    """Whether its commits are numbered by the bytes of its own log, which it has to keep."""
+    """Whether a commit's number is a byte offset in its own log, which it retains for us."""
 
     resets: bool = False
-    """Whether what is ours there can be removed, and begun anew: whether it `Resets`."""
+    """Whether it implements `Resets`: what we set up there can be removed and created again."""
 
     waits: bool = False
-    """Whether it `Waits` for others in `open`, for hours perhaps."""
+    """Whether it implements `Waits`: `open` may wait for other sessions, even for hours."""
 
     keeps_snapshot: bool = False
-    """Whether it `KeepsSnapshot`, so that a copy can begin in the past."""
+    """Whether it implements `KeepsSnapshot`, so that a copy can begin in the past."""
 
     lists: bool = False
-    """Whether it `Lists` its tables, so that a pattern can stand for them."""
+    """Whether it implements `Lists`, so that patterns can select tables."""
 
     copy_rows_per_s: float | None = None
-    """How many rows a second may be copied of it, of all its tables together; None: any."""
+    """Maximum number of rows a second for copies, all tables together; None: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +99,32 @@ class SourceSpec:
     """The source's id, and the folder of its log."""
 
     options: Mapping[str, object] = field(repr=False)
-    """Printed nowhere: they may hold the way into a database, with its password."""
+    """Never printed: they may contain a connection string with its password."""
 
 
 def reader_of(source: str, data: str | os.PathLike[str]) -> str:
-    """Return what tells apart those who read one source: its name and their data directory."""
+    """Return the name of one reader of a source: the source's name and the data directory."""
     return f"{source}@{Path(data).resolve()}"
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a source holds for us, and has to hold it in, as measured once (R28)."""
+    """What a source retains for us, and how much it may retain, as measured once (R28)."""
 
     used: int
-    """Bytes that it keeps, and would not keep without us."""
+    """Bytes that it retains only because of us."""
 
     limit: int | None = None
-    """The most it may keep: beyond, we lose our place. None: nobody set a limit."""
+    """The most it may retain; beyond that we lose our position. None: no limit is set."""
 
     unacknowledged: int = 0
-    """Of these, bytes since what was acknowledged last (R4)."""
+    """The part of `used` after the last acknowledgement (R4)."""
 
     ours: int = 0
-    """Of these again, bytes that it could let go of if all that was read were acknowledged."""
+    """The part of `unacknowledged` that would be freed if all that was read were acknowledged."""
 
     oldest: str = ""
-    """Who at the source itself keeps the greater part from being let go of; empty: nobody."""
+    """What at the source itself keeps most of it from being freed, such as a session; or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,94 +132,94 @@ class Lag:
     """How far reading is behind the source, as observed."""
 
     changes: int | None = None
-    """Changes captured by the source and not yet read; None where it cannot be told."""
+    """Changes captured by the source and not yet read; None if that is not known."""
 
     seconds: float | None = None
     bytes: int | None = None
-    """Bytes of the source's own log not yet read; None where it has none."""
+    """Bytes of the source's own log not yet read; None if it has no log."""
 
     room: Room | None = None
-    """Where it was measured since it was asked for last: not every time, it costs something."""
+    """None if it was not measured since the last call: a measurement is not free."""
 
 
 Problem = HeadraceError
-"""What `check` finds: an error with its code and remedy, not raised but gathered."""
+"""What `check` finds: an error with its code and remedy, which is returned and not raised."""
 
 
 class Source(Protocol):
     """
-    Brings changes of some tables, in commit order.
+    Returns the changes of some tables, in commit order.
 
-    *Order*: commits come in the order of their numbers; within one, by ordinal.
-    *Duplicates*: after `open(after)` no commit at or before `after` is given.
-    *Durability*: none; what was read and not flushed is read again after a restart, so
-    `read` must give the same changes with the same positions again.
-    *Threads*: all calls but `wake` come from one thread.
+    *Order*: commits come in the order of their numbers; changes within a commit, by ordinal.
+    *Duplicates*: after `open(after)` no commit at or before `after` is returned.
+    *Durability*: none. What was read and not flushed is read again after a restart, so
+    `read` must return the same changes with the same positions again.
+    *Threads*: all calls except `wake` come from one thread.
     *Nothing to read*: `read` waits up to `wait` seconds and returns None.
     *Shutdown*: `close` may follow any call, also one that raised; it never raises.
 
-    `SourceUnreachable` from any call means "try again later": the recorder closes,
-    backs off and opens anew. Every other error stops the recorder.
+    `SourceUnreachable` from any call means "try again later": the recorder closes the source,
+    backs off and opens it again. Every other error stops the recorder.
     """
 
     @property
     def name(self) -> str:
-        """Its id, and the folder of its log."""
+        """The source's id, and the name of the folder with its log."""
         ...
 
     @property
     def spec(self) -> SourceSpec:
-        """What a child process builds it from again."""
+        """The values from which a child process builds the source again."""
         ...
 
     @property
     def origin(self) -> str:
-        """What the log remembers the source by: its kind, a colon, the place it is at."""
+        """What identifies the database in the log: the kind, a colon, the path or address."""
         ...
 
     @property
     def traits(self) -> SourceTraits: ...
 
     def lineage(self) -> str | None:
-        """Return the lineage the source has now, None before it was ever captured."""
+        """Return the current lineage of the source; None if it was never captured."""
         ...
 
     def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
         """
-        Return the schema of each table; a missing one raises `TableRefused`.
+        Return the schema of each table; a missing table raises `TableRefused`.
 
-        The tables named last are those that `open` captures.
+        `open` captures the tables of the last call.
         """
         ...
 
     def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
-        """Return everything that keeps these tables from being captured exactly."""
+        """Return every problem that keeps these tables from being captured exactly."""
         ...
 
     def open(self, after: SourcePosition | str | None) -> SourcePosition:
         """
         Prepare to read what follows `after` (None: from now on) and return where reading begins.
 
-        `after` may come as the text the log kept. If the result is of another lineage,
-        history was replaced and the recorder opens an epoch; if it is a later place in
-        the same lineage, changes are gone and it records a gap (R1).
+        `after` may be the text stored in the log. If the result has another lineage, the history
+        was replaced and the recorder begins an epoch. If it is a later position in the same
+        lineage, changes are lost and the recorder records a gap (R1).
         """
         ...
 
     def read(self, most: int, wait: float) -> Changes | None:
         """
-        Return about `most` changes of whole commits, or None after `wait` seconds without.
+        Return about `most` changes of whole commits, or None after `wait` seconds without any.
 
-        Commits in other columns of a table come with the next call.
+        A commit whose table has other columns than before is returned by the next call.
         """
         ...
 
     def wake(self) -> None:
-        """End the wait of a running `read` early; from any thread, at any time."""
+        """End the wait of a running `read` early; called from any thread, at any time."""
         ...
 
     def acknowledge(self, upto: str) -> None:
-        """Allow the source to forget everything at or before `upto`, as the log kept its text."""
+        """Allow the source to discard everything at or before `upto`, the text from the log."""
         ...
 
     def lag(self) -> Lag: ...
@@ -229,77 +229,77 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What the log should know of one table, beside its changes."""
+    """A notice about one table that is written to the log, in addition to the table's changes."""
 
     table: TableName
     note: str = ""
-    """To be told again by `recall`; empty: nothing new."""
+    """Stored in the log and passed to `recall` later; empty: nothing new."""
 
     owed: str = ""
-    """In a word or two why rows changed without a change; empty: they did not."""
+    """Why the table needs a new baseline, in a word or two; empty: it does not."""
 
     missing: bool = False
-    """Whether changes are missing as well, as of a table that was left out for a while."""
+    """Whether changes are missing as well, as in a table that was not captured for a while."""
 
     problem: Problem | None = None
-    """What a person should know, while reading goes on."""
+    """A warning for the user, while reading continues."""
 
 
 class Tells(Protocol):
-    """A source in which things happen that no change speaks of."""
+    """A source that reports events which are not changes of rows."""
 
     def claim(self) -> str:
-        """Return what it will make and leave at the source: the log keeps it before `open`."""
+        """Return what it will create at the source: the log stores this before `open`."""
         ...
 
     def recall(
         self, notes: Mapping[TableName, str], schemas: Mapping[TableName, TableSchema]
     ) -> None:
         """
-        Take what the log kept, before `open`.
+        Take what the log has stored; called before `open`.
 
-        The claim stands under the empty name, beside the newest note of each table; `schemas`
-        are the newest of tables that the log has anything of.
+        `notes` has the claim under the empty name, and the newest note of each table. `schemas`
+        has the newest schema of each table that is in the log.
         """
         ...
 
     def synced(self, upto: str) -> None:
-        """Hear how far the log is durable: nothing at or before `upto` will be read again."""
+        """Take note that the log is durable up to `upto`: nothing before it is read again."""
         ...
 
     def news(self) -> Sequence[News]:
         """
-        Return what there is to know, once; asked after `open`, `maintain` and every `read`.
+        Return the new notices, each once; called after `open`, `maintain` and every `read`.
 
-        It is written before what was read, and what follows from it is done after: a source
-        that is opened anew before it was asked again says the same again.
+        Notices are written before the changes of that `read`, and acted on afterwards. A source
+        that is opened again before the next call returns the same notices again.
         """
         ...
 
 
 class Maintains(Protocol):
-    """A source with work to do at the database that no change asks for."""
+    """A source that has regular work to do at the database, independent of changes."""
 
     def maintain(self) -> float:
         """
         Do what is due, and return in how many seconds to call again.
 
         Called before the first `read` after `open` or `add`, and from then on before the first
-        `read` after that time. The log has the news of `open` by then, and gets those that it
-        finds before anything else is read. Changes wait for it: it must not take long.
+        `read` after that time. The notices of `open` are in the log by then, and those of this
+        call are written before anything else is read. It must not take long: changes wait for it.
         """
         ...
 
 
 class Lists(Protocol):
-    """A source that knows which tables it has, and can take one more while it is read."""
+    """A source that can list its tables, and add one while it is being read."""
 
     def tables(self) -> Sequence[TableName]:
         """
-        Return the tables there are now, by the names a person would write.
+        Return the application's tables that exist now, by the names a user would write.
 
-        Of those that hold the application's rows; whether each can be captured is for `check`.
-        May be called before `open`, and again and again after it.
+        Whether each of them can be captured is for `check`. May be called before `open`, and any
+        number of times after it.
         """
         ...
 
@@ -307,34 +307,34 @@ class Lists(Protocol):
         """
         Capture one more table from here on, as if `open` had known it; return its schema.
 
-        The others go on without noticing (H2). None: it has to be opened anew for that. Where
-        the table cannot be captured that is raised, and everything is as before.
+        The other tables continue without interruption (H2). None: the source has to be opened
+        again for that. If the table cannot be captured, this raises and changes nothing.
         """
         ...
 
 
 class Resets(Protocol):
-    """A source in which something of ours stands, that can be taken away."""
+    """A source in which we set something up that can be removed."""
 
     def reset(self, after: str | None, *, drop_publication: bool) -> None:
         """
-        Remove what is ours; called instead of `open`, before it.
+        Remove what we set up; called while the source is not open.
 
-        `after` is where the log ends. The next `open` begins anew: it finds another place
-        than that one, and so does every later one should this process die at any instant
-        from the first removal on. What is not there is no error, what is not ours is.
+        `after` is where the log ends. The next `open` must return a position other than `after`,
+        and so must every later one, even if this process is killed at any instant after the
+        first removal. An object that does not exist is no error; one that is not ours is.
         """
         ...
 
 
 class Waits(Protocol):
-    """A source that may have to wait for others before it can be read."""
+    """A source that may have to wait for other sessions before it can be read."""
 
     on_wait: Callable[[str], object]
     """
-    Set by the recorder; called now and then while `open` waits, with whom it waits for.
+    Set by the recorder; called repeatedly while `open` waits, with what it waits for.
 
-    It raises where the recorder has something to obey: then `open` is to end with that.
+    It raises if the recorder has a command to execute: `open` must then end with that error.
     """
 
 
@@ -346,16 +346,16 @@ class KeepsSnapshot(Protocol):
 
 
 class NotYet(Exception):
-    """A baseline cannot begin now, its text says why; no error, it is tried again."""
+    """A baseline cannot begin now, for the reason in its text. Not an error: it is retried."""
 
 
 class Copy(Protocol):
     """
-    A baseline under way (R43).
+    A baseline that is being copied (R43).
 
-    Iterate its batches, each in the shape of `TableSchema.arrow`; `first` is known with the
-    first rows, `last` after the iteration has ended. Rows hold what the table had somewhere
-    between the two; applying every change after `first` makes them exact from `last` on.
+    Iterating yields its batches, each in the shape of `TableSchema.arrow`. `first` is known with
+    the first rows, `last` after the iteration has ended. Each row is as the table had it at some
+    point between the two; applying every change after `first` makes the rows exact from `last` on.
     """
 
     schema: TableSchema
@@ -366,16 +366,16 @@ class Copy(Protocol):
     """H: the last commit when the last batch was read."""
 
     snapshot: str
-    """S: which commits between the two its rows hold, known with the last rows; or empty."""
+    """S: which commits between the two its rows contain, known with the last rows; or empty."""
 
     expected: int | None
-    """About how many rows there are, known with the first batch; None where that is not known."""
+    """The approximate number of rows, known with the first batch; None if it is not known."""
 
     waits: str
-    """Whom it waits for before it can begin, as of the batch given last; empty: for nobody."""
+    """What it waits for before it can begin, as of the last batch; empty: nothing."""
 
     exact: pa.Array | None
-    """The marks of the batch given last, in the shape of a segment's `_exact`; None: no marks."""
+    """The exact texts of the last batch, in the shape of a segment's `_exact`; None: none."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]: ...
 
@@ -390,10 +390,10 @@ class Baselines(Protocol):
 
 class PlannedBaseline(Protocol):
     """
-    A baseline in parts that anybody can read, each on a connection of its own.
+    A baseline in parts that any process can read, each part on its own connection.
 
-    All are of one snapshot, which lives as long as this is not closed. `first` and `last`
-    are F and H as of a `Copy`, and `snapshot` is S.
+    All parts belong to one snapshot, which exists until this is closed. `first` and `last`
+    are F and H as in a `Copy`, and `snapshot` is S.
     """
 
     schema: TableSchema
@@ -412,13 +412,13 @@ class PlannedBaseline(Protocol):
 
 
 class Shares(Protocol):
-    """A source whose baselines can be read in parts, by Spark's tasks say."""
+    """A source whose baselines can be read in parts, for example by Spark's tasks."""
 
     def plan(self, table: TableName) -> PlannedBaseline | None:
         """
-        Cut a baseline into parts; None where it is too small to be worth it.
+        Divide a baseline into parts; None if it is too small to be worth it.
 
-        Raises `NotYet` where it cannot begin now.
+        Raises `NotYet` if it cannot begin now.
         """
         ...
 
@@ -426,12 +426,12 @@ class Shares(Protocol):
         self, part: bytes
     ) -> Iterator[tuple[TableSchema, pa.RecordBatch, pa.Array | None]]:
         """
-        Read a part, in any process: its rows count only if it comes to its end.
+        Read a part, in any process; its rows count only if it is read to its end.
 
-        Each batch comes with the table's schema, and its marks as `Copy.exact` has them.
+        Each batch comes with the table's schema and with its exact texts, as in `Copy.exact`.
         """
         ...
 
 
 class Recordable(Source, Baselines, Protocol):
-    """A source as engine and recorder need it today: it reads its own baselines."""
+    """A source as engine and recorder need it: it reads its own baselines."""

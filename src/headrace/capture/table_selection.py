@@ -1,15 +1,15 @@
 """
-The selection of tables that are captured: those that were named, and those that patterns match.
+The selection of captured tables: those that are named, and those that match a pattern.
 
-A table that was named and cannot be captured is an error. One that merely matches a pattern
-is left out, and reported: it never keeps the others from being captured, and nothing is
-done to it (R23a). Tables that come later are found by looking again and again.
+A named table that cannot be captured is an error. A table that only matches a pattern is left
+out and reported: it never keeps the others from being captured, and nothing is done to it (R23a).
+New tables are found by listing the tables at regular intervals.
 
-A pattern is a name that is not written out: `public.*`, and without some, `!public.audit_*`. An
-entry with `*` (any letters) or `?` (one letter) stands for every table that it matches, today's
-and those to come. One that begins with `!` takes names away again, wherever in the list it stands.
-Both speak of a schema and a table; without a schema, `public` is meant. As in SQL, letters are
-lower case except within quotes.
+Examples of patterns are `public.*` and, to exclude tables, `!public.audit_*`. An entry with `*`
+(any characters) or `?` (one character) selects every table that it matches, now and later. An entry
+that begins with `!` excludes the names it matches, at any position in the list. Both kinds match a
+schema and a table; the default schema is `public`. As in SQL, names are folded to lower case except
+within quotes.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _PART = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 
 
 def is_pattern(entry: str) -> bool:
-    """Whether an entry stands for other names than its own."""
+    """Whether an entry is a pattern and not the name of a table."""
     return entry.startswith("!") or "*" in entry or "?" in entry
 
 
 def place_of(name: str) -> tuple[str, str]:
-    """Return the schema and the table that a name or a pattern speaks of."""
+    """Return the schema and the table of a name or a pattern."""
     parts = [
         (quoted.replace('""', '"') if quoted else plain.lower())
         for quoted, plain in _PART.findall(name)
     ]
-    # A name that is none is for its source to refuse.
+    # A malformed name is refused by its source.
     return ("public", parts[-1] if parts else name) if len(parts) < 2 else (parts[-2], parts[-1])
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether `pattern`, without a `!`, stands for the table called `name`."""
+    """Whether `pattern`, without a `!`, matches the table called `name`."""
     return all(
         _expression(wanted).fullmatch(found)
         for wanted, found in zip(place_of(pattern), place_of(name), strict=True)
@@ -52,7 +52,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def chosen(names: Iterable[str], patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that a pattern stands for and no `!` takes away, in their order."""
+    """Return the names that match a pattern and that no `!` excludes, in their order."""
     wanted = [each for each in patterns if not each.startswith("!")]
     unwanted = [each[1:] for each in patterns if each.startswith("!")]
     return tuple(
@@ -65,28 +65,29 @@ def chosen(names: Iterable[str], patterns: Sequence[str]) -> tuple[str, ...]:
 
 def _expression(wanted: str) -> re.Pattern[str]:
     signs = {"*": ".*", "?": "."}
-    return re.compile("".join(signs.get(letter) or re.escape(letter) for letter in wanted), re.S)
+    return re.compile("".join(signs.get(each) or re.escape(each) for each in wanted), re.S)
 
 
 # --- the selection --------------------------------------------------------------------------------
 
 LOOK_SECONDS = 10.0
-"""The longest that a new table goes unnoticed."""
+"""The longest time until a new table is noticed."""
 
 
 def matching(
     source: Recordable, named: Iterable[TableName], selections: Iterable[Sequence[str]]
 ) -> tuple[TableName, ...]:
-    """Return the tables there are now that a selection chooses, without those named anyway."""
+    """Return the existing tables that a selection matches, without those that are named."""
     if not (selections := list(selections)):
         return ()
     if not source.traits.lists:
         raise SourceRefused(
-            "A pattern needs a source that can list its tables",
+            "Patterns cannot be used: this kind of source cannot list its tables",
             source=source.name,
             remedy="Name the tables one by one.",
         )
-    # However it is written: a table has one name in the log.
+    # Compared by schema and table: a table can be written in several ways, but has one name in
+    # the log.
     taken = {place_of(name) for name in named}
     there = [name for name in cast(Lists, source).tables() if place_of(name) not in taken]
     wanted = {name for patterns in selections for name in chosen(there, patterns)}
@@ -96,7 +97,7 @@ def matching(
 def blamed(
     problems: Iterable[HeadraceError], matched: Iterable[TableName]
 ) -> tuple[dict[TableName, HeadraceError], list[HeadraceError]]:
-    """Return what speaks against tables that merely match, by table, and all other problems."""
+    """Return the problems of tables that only match a pattern, by table, and all other ones."""
     candidates = frozenset(matched)
     left_out: dict[TableName, HeadraceError] = {}
     others: list[HeadraceError] = []
@@ -113,7 +114,7 @@ def blamed(
 def describe(
     source: Recordable, tables: Sequence[TableName], matched: Iterable[TableName]
 ) -> tuple[Mapping[TableName, TableSchema], dict[TableName, HeadraceError]]:
-    """Return the schemas, and what speaks against tables that merely match by now."""
+    """Return the schemas, and the problems of tables that only match a pattern."""
     left_out: dict[TableName, HeadraceError] = {}
     while True:
         try:
@@ -127,7 +128,7 @@ def describe(
 
 
 class TableSelection:
-    """The tables of one recorder. For its thread alone."""
+    """The tables of one recorder; used only on its thread."""
 
     def __init__(
         self,
@@ -138,11 +139,11 @@ class TableSelection:
     ) -> None:
         self.named = tuple(named)
         self.found: dict[TableName, TableSchema] = {}
-        """The tables that are captured because a pattern stands for them."""
+        """The tables that are captured because they match a pattern."""
 
         self.left_out: dict[TableName, HeadraceError] = {}
         self._gone: dict[TableName, HeadraceError] = {}
-        """Of the tables left out, those that were captured before."""
+        """The tables in `left_out` that were captured before and no longer exist."""
 
         self._source = source
         self._selections = selections
@@ -152,17 +153,17 @@ class TableSelection:
 
     @property
     def tables(self) -> tuple[TableName, ...]:
-        """All that are captured."""
+        """All captured tables."""
         return (*self.named, *self.found)
 
     @property
     def patterns(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any patterns."""
         return bool(self._selections)
 
     @property
     def report(self) -> TablesFound:
-        """What the engine should know of it."""
+        """The selection as a report to the engine."""
         return TablesFound(
             tuple(FoundTable.of(schema) for schema in self.found.values()),
             {name: Failed.of(error, stops=False) for name, error in self.left_out.items()},
@@ -174,16 +175,16 @@ class TableSelection:
         return bool(self._selections) and self._clock() >= self.next_look
 
     def matches(self, table: TableName) -> bool:
-        """Whether a pattern stands for the table, whether or not it is there."""
+        """Whether the table matches a pattern, whether or not it exists."""
         return any(chosen([table], patterns) for patterns in self._selections)
 
     def all(self) -> Mapping[TableName, TableSchema]:
-        """Choose anew, and return the schemas; the source will capture these tables."""
+        """Select the tables again, and return their schemas; the source will capture them."""
         self._looked()
         matched = list(matching(self._source, self.named, self._selections))
         self._gone |= {name: _gone(name) for name in self.found}
         self.left_out = self._still_gone(matched)
-        # Before anything is raised, or it would be taken for an error that comes of one gone.
+        # Before anything is raised: otherwise the error would be attributed to a dropped table.
         self.found = {name: each for name, each in self.found.items() if name in matched}
         if self._selections and not (self.named or matched):
             self.found = {}
@@ -199,14 +200,15 @@ class TableSelection:
 
     def look(self) -> list[TableName]:
         """
-        Return tables that could be captured, and are not yet.
+        Return tables that can be captured and are not captured yet.
 
-        Raises `SourceUnreachable` where one that was found is gone: reading begins anew.
+        Raises `SourceUnreachable` if a captured table no longer exists: the source is then opened
+        again.
         """
         self._looked()
         matched = matching(self._source, self.named, self._selections)
         if gone := [name for name in self.found if name not in matched]:
-            raise SourceUnreachable("Table is gone, and is not captured any more", table=gone[0])
+            raise SourceUnreachable("The table no longer exists", table=gone[0])
         new = [name for name in matched if name not in self.found]
         refused, others = blamed(self._source.check(new) if new else (), new)
         if any(isinstance(problem, SourceUnreachable) for problem in others):
@@ -215,7 +217,7 @@ class TableSelection:
         return [name for name in new if name not in refused]
 
     def take(self, table: TableName) -> bool:
-        """Capture one more table; False where the source has to be opened anew for that."""
+        """Capture one more table; False if the source has to be opened again for that."""
         try:
             schema = cast(Lists, self._source).add(table)
         except SourceUnreachable:
@@ -230,13 +232,13 @@ class TableSelection:
         return True
 
     def lost_one(self) -> bool:
-        """Whether a table that was found is not there any more, and an error may come of that."""
+        """Whether a captured table no longer exists, which may be the cause of an error."""
         if not self.found:
             return False
         try:
             there = matching(self._source, self.named, self._selections)
         except HeadraceError:
-            return False  # then the error itself is what there is to tell
+            return False  # then the original error is the one to report
         return any(name not in there for name in self.found)
 
     def _still_gone(self, there: Iterable[TableName]) -> dict[TableName, HeadraceError]:
@@ -250,7 +252,7 @@ class TableSelection:
 
 def _gone(table: TableName) -> TableRefused:
     return TableRefused(
-        "Table is gone; the rows that came of it stay as they were",
+        "The table no longer exists; rows already delivered stay as they are",
         table=table,
-        remedy="Nothing is to be done: if it comes back it is copied anew.",
+        remedy="No action is needed. If the table is created again, it is copied again.",
     )

@@ -12,7 +12,7 @@ class Waker:
     """
     A descriptor that becomes readable when it is woken.
 
-    A pipe: unlike an event of `threading` it can be polled together with other descriptors.
+    It is a pipe: unlike a `threading.Event`, it can be polled together with other descriptors.
     *Threads*: `wake` may be called from any thread, in a signal handler, and after `close`.
     """
 
@@ -22,8 +22,8 @@ class Waker:
         os.set_blocking(self._writer, False)
         self._poll = select.poll()
         self._poll.register(self.descriptor, select.POLLIN)
-        # The number of a descriptor is used again as soon as it is closed. Reentrant: a signal
-        # handler may wake while the thread that it interrupts does.
+        # The number of a descriptor is reused as soon as it is closed. Reentrant: a signal handler
+        # may call `wake` while the thread that it interrupts is in `wake`, too.
         self._lock = threading.RLock()
         self._closed = False
 
@@ -34,19 +34,19 @@ class Waker:
                 os.write(self._writer, b"w")
 
     def woken(self) -> bool:
-        """Whether it was woken since the last time this was asked."""
+        """Whether `wake` was called since the last call of this method."""
         try:
             return not self._closed and bool(os.read(self.descriptor, 4096))
         except BlockingIOError:
             return False
 
     def rest(self, seconds: float) -> None:
-        """Sleep, unless it is or was woken; `woken` still says so afterwards."""
+        """Sleep until `wake` is called, or not at all if it was; `woken` is still true then."""
         if seconds > 0:
             self._poll.poll(seconds * 1000)
 
     def wait(self, seconds: float) -> None:
-        """Sleep, unless it is or was woken, and forget that it was."""
+        """Sleep until `wake` is called, or not at all if it was; then `woken` is false again."""
         self.rest(seconds)
         self.woken()
 

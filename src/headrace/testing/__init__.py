@@ -1,16 +1,16 @@
 """
-Fakes and contract suites: for our own tests, and for those who write sources and targets.
+Fakes and contract suites, for our own tests and for authors of sources and targets.
 
-It is part of the product. It may import `errors`, `storage`, `changelog`, `tables`, and of
-`capture` and `targets` only the two contracts that others implement, so that it works with a source
-or a target from another package. No package imports it.
+It is part of the product. It may import `errors`, `storage`, `changelog`, `tables`, and from
+`capture` and `targets` only the two contracts that plugins implement, so that it works with a
+source or a target from another package. No package imports it.
 
-Begin with `contracts`: its docstring shows a suite of one's own.
+Begin with `contracts`: its docstring shows how to write your own suite.
 
 ```
- contracts  what every source and every target must do, as tests for pytest to collect
+ contracts  the contracts of sources and targets, as tests that pytest collects
  source     a source in memory that a test controls, and the table `things` of all suites
- target     a target that survives its process and fails on command, and its `TargetDisk`
+ target     a target whose data outlives it and that fails on command, and its `TargetDisk`
 ```
 """
 

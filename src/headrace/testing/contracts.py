@@ -1,18 +1,18 @@
 """
-What every source and every target must do, as tests.
+The contracts of sources and targets, as tests.
 
-Derive from a suite, `SourceContract` or `TargetContract`, say how your part is made, and let
-pytest collect it:
+Derive a class from `SourceContract` or `TargetContract`, set its `harness`, which creates your
+source or target, and let pytest collect the class:
 
     class TestMySource(SourceContract):
         @pytest.fixture(autouse=True)
         def _made(self, tmp_path):
             self.harness = MyHarness(tmp_path)
 
-The table of all suites is `things`: `id`, a whole number and the key, and `name`, a text.
-A target that says so with `beside` or `several_tables` is excused from what it cannot do.
+All suites use the table `things`, with the columns `id`, an integer and the key, and `name`, a
+text. Set `beside` or `several_tables` to False to skip the tests of what a target cannot do.
 
-Long because each contract is one class that is derived from as a whole.
+Long because each contract is one class, from which suites derive as a whole.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ __all__ = [
 
 
 class TargetHarness(Protocol):
-    """How a suite drives a target."""
+    """What you implement so that `TargetContract` can test a target."""
 
     def make(self) -> Target:
-        """Return the target; after a restart it finds what a durable one keeps."""
+        """Return a new target; if it is durable, it finds what an earlier one has stored."""
         ...
 
     def rows(self, target: Target, table: TableName = TABLE) -> State:
-        """Return what readers of a table of the target see."""
+        """Return the rows of a table as readers of the target see them."""
         ...
 
 
@@ -67,11 +67,11 @@ Change = tuple[Op, int, int, str | None]
 """Operation, commit, key and name."""
 
 OTHER = "others"
-"""A second table of the same shape."""
+"""A second table with the same columns."""
 
 
 def changes(rows: Sequence[Change]) -> pa.Table:
-    """Make the rows of one table in a batch, in the given order."""
+    """Return the rows of one table for a batch, in the given order."""
     return pa.table(
         {
             "_op": pa.array([int(op) for op, *_ in rows], pa.int8()),
@@ -92,7 +92,7 @@ def batch(
     truncate: int | None = None,
     others: Sequence[Change] | None = None,
 ) -> Batch:
-    """Make a batch of `things`, and of `others` if there are any."""
+    """Return a batch with changes of `things` and, if given, of `others`."""
     tables = {TABLE: changes(rows)}
     if others is not None:
         tables[OTHER] = changes(others)
@@ -107,20 +107,20 @@ def batch(
 
 
 def loaded(state: State) -> pa.Table:
-    """Make rows of a baseline."""
+    """Return rows of a baseline."""
     return pa.table({"id": list(state), "name": list(state.values())}, schema=THINGS.arrow)
 
 
 class TargetContract:
-    """The contract of `Target`."""
+    """The tests of the contract of `Target`."""
 
     harness: TargetHarness
 
     beside: ClassVar[bool] = True
-    """Whether a reload is made beside the live table, and seen at its end only."""
+    """Whether a reload is staged while the live table stays visible until the switch."""
 
     several_tables: ClassVar[bool] = True
-    """Whether one target takes several tables."""
+    """Whether one target accepts several tables."""
 
     def _opened(self) -> Target:
         target = self.harness.make()
@@ -146,7 +146,7 @@ class TargetContract:
             target.check({TABLE: TableSchema(TABLE, THINGS.columns)})
         except HeadraceError:
             return
-        raise AssertionError("a keyed target took a table without a key")
+        raise AssertionError("check() of a keyed target accepted a table without a key")
 
     def test_a_batch_is_applied_and_its_position_returned(self) -> None:
         target = self._opened()
@@ -383,7 +383,7 @@ class TargetContract:
 # --- the contract of sources ----------------------------------------------------------------------
 
 LONG = 5.0
-"""For waits that end early when all is well."""
+"""The limit of waits that end early if the source is correct."""
 
 
 class ReadsTables(Source, Baselines, Protocol):
@@ -391,27 +391,27 @@ class ReadsTables(Source, Baselines, Protocol):
 
 
 class SourceHarness(Protocol):
-    """How a suite drives a source and the database behind it."""
+    """What you implement so that `SourceContract` can test a source and its database."""
 
     def make(self) -> ReadsTables:
-        """Return a source for the same database, also a second one after a restart."""
+        """Return a new source for the same database; called again to simulate a restart."""
         ...
 
     def commit(self, steps: Sequence[Step]) -> None:
-        """Do these in one transaction."""
+        """Execute these steps in one transaction."""
         ...
 
     def truth(self) -> State:
-        """Return what the table holds."""
+        """Return the rows of the table `things`, read from the database itself."""
         ...
 
     def all_read(self, upto: int) -> bool:
-        """Whether commit `upto` is the last one so far; sources that push take a moment."""
+        """Whether commit `upto` is the last one so far; some sources receive it with a delay."""
         ...
 
 
 def replay(state: State, changes: Sequence[Changes], after: int = -1) -> State:
-    """Apply changes above commit `after`, as a target that keeps one row a key does."""
+    """Apply changes after commit `after`, as a target with one row for each key does."""
     for read in changes:
         for table in read.tables:
             for row in table.rows.to_pylist():
@@ -430,7 +430,7 @@ def _apply(state: State, row: dict[str, dict[str, object] | None]) -> None:
 
 
 def read_all(source: Source, most: int = 1000) -> list[Changes]:
-    """Read until there is no more."""
+    """Read until nothing is left, and return all changes."""
     found = []
     while (changes := source.read(most, 0)) is not None:
         found.append(changes)
@@ -438,11 +438,11 @@ def read_all(source: Source, most: int = 1000) -> list[Changes]:
 
 
 class SourceContract:
-    """The contract of `Source` and `Baselines`."""
+    """The tests of the contracts of `Source` and `Baselines`."""
 
     harness: SourceHarness
     splits_commits = True
-    """Whether a commit of more changes than are asked for comes in parts."""
+    """Whether a commit with more changes than requested is returned in parts."""
 
     _reached = 0
 
@@ -453,7 +453,7 @@ class SourceContract:
         return source
 
     def _read(self, source: Source, most: int = 1000) -> list[Changes]:
-        """Read what was committed so far; heartbeats are left out."""
+        """Read everything committed so far, without heartbeats."""
         found: list[Changes] = []
         until = time.monotonic() + LONG
         while True:
@@ -465,7 +465,7 @@ class SourceContract:
             elif there:
                 return [changes for changes in found if changes.tables or not changes.ends]
             else:
-                assert time.monotonic() < until, "what was committed did not come"
+                assert time.monotonic() < until, "read() did not return a commit"
 
     def test_a_table_is_described_with_its_key(self) -> None:
         schema = self.harness.make().describe([TABLE])[TABLE]
@@ -481,7 +481,7 @@ class SourceContract:
             self.harness.make().describe(["no such table"])
         except TableRefused:
             return
-        raise AssertionError("describe took a table that is not there")
+        raise AssertionError("describe() accepted a table that does not exist")
 
     def test_reading_begins_at_the_end_unless_told_otherwise(self) -> None:
         self._opened().close()
@@ -502,8 +502,8 @@ class SourceContract:
         assert [row["_op"] for row in rows] == [Op.INSERT, Op.UPDATE, Op.DELETE]
         assert [(row["before"] or {}).get("name") for row in rows] == [None, "a", "b"]
         assert [(row["after"] or {}).get("name") for row in rows] == ["a", "b", None]
-        places = [(row["_commit"], row["_ordinal"]) for row in rows]
-        assert places == sorted(set(places))
+        positions = [(row["_commit"], row["_ordinal"]) for row in rows]
+        assert positions == sorted(set(positions))
         source.close()
 
     def test_rows_come_in_the_shape_of_a_segment(self) -> None:

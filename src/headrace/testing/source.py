@@ -1,9 +1,9 @@
 """
 A source in memory that a test controls, and the table `things` of all contract suites.
 
-The source keeps its whole history, so what was read once can be read again, with the same
-positions, as a real source must allow. Nothing in it waits unless it is asked to, and its
-times come from a clock by argument, so that a simulation can drive it on one thread.
+The source keeps its whole history, so changes can be read again with the same positions, as every
+source must allow. It waits only if it is asked to, and its clock is an argument, so that a
+simulation can drive it on one thread.
 
     source = MemorySource()
     source.set_schema("orders", {"id": "int64", "status": "text"}, key=["id"])
@@ -38,14 +38,14 @@ Call = Literal["open", "read", "baseline", "acknowledge"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class MemoryPosition:
-    """A commit of one of the source's lives."""
+    """A commit in one of the source's histories; `life` is the number of the history."""
 
     life: int
     commit: int
 
     @property
     def lineage(self) -> str:
-        """Numbers begin anew in every life."""
+        """The lineage: commit numbers start again in every history."""
         return f"test/{self.life}"
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class _Commit:
 
 
 class MemorySource:
-    """A programmable source; the methods of its own may be called from any thread."""
+    """A programmable source; methods that are not part of the protocol work from any thread."""
 
     def __init__(self, name: str = "test", *, clock: Callable[[], float] = time.time) -> None:
         self.name = name
@@ -96,12 +96,12 @@ class MemorySource:
         self._delays: dict[str, float] = {}
         self._sleep: Callable[[float], object] = time.sleep
 
-    # --- programming it ------------------------------------------------------------------
+    # --- what a test calls ---------------------------------------------------------------
 
     def set_schema(
         self, table: TableName, columns: Mapping[str, str], key: Sequence[str] = ()
     ) -> None:
-        """Make a table: its columns with their types as text (`int64`, `decimal(12,2)`)."""
+        """Create a table; each column has a type as text (`int64`, `decimal(12,2)`)."""
         made = tuple(
             Column(name, ValueType.parse(kind), number)
             for number, (name, kind) in enumerate(columns.items(), start=1)
@@ -120,9 +120,9 @@ class MemorySource:
         rewritten: bool = False,
     ) -> None:
         """
-        Add a column; rows that are there get `default`, without a change being told.
+        Add a column; existing rows get `default`, and no change is emitted for them.
 
-        With `rewritten` the schema does not tell what they got.
+        With `rewritten`, the schema does not contain the default.
         """
         with self._changed:
             old = self._schemas[table]
@@ -136,7 +136,7 @@ class MemorySource:
                 row[name] = default
 
     def drop_column(self, table: TableName, name: str) -> None:
-        """Drop a column, without a change being told."""
+        """Drop a column; no change is emitted."""
         with self._changed:
             old = self._schemas[table]
             left = tuple(column for column in old.columns if column.name != name)
@@ -145,7 +145,7 @@ class MemorySource:
                 row.pop(name, None)
 
     def rename_column(self, table: TableName, old: str, new: str) -> None:
-        """Give a column another name, without a change being told."""
+        """Rename a column; no change is emitted."""
         with self._changed:
             schema = self._schemas[table]
             columns = tuple(
@@ -157,18 +157,18 @@ class MemorySource:
                 row[new] = row.pop(old)
 
     def add_row(self, table: TableName, row: Row) -> None:
-        """Put a row there before history begins: only a baseline finds it."""
+        """Add a row without a change: only a baseline contains it."""
         with self._changed:
             self._rows[table][self._key(table, row)] = dict(row)
 
     def emit_insert(self, table: TableName, row: Row, *, wait: bool = False) -> None:
-        """Insert a row."""
+        """Insert a row; `wait` waits until the change has been read."""
         self._emit(table, Op.INSERT, None, row, wait)
 
     def emit_update(
         self, table: TableName, row: Row, *, key: Sequence[object] | None = None, wait: bool = False
     ) -> None:
-        """Give the row with this key, or with `key` if the key itself changes, new values."""
+        """Update the row with the same key, or the row with `key` if the key itself changes."""
         with self._changed:
             old = tuple(key) if key is not None else self._key(table, row)
             self._emit(table, Op.UPDATE, self._rows[table].get(old), row, wait)
@@ -179,12 +179,12 @@ class MemorySource:
             self._emit(table, Op.DELETE, self._rows[table][key], None, wait)
 
     def emit_truncate(self, table: TableName, *, wait: bool = False) -> None:
-        """Empty the table."""
+        """Truncate the table."""
         self._emit(table, Op.TRUNCATE, None, None, wait)
 
     @contextmanager
     def transaction(self, *, wait: bool = False) -> Iterator[None]:
-        """Everything emitted in the block by this thread is one commit."""
+        """Make everything that this thread emits in the block one commit."""
         with self._changed:
             self._open_commit = commit = _Commit(self._last + 1)
             try:
@@ -196,17 +196,17 @@ class MemorySource:
             self.wait_until_read()
 
     def heartbeat(self) -> None:
-        """Let the position move without a change."""
+        """Move the position without a change."""
         with self._changed:
             self._commit(_Commit(self._last + 1))
 
     def emit_marker(self, text: str) -> None:
-        """Write a marker among the changes, as a commit of its own."""
+        """Emit a marker between the changes, in its own commit."""
         with self._changed:
             self._commit(_Commit(self._last + 1, markers=(text,)))
 
     def reset(self) -> None:
-        """Begin a new life, as a restored database does: rows stay, numbers begin anew."""
+        """Begin a new history, as after a restore: rows stay, commit numbers start again."""
         with self._changed:
             self._life += 1
             self._last = 0
@@ -214,7 +214,7 @@ class MemorySource:
             self._changed.notify_all()
 
     def inject_error(self, error: HeadraceError, at: Call = "read", times: int = 1) -> None:
-        """Let the next `times` calls fail with `error`."""
+        """Make the next `times` calls of `at` raise `error`."""
         with self._changed:
             self._errors.setdefault(at, deque()).extend([error] * times)
             self._changed.notify_all()
@@ -222,20 +222,20 @@ class MemorySource:
     def set_delay(
         self, at: Call, seconds: float, sleep: Callable[[float], object] = time.sleep
     ) -> None:
-        """Let every such call take this long; a baseline: every chunk."""
+        """Delay every call of `at` by `seconds`; for a baseline, every chunk."""
         self._delays[at] = seconds
         self._sleep = sleep
 
     def set_supports_resume(self, resumes: bool) -> None:
-        """Say whether reading can go on after a restart."""
+        """Set whether reading can continue after a restart."""
         self.traits = replace(self.traits, resumes=resumes)
 
     def set_inserts_replace(self, replaces: bool) -> None:
-        """Say whether an insert may take the place of a row, as SQLite's do."""
+        """Set whether an insert may replace a row, as in SQLite."""
         self.traits = replace(self.traits, inserts_replace=replaces)
 
     def rows(self, table: TableName) -> dict[Key, dict[str, object]]:
-        """Return the truth: every row there is now, by key."""
+        """Return all current rows, by key."""
         with self._changed:
             return {key: dict(row) for key, row in self._rows[table].items()}
 
@@ -246,51 +246,51 @@ class MemorySource:
             return MemoryPosition(self._life, self._last)
 
     def wait_until_read(self, timeout: float = 10.0) -> bool:
-        """Wait until all that was emitted so far has been read."""
+        """Wait until everything emitted so far has been read; return whether it has."""
         with self._changed:
             wanted = self.position
             return self._changed.wait_for(lambda: self._at >= wanted, timeout)
 
     def wait_until_acknowledged(self, timeout: float = 10.0) -> bool:
-        """Wait until all that was emitted so far has been acknowledged."""
+        """Wait until everything emitted so far has been acknowledged; return whether it has."""
         with self._changed:
             wanted = self.position
 
-            def told() -> bool:
+            def done() -> bool:
                 return any(MemoryPosition.parse(text) >= wanted for text in self.acknowledged)
 
-            return self._changed.wait_for(told, timeout)
+            return self._changed.wait_for(done, timeout)
 
     # --- the protocol --------------------------------------------------------------------
 
     @property
     def origin(self) -> str:
-        """A memory source is known by its name."""
+        """What identifies the source in the log: its name."""
         return f"test:{self.name}"
 
     def lineage(self) -> str | None:
-        """Return the lineage of its present life."""
+        """Return the lineage of the current history."""
         return self.position.lineage
 
     def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
-        """Return the schemas as they are now."""
+        """Return the current schemas."""
         self.calls["describe"] += 1
         if problems := self._missing(tables):
             raise problems[0]
         return {name: self._schemas[name] for name in tables}
 
     def tables(self) -> Sequence[TableName]:
-        """Return the tables that were made."""
+        """Return the tables that were created with `set_schema`."""
         self.calls["tables"] += 1
         with self._changed:
             return list(self._schemas)
 
     def add(self, table: TableName) -> TableSchema:
-        """Capture one more: its changes are kept from the first on."""
+        """Capture one more table and return its schema; all its changes are in the history."""
         return self.describe([table])[table]
 
     def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
-        """Return a problem for each table that was not made."""
+        """Return a problem for each table that does not exist."""
         self.calls["check"] += 1
         return self._missing(tables)
 
@@ -302,7 +302,7 @@ class MemorySource:
         ]
 
     def open(self, after: SourcePosition | str | None) -> SourcePosition:
-        """Go on after `after` in the same life; otherwise begin at the end."""
+        """Continue after `after` in the same history; otherwise begin at the end."""
         self._called("open")
         with self._changed:
             wanted = MemoryPosition.parse(str(after)) if after is not None else self.position
@@ -313,14 +313,14 @@ class MemorySource:
             return self._at
 
     def read(self, most: int, wait: float) -> Changes | None:
-        """Return commits up to about `most` changes; a larger commit comes in parts."""
+        """Return commits up to about `most` changes; a larger commit is returned in parts."""
         with self._changed:
             if wait > 0:
                 self._changed.wait_for(self._something_to_read, wait)
             self._awake = False
             self._called("read")
             if self._at.life != self._life:
-                raise SourceUnreachable("History was replaced", source=self.name)
+                raise SourceUnreachable("The history was replaced", source=self.name)
             return self._next(most)
 
     def _something_to_read(self) -> bool:
@@ -331,8 +331,8 @@ class MemorySource:
         markers: tuple[str, ...] = ()
         upto = self._at
         ends = True
-        parted = self._part > 0  # of what its first parts had nothing is known any more
-        # Commits are numbered without gaps, so a number is also a place in the list.
+        parted = self._part > 0  # the schemas of its first parts are not known any more
+        # Commits are numbered without gaps, so a number is also an index in the list.
         for commit in self._history[self._at.commit :]:
             rest = commit.changes[self._part :]
             if taken and (parted or len(taken) + len(rest) > most or _alters(taken, rest)):
@@ -358,14 +358,14 @@ class MemorySource:
             self._changed.notify_all()
 
     def acknowledge(self, upto: str) -> None:
-        """Remember what was acknowledged; nothing is ever forgotten."""
+        """Record the acknowledgement; the history is kept anyway."""
         self._called("acknowledge")
         with self._changed:
             self.acknowledged.append(upto)
             self._changed.notify_all()
 
     def lag(self) -> Lag:
-        """Count what was not read yet."""
+        """Return the number of changes that were not read yet."""
         with self._changed:
             waiting = self._history[self._at.commit :]
             return Lag(sum(len(commit.changes) for commit in waiting), 0.0)
@@ -376,7 +376,7 @@ class MemorySource:
         self._is_open = False
 
     def baseline(self, table: TableName) -> MemoryCopy:
-        """Begin to copy a table, `chunk_rows` at a time."""
+        """Begin to copy a table, `chunk_rows` rows at a time."""
         self._called("baseline")
         return MemoryCopy(self, table)
 
@@ -385,7 +385,7 @@ class MemorySource:
     def chunk(
         self, table: TableName, after: str | None
     ) -> tuple[list[dict[str, object]], str, bool]:
-        """Return the rows that follow, the place after them, and whether there are more."""
+        """Return the rows after key `after`, the key of the last one, and whether more follow."""
         if seconds := self._delays.get("baseline"):
             self._sleep(seconds)
         with self._changed:
@@ -443,7 +443,7 @@ class MemorySource:
 
 
 class MemoryCopy:
-    """A baseline of a memory source under way."""
+    """A baseline of a memory source that is being copied."""
 
     def __init__(self, source: MemorySource, table: TableName) -> None:
         self.schema = source.describe([table])[table]
@@ -455,10 +455,10 @@ class MemoryCopy:
         self._source = source
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        place: str | None = None
+        key: str | None = None
         more = True
         while more:
-            rows, place, more = self._source.chunk(self.schema.table, place)
+            rows, key, more = self._source.chunk(self.schema.table, key)
             self.last = self._source.position.commit
             if rows:
                 changes = [Change(Op.INSERT, 0, 0, 0, after=row) for row in rows]
@@ -468,13 +468,13 @@ class MemoryCopy:
                 yield pa.RecordBatch.from_arrays(image.flatten(), schema=self.schema.arrow)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the copy holds no resources."""
 
 
 def _alters(
     taken: Sequence[tuple[TableSchema, Change]], rest: Sequence[tuple[TableSchema, Change]]
 ) -> bool:
-    """Whether a commit is in other columns of a table than what was taken before."""
+    """Whether a table has other columns in this commit than in the changes taken before."""
     known = {schema.table: schema for schema, _ in taken}
     return any(known.get(schema.table, schema) != schema for schema, _ in rest)
 
@@ -499,6 +499,6 @@ THINGS = TableSchema(
     key=("id",),
 )
 Step = tuple[str, int, str | None]
-"""`insert`, `update` or `delete`, a key, and the name to give."""
+"""`insert`, `update` or `delete`, the key, and the new name."""
 
 State = dict[int, str | None]

@@ -1,12 +1,12 @@
 """
-A target that survives its process, and fails on command.
+A target whose data outlives it, and which fails on command.
 
-What it holds lies in a `TargetDisk`, which stands for a database elsewhere: give the
-same one to the next target and it finds its rows again, with the position they are at.
-It writes down every effect, so that a test can see one that happened twice.
+Its data is in a `TargetDisk`, which represents an external database: pass the same one to the
+next target, and it finds its rows again, with their position. It records every effect, so that a
+test can detect one that happened twice.
 
-With `transactional=False` it is as a plain queue is: it remembers no position, so it does
-what it is told as often as it is told, and only writes down what came.
+With `transactional=False` it behaves like a plain queue: it stores no position, so it applies a
+batch every time it arrives, and it records every batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Row = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Something the target did, that cannot be taken back."""
+    """One change that the target applied, which cannot be undone."""
 
     table: TableName
     op: str
@@ -41,26 +41,26 @@ class Effect:
 
 @dataclass(slots=True)
 class Kept:
-    """One table as it lies on disk: rows and their position are one."""
+    """One table on the disk: rows and their position, which change together."""
 
     rows: dict[Key, Row] = field(default_factory=dict)
     position: Position = ORIGIN
     shown: bool = False
-    """Whether readers may look: from the first switch on."""
+    """Whether readers may see it: from the first switch on."""
 
 
 Sent = tuple[str, Position, Position, str]
-"""A batch that came: its id, its first and last position, and what its content hashes to."""
+"""A batch that arrived: its id, its first and last position, and the hash of its content."""
 
 
 @dataclass(slots=True)
 class TargetDisk:
-    """What outlives a target."""
+    """The data of a target, which outlives it."""
 
     tables: dict[TableName, Kept] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
     batches: list[Sent] = field(default_factory=list)
-    """Every write call in order, of a target that is not transactional."""
+    """Every write in order, if the target is not transactional."""
 
     def duplicates(self) -> list[Effect]:
         """Return every effect that happened more than once: there should be none."""
@@ -68,53 +68,53 @@ class TargetDisk:
 
 
 class ScriptedTarget:
-    """Keeps one row a key, on a disk of its own, with faults by command."""
+    """Keeps one row for each key, on a `TargetDisk`, with faults on command."""
 
     def __init__(self, disk: TargetDisk | None = None, *, transactional: bool = True) -> None:
         self.disk = disk or TargetDisk()
         self.traits = TargetTraits("scripted", durable=True, transactional=transactional)
         self.calls: Counter[str] = Counter()
         self.stored_progress: dict[TableName, Position] = {}
-        """What `open` was told."""
+        """The positions that were passed to `open` and `add`."""
         self._schemas: dict[TableName, TableSchema] = {}
         self._before: deque[HeadraceError] = deque()
         self._after: deque[HeadraceError] = deque()
         self._free = threading.Event()
         self._free.set()
         self.holding = threading.Event()
-        """Set while a write is being held."""
+        """Set while a write is blocked by `hold`."""
 
     # --- faults --------------------------------------------------------------------------
 
     def reject(self, error: HeadraceError, times: int = 1) -> None:
-        """Let the next writes fail before anything happened."""
+        """Make the next `times` writes raise `error` before they apply anything."""
         self._before.extend([error] * times)
 
     def fail_after_write(self, error: HeadraceError, times: int = 1) -> None:
-        """Let the next writes succeed, and fail nevertheless: the answer gets lost."""
+        """Make the next `times` writes succeed, but raise `error`: the reply is lost."""
         self._after.extend([error] * times)
 
     def hold(self) -> None:
-        """Let writes wait until `release`."""
+        """Block writes until `release`."""
         self._free.clear()
 
     def release(self) -> None:
-        """Let held writes go on."""
+        """Let blocked writes continue."""
         self._free.set()
 
-    # --- looking -------------------------------------------------------------------------
+    # --- what a test reads ---------------------------------------------------------------
 
     def rows(self, table: TableName) -> dict[Key, Row]:
         """Return the rows on disk, by key."""
         return dict(self.disk.tables[table].rows) if table in self.disk.tables else {}
 
     def position(self, table: TableName) -> Position:
-        """Return where the table on disk stands."""
+        """Return the position of the table on disk."""
         return self.disk.tables[table].position if table in self.disk.tables else ORIGIN
 
     @property
     def shown(self) -> set[TableName]:
-        """The tables that readers may look at."""
+        """The tables that readers may see."""
         return {name for name, kept in self.disk.tables.items() if kept.shown}
 
     # --- the protocol --------------------------------------------------------------------
@@ -128,7 +128,7 @@ class ScriptedTarget:
     def open(
         self, tables: Mapping[TableName, TableSchema], at: Mapping[TableName, Position]
     ) -> None:
-        """Find what is on disk."""
+        """Open the tables on disk, and create missing ones."""
         self.calls["open"] += 1
         self._schemas = dict(tables)
         self.stored_progress = dict(at)
@@ -136,7 +136,7 @@ class ScriptedTarget:
             self.disk.tables.setdefault(name, Kept())
 
     def add(self, table: TableName, schema: TableSchema, at: Position) -> None:
-        """Find what is on disk of one more table."""
+        """Open one more table on disk, or create it."""
         self.calls["add"] += 1
         self.check({table: schema})
         self._schemas[table] = schema
@@ -144,7 +144,7 @@ class ScriptedTarget:
         self.disk.tables.setdefault(table, Kept())
 
     def load(self, table: TableName, baseline: BaselineId) -> ScriptedLoading:
-        """Begin to load rows beside the table."""
+        """Begin to load rows, which are staged until the switch."""
         self.calls["load"] += 1
         return ScriptedLoading(self, table)
 
@@ -168,11 +168,11 @@ class ScriptedTarget:
         return min((self.position(name) for name in batch.tables), default=batch.last)
 
     def row_count(self, table: TableName) -> int | None:
-        """Count the rows that readers may see."""
+        """Return the number of rows that readers may see."""
         return len(self.rows(table)) if table in self.shown else 0
 
     def close(self) -> None:
-        """Close; the disk remains."""
+        """Close the target; the disk remains."""
         self.calls["close"] += 1
 
     def rows_of(self, schema: TableSchema, rows: pa.Table) -> list[Row]:
@@ -195,7 +195,7 @@ class ScriptedTarget:
             kept.position = ORIGIN
 
     def apply(self, schema: TableSchema, kept: Kept, batch: Batch) -> list[Effect]:
-        """Apply one table of a batch to rows; return what that did."""
+        """Apply one table of a batch to `kept`; return the effects."""
         effects: list[Effect] = []
         table = schema.table
         emptied = batch.truncates.get(table)
@@ -204,17 +204,17 @@ class ScriptedTarget:
             effects.append(Effect(table, "truncate", (), emptied))
         if (rows := batch.tables.get(table)) is not None:
             values = self.rows_of(schema, rows)
-            places = zip(
+            applied = zip(
                 rows["_op"].to_pylist(),
                 rows["_commit"].to_pylist(),
                 rows["_ordinal"].to_pylist(),
                 values,
                 strict=True,
             )
-            for op, commit, ordinal, row in places:
+            for op, commit, ordinal, row in applied:
                 at = Position(batch.epoch, commit, ordinal)
                 if at <= kept.position:
-                    continue  # taken before; a replay changes nothing
+                    continue  # applied before; a replay changes nothing
                 key = tuple(row[name] for name in schema.key)
                 if op == Op.DELETE:
                     kept.rows.pop(key, None)
@@ -226,35 +226,35 @@ class ScriptedTarget:
 
 
 class ScriptedLoading:
-    """Rows beside the table, until the switch."""
+    """Rows that are staged until the switch."""
 
     def __init__(self, target: ScriptedTarget, table: TableName) -> None:
         self._target = target
         self._schema = target._schemas[table]
-        self._beside = Kept()
+        self._staged = Kept()
 
     def write(self, rows: pa.Table) -> None:
-        """Take rows."""
+        """Add rows."""
         for row in self._target.rows_of(self._schema, rows):
-            self._beside.rows[tuple(row[name] for name in self._schema.key)] = row
+            self._staged.rows[tuple(row[name] for name in self._schema.key)] = row
 
     def catch_up(self, batch: Batch) -> None:
-        """Apply changes to the rows beside the table; nobody sees an effect of that."""
-        self._target.apply(self._schema, self._beside, batch)
+        """Apply changes to the staged rows, which are not visible and record no effects."""
+        self._target.apply(self._schema, self._staged, batch)
 
     def switch(self, at: Position) -> None:
-        """Make them the table."""
+        """Replace the table by the staged rows."""
         position = at if self._target.traits.transactional else ORIGIN
-        kept = Kept(self._beside.rows, position, shown=True)
+        kept = Kept(self._staged.rows, position, shown=True)
         self._target.disk.tables[self._schema.table] = kept
 
     def discard(self) -> None:
-        """Forget them."""
-        self._beside = Kept()
+        """Discard the staged rows."""
+        self._staged = Kept()
 
 
 def digest(batch: Batch) -> str:
-    """Return what the rows and truncates of a batch hash to."""
+    """Return a hash of the rows and truncates of a batch."""
     tables = {name: rows.to_pylist() for name, rows in sorted(batch.tables.items())}
     content = repr((tables, sorted(batch.truncates.items())))
     return hashlib.sha256(content.encode()).hexdigest()

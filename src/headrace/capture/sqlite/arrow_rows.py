@@ -1,8 +1,8 @@
 """
-From rows as SQLite hands them out to Arrow, column by column.
+Conversion of rows from SQLite to Arrow, column by column.
 
-Baseline and changes go through the same conversion, so a value has one form whichever
-way it came. `SQLiteCopy` is a baseline as the recorder reads it.
+Baselines and changes use the same conversion, so a value has the same form in both.
+`SQLiteCopy` is a baseline as the recorder reads it.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from headrace.capture.sqlite.tables import SourceTable
 from headrace.changelog.change import Op
 from headrace.changelog.schema import TableSchema
 
-Marks = dict[int, dict[int, str]]
+ExactTexts = dict[int, dict[int, str]]
 """Row number → field id → exact text."""
 
 
 def batch_of(schema: TableSchema, rows: Sequence[Row]) -> tuple[pa.RecordBatch, pa.Array | None]:
-    """Return rows of a table as Arrow, and the marks of what their columns cannot hold."""
-    marks: Marks = {}
-    arrays = _columns(schema, list(zip(*rows, strict=True)), marks, 1)
+    """Return rows as Arrow, and the exact texts of values that the types cannot hold."""
+    texts: ExactTexts = {}
+    arrays = _columns(schema, list(zip(*rows, strict=True)), texts, 1)
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
-    return batch, _exact(schema, len(rows), marks) if marks else None
+    return batch, _exact(schema, len(rows), texts) if texts else None
 
 
 def segment_of(schema: TableSchema, rows: Sequence[Row], width: int) -> pa.Table:
     """
     Return rows of the capture log as a segment.
 
-    A row is seq, ts, tbl, op and both images, each `width` columns wide, of which the
-    table uses the first ones.
+    A row consists of seq, ts, tbl, op and both images. Each image has `width` columns, of which
+    the table uses the first ones.
     """
     columns = list(zip(*rows, strict=True))
     seqs, times, _, ops = columns[:4]
-    marks: Marks = {}
+    texts: ExactTexts = {}
     op = pa.array(ops, pa.int8())
-    before = _image(schema, columns[4 : 4 + width], pc.equal(op, int(Op.INSERT)), marks, -1)
-    after = _image(schema, columns[4 + width :], pc.equal(op, int(Op.DELETE)), marks, 1)
+    before = _image(schema, columns[4 : 4 + width], pc.equal(op, int(Op.INSERT)), texts, -1)
+    after = _image(schema, columns[4 + width :], pc.equal(op, int(Op.DELETE)), texts, 1)
     types = {field.name: field.type for field in schema.segment}
     count = len(rows)
     micros = pc.multiply(pa.array(times, pa.int64()), 1000)
@@ -59,7 +59,7 @@ def segment_of(schema: TableSchema, rows: Sequence[Row], width: int) -> pa.Table
             pa.nulls(count, types["_xid"]),
             micros.cast(types["_time"]),
             pa.nulls(count, types["_unsent"]),
-            _exact(schema, count, marks),
+            _exact(schema, count, texts),
             before,
             after,
         ],
@@ -71,39 +71,39 @@ def _image(
     schema: TableSchema,
     columns: Sequence[Sequence[object]],
     absent: pa.Array,
-    marks: Marks,
+    texts: ExactTexts,
     side: int,
 ) -> pa.StructArray:
     if pc.all(absent).as_py():
         return pa.nulls(len(absent), pa.struct(list(schema.arrow)))
-    arrays = _columns(schema, columns, marks, side)
+    arrays = _columns(schema, columns, texts, side)
     return pa.StructArray.from_arrays(arrays, fields=list(schema.arrow), mask=absent)
 
 
 def _columns(
-    schema: TableSchema, columns: Sequence[Sequence[object]], marks: Marks, side: int
+    schema: TableSchema, columns: Sequence[Sequence[object]], texts: ExactTexts, side: int
 ) -> list[pa.Array]:
-    """Return the values as Arrow; marks of a before image stand under negative field ids."""
+    """Return the values as Arrow; exact texts of a before image get negative field ids."""
     arrays = []
     for column, values in zip(schema.columns, columns, strict=False):
-        array, misfits = column.type.to_arrow(values)
-        for row, text in misfits:
-            marks.setdefault(row, {})[side * column.field] = text
+        array, unrepresentable = column.type.to_arrow(values)
+        for row, text in unrepresentable:
+            texts.setdefault(row, {})[side * column.field] = text
         arrays.append(array)
     return arrays
 
 
-def _exact(schema: TableSchema, count: int, marks: Marks) -> pa.Array:
+def _exact(schema: TableSchema, count: int, texts: ExactTexts) -> pa.Array:
     kind = schema.segment.field("_exact").type
-    if not marks:
+    if not texts:
         return pa.nulls(count, kind)
     return pa.array(
-        [list(marks[row].items()) if row in marks else None for row in range(count)], kind
+        [list(texts[row].items()) if row in texts else None for row in range(count)], kind
     )
 
 
 class SQLiteCopy:
-    """A baseline under way (R43)."""
+    """A baseline that is being copied (R43)."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class SQLiteCopy:
         self.pages.close()
 
     def _counted(self, table: str) -> int | None:
-        """Return what the last ANALYZE counted; counting now would take as long as copying."""
+        """Return the count of the last ANALYZE; counting now would take as long as copying."""
         if not self._database.execute(
             "select 1 from sqlite_master where name = 'sqlite_stat1'"
         ).fetchone():
@@ -147,5 +147,5 @@ class SQLiteCopy:
         return int(first) if first.isdigit() else None
 
     def _done(self) -> None:
-        # H belongs to the snapshot that saw the end of the table.
+        # H belongs to the snapshot in which the end of the table was read.
         self.last = end_of(self._database, "").seq

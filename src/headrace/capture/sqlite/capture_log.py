@@ -1,15 +1,15 @@
 """
-The capture log as its readers see it: who reads, where each reads on from, and the next rows.
+The capture log as its readers see it: the readers, the position of each, and the next rows.
 
-A reader remembers the last row it has. Whether history goes on after that row is
-for the database to say, and there are four answers: it does; what follows was pruned, or
-a table's triggers were away for a while, so that changes are missing (a gap); the capture
-log was emptied or comes from a copy, so that its numbers mean nothing any more (a new
-lineage); or this is another capture altogether (R1, R39, R40).
+A reader remembers the last row that it has read. Whether the history continues after that row
+depends on the database, and there are four cases: it continues; what follows was pruned, or a
+table's triggers were missing for a while, so that changes are lost (a gap); the capture log was
+emptied or comes from a copy, so that its numbers have no meaning any more (a new lineage); or this
+is another capture (R1, R39, R40).
 
-`CaptureLog` reads on from there: `cursor … max(seq)` in one short read transaction, which always
-ends between two transactions of the application, because SQLite shows no reader half of one
-(R41). Engine and library read by it alike, and differ in what they do where history breaks off.
+`CaptureLog` reads what follows: `cursor … max(seq)` in one short read transaction, which always
+ends between two transactions of the application, because SQLite never shows a reader half of one
+(R41). Engine and library both use it, and differ in what they do when the history is interrupted.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from headrace.capture.sqlite.database import (
     fetch,
     has_wal,
     reading,
-    witness,
+    row_facts,
     writing,
 )
 from headrace.capture.sqlite.triggers import LOG, REPLANNED, STARTED
 
-# --- reading on -----------------------------------------------------------------------------------
+# --- reading the log ------------------------------------------------------------------------------
 
 READ_BYTES = 16 << 20
 READ_SECONDS = 0.1
 READ_SECONDS_ROLLBACK = 0.004
-"""One read transaction at most, with a WAL and without; more comes in parts (R42, R44)."""
+"""The limits of one read transaction, with a WAL and without; more is read in parts (R42, R44)."""
 
 
 class CaptureLog:
-    """Rows after `at`, the last one that was taken; all methods within a read transaction."""
+    """Reads rows after `at`, the last one taken; call all methods within a read transaction."""
 
     def __init__(
         self, database: sqlite3.Connection, at: CapturePosition, names: CaptureNames = OURS
@@ -58,18 +58,18 @@ class CaptureLog:
 
     @property
     def complete(self) -> bool:
-        """Whether `at` is where a transaction of the application ends."""
+        """Whether `at` is the end of a transaction of the application."""
         return self.at.seq >= self._end
 
     def goes_on(self) -> bool:
-        """Whether the row at `at` is still there and the same: otherwise no row follows it."""
+        """Whether the row at `at` still exists unchanged: otherwise reading cannot continue."""
         return compare(self._database, self.at, self._names) == "same"
 
     def read(self, most: int, width: int) -> list[Row]:
         """
-        Return the next rows, [] where there are none; `advance` takes them.
+        Return the next rows, [] if there are none; `advance` moves past them.
 
-        A row is seq, ts, tbl, op and both images, each `width` columns wide.
+        A row consists of seq, ts, tbl, op and both images, each `width` columns wide.
         """
         if self.complete:
             (self._end,) = self._database.execute(
@@ -88,19 +88,19 @@ class CaptureLog:
         return rows
 
     def advance(self, last: Row) -> None:
-        """Take all rows up to this one."""
+        """Move past all rows up to this one."""
         self.at = CapturePosition.of(self.at.capture, last)
 
 
 def compare(
     database: sqlite3.Connection, position: CapturePosition, names: CaptureNames = OURS
 ) -> Literal["same", "pruned", "reset"]:
-    """Say what became of the row that `position` names (R40)."""
+    """Return whether the row that `position` names still exists unchanged (R40)."""
     row = database.execute(
         f"select ts, tbl, op from {names.log} where seq = ?", (position.seq,)
     ).fetchone()
     if row is not None:
-        return "same" if witness(*row) == position.witness else "reset"
+        return "same" if row_facts(*row) == position.row_facts else "reset"
     (first,) = database.execute(f"select min(seq) from {names.log}").fetchone()
     return "pruned" if first is not None and first > position.seq else "reset"
 
@@ -115,7 +115,7 @@ def end_of(
     return CapturePosition(capture, 0) if row is None else CapturePosition.of(capture, row)
 
 
-# --- who reads ------------------------------------------------------------------------------------
+# --- readers --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +129,14 @@ class ReaderRow:
 
     tables: Mapping[str, object]
     """
-    What it reads. An engine has one row: True, or False where it left a table out. A reader of
-    the library has a row a table: the witness of its cursor, or None.
+    The tables that it reads. An engine has one row, with True for each table, or False for a table
+    that it no longer reads. A reader of the library has a row for each table, with the `row_facts`
+    of its cursor, or None.
     """
 
 
 def reader_rows(database: sqlite3.Connection, names: CaptureNames = OURS) -> Iterator[ReaderRow]:
-    """Iterate over all who read, by name."""
+    """Iterate over the rows of all readers, by name."""
     for name, capture, cursor, tables in database.execute(
         f"select name, capture, cursor, tables from {names.readers} order by name"
     ).fetchall():
@@ -150,17 +151,17 @@ def put_reader(database: sqlite3.Connection, row: ReaderRow, names: CaptureNames
     )
 
 
-# --- where an engine reads on ---------------------------------------------------------------------
+# --- where an engine continues --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureReader:
-    """One who reads a capture log, and what."""
+    """A reader of a capture log, and what it reads."""
 
     name: str
     tables: tuple[str, ...]
     plans: tuple[int, ...]
-    """The plans of these tables, old and new."""
+    """The plans of these tables, old and new ones."""
 
 
 def resume(
@@ -169,7 +170,7 @@ def resume(
     wanted: CapturePosition | None,
     reader: CaptureReader,
 ) -> CapturePosition:
-    """Return `wanted` if history goes on there, else a later or a new position; register it."""
+    """Return `wanted` if the history continues there, else another position; register it."""
     with reading(database):
         row = next((row for row in reader_rows(database) if row.name == reader.name), None)
         position = _following(database, capture, wanted, reader)
@@ -180,7 +181,7 @@ def resume(
         return position
     with writing(database):
         if position is None:
-            # The log was emptied or comes from a copy: its numbers mean nothing now.
+            # The log was emptied or comes from a copy: its numbers have no meaning now.
             capture = triggers.renew(database)
             position = end_of(database, capture)
         elif lapsed:
@@ -192,7 +193,7 @@ def resume(
 
 
 def _protects(row: ReaderRow, position: CapturePosition, tables: Mapping[str, object]) -> bool:
-    """Whether a row among the readers keeps what follows `position` from being removed."""
+    """Whether a reader's row keeps what follows `position` from being removed."""
     return row.capture == position.capture and row.cursor <= position.seq and row.tables == tables
 
 
@@ -202,7 +203,7 @@ def _following(
     wanted: CapturePosition | None,
     reader: CaptureReader,
 ) -> CapturePosition | None:
-    """Return the position; None where numbers have to begin again."""
+    """Return the position; None if the log needs a new uuid."""
     if wanted is None or wanted.capture != capture:
         return end_of(database, capture)
     match compare(database, wanted):
@@ -217,7 +218,7 @@ def _following(
 def _beyond_replans(
     database: sqlite3.Connection, position: CapturePosition, reader: CaptureReader
 ) -> CapturePosition:
-    """Return `position`, or the last mark after it that says: changes may be missing here (R39)."""
+    """Return `position`, or the last marker after it for changes that may be missing (R39)."""
     plans = ", ".join(map(str, reader.plans))
     row = database.execute(
         f"select seq, ts, tbl, op from {LOG} "

@@ -1,14 +1,14 @@
 """
-A table's rows, copied in chunks while the application goes on writing (R43).
+A table's rows, copied in chunks while the application continues to write (R43).
 
-Chunks follow the key. Each is one short read transaction, so that no checkpoint is held back for
-long (R44), and the next one goes on after the last key. Keys are compared as a whole, in the
-order of the index that the key has.
+Chunks follow the key. Each is one short read transaction, so that no checkpoint is delayed for
+long (R44), and the next one continues after the last key. Keys are compared as a whole, in the
+order of the key's index.
 
-No chunk sees what another saw, and a row whose key changes may be met twice or not at all. The
-log corrects that: every change after F, the log's end before the first chunk, is applied on top,
-and from H on, the log's end in the last chunk's own transaction, the result is exact. F and H are
-up to the caller: an engine keeps both, the library hands out every change after F.
+Each chunk sees another snapshot, and a row whose key changes may be read twice or not at all. The
+log corrects that: every change after F, the log's end before the first chunk, is applied to the
+rows, and from H on, the log's end in the last chunk's own transaction, the result is exact. F and
+H are up to the caller: an engine stores both, the library delivers every change after F.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from headrace.capture.sqlite.tables import SourceTable, column_list
 CHUNK_ROWS = 20_000
 CHUNK_BYTES = 16 << 20
 CHUNK_SECONDS = 0.1
-"""A read transaction holds back the WAL's checkpoint, so none may come near 250 ms (R44)."""
+"""A read transaction delays the WAL's checkpoint, so none may come near 250 ms (R44)."""
 
 CHUNK_SECONDS_ROLLBACK = 0.004
-"""Without a WAL a reader keeps writers out: slices below 5 ms (R42)."""
+"""Without a WAL a reader blocks writers: slices below 5 ms (R42)."""
 
 
 class Pages:
     """
-    Iterates over all rows of a table, a chunk at a time, each in the table's order of columns.
+    Iterates over all rows of a table, a chunk at a time, with the columns in the table's order.
 
     `begins` is called in the transaction of every chunk before it is read, `ends` in that of
-    the last one after it was. A chunk has `most` rows at most. `close` stops after the chunk that
-    is being read. While another connection holds the database's lock, `locked` is called before
+    the last chunk after it was read. A chunk has at most `most` rows. `close` stops after the
+    current chunk. While another connection holds the database's lock, `locked` is called before
     each new attempt; it may raise.
     """
 
@@ -72,8 +72,8 @@ class Pages:
         self._closed = False
         self._terms = [quoted(name) for name in table.key]
         if not self._by_index():
-            # A column may compare otherwise than the key's index does. Then the index's way
-            # is asked for, which finds every row and is slower.
+            # A column may have another collation than the key's index. Then the index's
+            # collation is requested, which finds every row but is slower.
             self._terms = [
                 term if collation is None else f"{term} collate {collation}"
                 for term, collation in zip(self._terms, table.collations, strict=True)
@@ -81,20 +81,20 @@ class Pages:
 
     def __iter__(self) -> Iterator[list[Row]]:
         yield from self._without_key()
-        place: Sequence[object] | None = None
+        key: Sequence[object] | None = None
         done = False
         while not done and not self._closed:
-            rows, done = self._chunk(*self.following(place), last=True)
+            rows, done = self._chunk(*self.following(key), last=True)
             if rows:
-                place = self._key_of(rows[-1])
+                key = self._key_of(rows[-1])
                 yield rows
 
     def close(self) -> None:
-        """Stop after the chunk that is being read."""
+        """Stop after the current chunk."""
         self._closed = True
 
     def _chunk(self, sql: str, values: Sequence[object], *, last: bool) -> tuple[list[Row], bool]:
-        """Read rows until a limit is reached; with them, whether these were the last."""
+        """Read rows until a limit is reached; return them, and whether these were the last."""
 
         def read() -> tuple[list[Row], bool]:
             limits = ReadLimits(self._most, CHUNK_BYTES, time.monotonic() + self._seconds)
@@ -113,19 +113,19 @@ class Pages:
         names = column_list([column.name for column in self._table.columns])
         return f"select {names} from {quoted(self._table.name)}"
 
-    def following(self, place: Sequence[object] | None) -> tuple[str, Sequence[object]]:
-        """Return the query for the chunk after a key, or for the first one."""
+    def following(self, key: Sequence[object] | None) -> tuple[str, Sequence[object]]:
+        """Return the query for the chunk after `key`, or for the first chunk."""
         terms = self._terms
         order = f"order by {', '.join(terms)} limit {self._most}"
         present = [f"{quoted(name)} is not null" for name in self._nullable_key]
-        if place is not None:
-            marks, place = _bound(place)
-            present.append(f"({', '.join(terms)}) > ({', '.join(marks)})")
+        if key is not None:
+            placeholders, key = _bound(key)
+            present.append(f"({', '.join(terms)}) > ({', '.join(placeholders)})")
         where = f"where {' and '.join(present)} " if present else ""
-        return f"{self._select} {where}{order}", place or ()
+        return f"{self._select} {where}{order}", key or ()
 
     def _by_index(self) -> bool:
-        """Whether SQLite follows the key's index over all its columns, and thus its order."""
+        """Whether SQLite uses all columns of the key's index, and thus its order."""
         sql, values = self.following([None] * len(self._table.key))
         with speaking(self._path):
             steps = patiently(
@@ -135,11 +135,11 @@ class Pages:
         return any(str(step[3]).count("?") == len(self._table.key) for step in steps)
 
     def _without_key(self) -> Iterator[list[Row]]:
-        """Rows with a null in their key, which SQLite allows any number of; no order finds them."""
+        """Yield rows with a null in their key; SQLite allows any number, and the key skips them."""
         if not self._nullable_key:
             return
         absent = " or ".join(f"{quoted(name)} is null" for name in self._nullable_key)
-        # A column may have the rowid's name, and then means itself.
+        # A column may have one of the rowid's names, and then hides it.
         taken = {column.name.lower() for column in self._table.columns}
         rowid = next(name for name in ("_rowid_", "rowid", "oid") if name not in taken)
         after = -(2**63)
@@ -165,19 +165,19 @@ class Pages:
 
 
 def _bound(values: Sequence[object]) -> tuple[list[str], list[object]]:
-    """Return a place for each value and what to bind there."""
-    marks: list[str] = []
+    """Return a placeholder for each value, and the values to bind."""
+    placeholders: list[str] = []
     bound: list[object] = []
     for value in values:
         if isinstance(value, str) and not value.isprintable() and _broken(value):
-            # A text that is not UTF-8 can be given back to SQLite only as bytes.
-            marks.append("cast(? as text)")
+            # A text that is not UTF-8 can be passed to SQLite only as bytes.
+            placeholders.append("cast(? as text)")
             bound.append(value.encode(errors="surrogateescape"))
         else:
-            marks.append("?")
+            placeholders.append("?")
             bound.append(value)
-    return marks, bound
+    return placeholders, bound
 
 
 def _broken(text: str) -> bool:
-    return any("\ud800" <= letter <= "\udfff" for letter in text)
+    return any("\ud800" <= character <= "\udfff" for character in text)

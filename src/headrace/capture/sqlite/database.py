@@ -1,28 +1,28 @@
 """
-A connection to the user's database: its errors, its rows, our names in it, and places in its log.
+Connections to the user's database: errors, rows, our names in it, and positions in its log.
 
 The database belongs to the application. So a missing file is never created, the journal
-mode is never changed, and no transaction of ours is longer than it must be (R42, R44).
+mode is never changed, and our transactions are as short as possible (R42, R44).
 
 Only the standard library's SQLite is used: two SQLite libraries in one process cancel
 each other's file locks, because POSIX drops all locks of a file with the first close.
-For the same reason nothing here opens the database file by other means.
+For the same reason nothing here opens the database file in any other way.
 
-Rows are fetched within limits, as SQLite hands them out. Text is decoded by SQLite's own binding
-as long as it is UTF-8; the first row that is not makes the same query run once more with a
-decoder that takes anything.
+Rows are fetched within limits, as SQLite returns them. Text is decoded by Python's `sqlite3` as
+long as it is UTF-8; if a row is not, the same query runs once more with a decoder that accepts
+any bytes.
 
-A database may have several capture logs side by side, each with triggers, numbers and readers
-of its own: one has the names that the engine uses, others are named after their log table
-(`CaptureNames`). All names that capture makes, but that of such a log table, begin with the same
-prefix, so that they can be distinguished from the application's, and a log by the companion that
-has its name in it.
+A database may have several capture logs, each with its own triggers, numbers and readers: one has
+the names that the engine uses, others are named after their log table (`CaptureNames`). All names
+that capture creates begin with the same prefix, so that they can be distinguished from the
+application's; only a log table with another name does not. It is recognised by its companion
+table, whose name contains the log's name.
 
-A place in the capture log is a `CapturePosition`. The log table has no AUTOINCREMENT, so a log
-that was emptied begins again at 1, and a number alone would then point into another history
-unnoticed. So a place also carries a witness, facts about the row it names, and reading on begins
-with a check whether that row is still there and the same (R40). This finds a wiped log as well as
-a database that was restored from a copy.
+A position in the capture log is a `CapturePosition`. The log table has no AUTOINCREMENT, so a log
+that was emptied starts again at 1, and a number alone would then point into another history
+unnoticed. So a position also has facts about the row it names (`row_facts`), and reading continues
+only if that row still exists and has the same facts (R40). This detects a log that was emptied as
+well as a database that was restored from a copy.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from headrace.errors import (
 # --- the connection -------------------------------------------------------------------------------
 
 LOCK_SECONDS = 5.0
-"""How long set-up waits for the application to let go of the database."""
+"""How long set-up waits for the application to release its lock."""
 
 OLDEST = (3, 37, 0)
-"""The first SQLite that tells views, virtual and strict tables apart by pragma."""
+"""The first SQLite with a pragma that distinguishes views, virtual and strict tables."""
 
 
 _T = TypeVar("_T")
@@ -62,17 +62,17 @@ _ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
 def lenient(data: bytes) -> str:
     """Decode a TEXT value; SQLite never checks what an application stores there."""
-    # Bytes that are no UTF-8 travel as lone surrogates, and get an exact text (R23f).
+    # Bytes that are not UTF-8 become lone surrogates, and get an exact text (R23f).
     return data.decode(errors="surrogateescape")
 
 
 def quoted(name: str) -> str:
-    """Return `name` as an identifier, whatever it holds."""
+    """Return `name` as a quoted identifier, whatever characters it has."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def folded(name: str) -> str:
-    """Return `name` as SQLite compares names: two that differ only in A to Z are one."""
+    """Return `name` as SQLite compares names: the case of A to Z does not matter."""
     return name.translate(_ASCII_LOWER)
 
 
@@ -80,24 +80,26 @@ def connect(path: str, timeout: float = LOCK_SECONDS) -> sqlite3.Connection:
     """Open an existing database for reading and writing; never create one."""
     if sqlite3.sqlite_version_info < OLDEST:
         raise SourceRefused(
-            "The SQLite library of this Python is too old",
+            "The SQLite library of this Python installation is too old",
             version=sqlite3.sqlite_version,
             remedy="Use a Python with SQLite 3.37 or later.",
         )
     if not Path(path).exists():
         raise SourceRefused("Database not found", path=path, remedy="Check the path.")
     if not Path(path).is_file():
-        raise SourceRefused("Path is not a file", path=path, remedy="Give the database file.")
+        raise SourceRefused(
+            "Path is not a file", path=path, remedy="Use the path of the database file."
+        )
     if not os.access(path, os.R_OK):
-        raise SourceRefused("Database may not be read", path=path)
-    # A path may hold ? or %: only a quoted URI opens the file that was named.
+        raise SourceRefused("No permission to read the database file", path=path)
+    # A path may contain ? or %: only a quoted URI opens the right file.
     uri = f"file:{quote(path)}?mode=rw"
     with speaking(path):
         database = sqlite3.connect(
             uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False
         )
         try:
-            # The file is looked at here, so that a wrong one is told apart at once.
+            # Read the file here, so that a wrong one is reported at once.
             database.execute("pragma schema_version").fetchone()
         except sqlite3.Error:
             database.close()
@@ -107,7 +109,7 @@ def connect(path: str, timeout: float = LOCK_SECONDS) -> sqlite3.Connection:
 
 @contextmanager
 def speaking(path: str) -> Iterator[None]:
-    """Translate SQLite's errors; their text is left out, because it can hold values."""
+    """Translate SQLite's errors; their text is left out, because it can contain values."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -116,7 +118,7 @@ def speaking(path: str) -> Iterator[None]:
 
 @contextmanager
 def opened(path: str) -> Iterator[sqlite3.Connection]:
-    """Connect for the block, in which SQLite's errors are translated."""
+    """Connect for the duration of the block, in which SQLite's errors are translated."""
     database = connect(path)
     try:
         with speaking(path):
@@ -126,33 +128,33 @@ def opened(path: str) -> Iterator[sqlite3.Connection]:
 
 
 def pragma(database: sqlite3.Connection, name: str) -> Any:
-    """Return what a pragma says."""
+    """Return the value of a pragma."""
     return database.execute(f"pragma {name}").fetchone()[0]
 
 
 def has_wal(database: sqlite3.Connection) -> bool:
-    """Whether readers and writers do not block each other."""
+    """Whether the database is in WAL mode: readers and writers do not block each other."""
     return bool(pragma(database, "journal_mode") == "wal")
 
 
 def set_lock_timeout(database: sqlite3.Connection, seconds: float) -> None:
-    """Set how long one statement waits for a lock: nothing can end this wait."""
+    """Set how long one statement waits for a lock; this wait cannot be interrupted."""
     database.execute(f"pragma busy_timeout = {int(seconds * 1000)}")
 
 
 def relax_commits(database: sqlite3.Connection) -> None:
-    """Commit without an fsync where there is a WAL: only cursors and prunes are written here."""
-    # A power cut then costs a batch that comes twice. An fsync under the write lock would cost
-    # the application.
+    """Commit without an fsync in WAL mode: this connection only stores cursors and prunes."""
+    # After a power cut a batch may be delivered twice. An fsync under the write lock would slow
+    # down the application.
     if has_wal(database):
         database.execute("pragma synchronous = normal")
 
 
 class SchemaWatch:
     """
-    Calls `look` the first time, and when the schema is another one than at the last look.
+    Calls `look` the first time, and whenever the schema has changed since the last call.
 
-    To be called within a read transaction. If `look` raises, the next call looks again.
+    Must be called within a read transaction. If `look` raises, it is called again next time.
     """
 
     def __init__(self, database: sqlite3.Connection, look: Callable[[], None]) -> None:
@@ -167,7 +169,7 @@ class SchemaWatch:
             self._version = version
 
     def again(self) -> None:
-        """Let the next call look, whatever the version."""
+        """Let the next call run `look`, whatever the version."""
         self._version = -1
 
 
@@ -183,10 +185,10 @@ def reading(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def probe_writing(database: sqlite3.Connection) -> None:
-    """Make sure that something could be made here, and leave no trace of it."""
+    """Check that tables can be created here, without leaving anything behind."""
     database.execute("begin immediate")
     try:
-        # The lock alone does not tell: of a read-only file SQLite takes it for reading.
+        # The lock alone does not show it: SQLite grants a read lock on a read-only file.
         database.execute("create table __headrace_probe (x)")
     finally:
         database.execute("rollback")
@@ -194,7 +196,7 @@ def probe_writing(database: sqlite3.Connection) -> None:
 
 @contextmanager
 def writing(database: sqlite3.Connection) -> Iterator[None]:
-    """Run the block in one transaction that holds the write lock from its beginning."""
+    """Run the block in one transaction that has the write lock from the start."""
     database.execute("begin immediate")
     try:
         yield
@@ -205,16 +207,16 @@ def writing(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def busy(error: sqlite3.Error) -> bool:
-    """Whether somebody else holds the lock."""
+    """Whether another connection holds the lock."""
     return _primary(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def patiently(work: Callable[[], _T], locked: Callable[[], None] | None) -> _T:
     """
-    Do `work`, again and again while somebody else holds the lock.
+    Do `work`, and retry it while another connection holds the lock.
 
-    Between two attempts `locked` is called: it waits, or raises to give up. Without it the first
-    attempt is the only one.
+    Between two attempts `locked` is called: it waits, or raises to give up. Without it there is
+    only one attempt.
     """
     while True:
         try:
@@ -226,7 +228,7 @@ def patiently(work: Callable[[], _T], locked: Callable[[], None] | None) -> _T:
 
 
 def undecodable(error: sqlite3.Error) -> bool:
-    """Whether a TEXT value was not UTF-8; Python raises this one without a code."""
+    """Whether a TEXT value was not UTF-8; Python raises this error without a code."""
     return isinstance(error, sqlite3.OperationalError) and str(error).startswith("Could not decode")
 
 
@@ -244,51 +246,53 @@ def _translated(error: sqlite3.DatabaseError, path: str) -> HeadraceError:
             return SourceRefused("Not a SQLite database", path=path, remedy="Check the path.")
         case sqlite3.SQLITE_CORRUPT:
             return SourceRefused(
-                "Database is damaged",
+                "The database file is corrupt",
                 path=path,
-                remedy="Restore it, or run pragma integrity_check.",
+                remedy="Run PRAGMA integrity_check, and restore the file from a backup.",
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return SourceRefused(
-                "Database is read-only, so that no capture triggers can be made",
+                "The database is read-only, so capture triggers cannot be created",
                 path=path,
                 remedy="Allow this user to write to the file and to its folder.",
             )
         case sqlite3.SQLITE_CANTOPEN:
-            return SourceRefused("Database cannot be opened", path=path)
+            return SourceRefused("The database file cannot be opened", path=path)
         case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_FULL | sqlite3.SQLITE_PROTOCOL:
-            return SourceUnreachable("Database cannot be read or written", path=path, error=name)
+            return SourceUnreachable(
+                "The database file cannot be read or written", path=path, error=name
+            )
         case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_SCHEMA:
-            # Our queries are right for the schema they were made for: somebody changed it.
-            return SourceUnreachable("Tables changed while they were read", path=path)
-    return CaptureError("Database answered with an error", path=path, error=name)
+            # Our queries are valid for the schema they were built for, so it was changed.
+            return SourceUnreachable("A table was altered while it was read", path=path)
+    return CaptureError("SQLite reported an error", path=path, error=name)
 
 
 # --- fetching rows --------------------------------------------------------------------------------
 
 PART_ROWS = 64
-"""How many rows are fetched between two looks at the limits, at most."""
+"""Maximum number of rows fetched between two checks of the limits."""
 
 LEAST_ROWS = 256
-"""Of a query that takes long to begin: it would begin again for every single row."""
+"""Minimum number of rows of a slow query: otherwise it could run again for every single row."""
 
 Row = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """How much may be read in one go."""
+    """How much may be read at once."""
 
     most: int
     bytes: int
     until: float
-    """By the monotonic clock; a query whose first row comes later than that gets `LEAST_ROWS`."""
+    """A monotonic time; a query whose first row comes later still returns `LEAST_ROWS`."""
 
 
 def fetch(
     database: sqlite3.Connection, sql: str, values: Sequence[object], limits: ReadLimits
 ) -> tuple[list[Row], bool]:
-    """Return rows up to one of the limits, at least one; with them, whether that was all."""
+    """Return rows up to one of the limits, at least one, and whether these were all."""
     try:
         return _fetch(database, sql, values, limits)
     except sqlite3.OperationalError as error:
@@ -322,7 +326,7 @@ def _fetch(
                 least = LEAST_ROWS
             if len(rows) >= limits.most or size >= limits.bytes or (late and len(rows) >= least):
                 return rows, False
-            # Rows may be of many megabytes: as many as may fit, if they are like the last ones.
+            # Rows may have many megabytes: fetch as many as fit if they are like the last ones.
             fitting = (limits.bytes - size) * len(part) // max(1, weight)
             step = max(1, min(4 * step, PART_ROWS - len(rows) % PART_ROWS, fitting))
     finally:
@@ -331,9 +335,9 @@ def _fetch(
 
 def _size(rows: Sequence[Row], turn: int) -> int:
     """
-    Estimate the bytes of `rows`: weighing is dear.
+    Estimate the bytes of `rows`, because measuring all of them is expensive.
 
-    Few are weighed wholly, of many every sixteenth, other ones each turn.
+    All rows are measured if there are few, otherwise every sixteenth, shifted with each turn.
     """
     every = 16 if len(rows) >= PART_ROWS else 1
     size = sum(
@@ -347,10 +351,10 @@ def _size(rows: Sequence[Row], turn: int) -> int:
 # --- names in the user's database -----------------------------------------------------------------
 
 PREFIX = "__headrace"
-"""How the names of everything begin that we make in the user's database."""
+"""The prefix of all names that we create in the user's database."""
 
 EVENTS = (("insert", 0), ("update", 1), ("delete", 2))
-"""What triggers are for, and how a log row says it: the numbers of `changelog.change.Op`."""
+"""The events of triggers, with their numbers in a log row: those of `changelog.change.Op`."""
 
 INSERT, UPDATE, DELETE = (number for _, number in EVENTS)
 
@@ -372,7 +376,7 @@ class CaptureNames:
             return cls()
         if not log_table.strip() or "\0" in log_table or lower.startswith((PREFIX, "sqlite_")):
             raise SourceRefused(
-                "Not a usable name for a capture log",
+                "The name of the capture log is not valid",
                 log_table=log_table,
                 remedy=f"Use a name that begins neither with {PREFIX} nor with sqlite_.",
             )
@@ -385,21 +389,21 @@ class CaptureNames:
 
     @property
     def meta(self) -> str:
-        """Format and uuid."""
+        """The table with format and uuid."""
         return _sql(self.companion("meta"))
 
     @property
     def tables(self) -> str:
-        """The plans: which columns were captured, by number."""
+        """The table of plans: which columns were captured, by number."""
         return _sql(self.companion("tables"))
 
     @property
     def readers(self) -> str:
-        """Who reads, and how far he is."""
+        """The table of readers and their cursors."""
         return _sql(self.companion("readers"))
 
     def companion(self, name: str) -> str:
-        """Return the name of a table beside the log."""
+        """Return the name of a table that belongs to the log."""
         return f"{self._stem}_{name}"
 
     def trigger(self, plan: int, event: str) -> str:
@@ -411,7 +415,7 @@ class CaptureNames:
         return self.plan_of(trigger) is not None
 
     def plan_of(self, trigger: str) -> int | None:
-        """Return the plan that a trigger was made for; None where it is not of this log."""
+        """Return the plan that a trigger was created for; None if it is not of this log."""
         events = "|".join(event for event, _ in EVENTS)
         pattern = rf"{re.escape(self._stem)}_(\d+)_({events})"
         match = re.fullmatch(pattern, trigger, re.IGNORECASE)
@@ -427,58 +431,58 @@ OURS = CaptureNames()
 
 
 def is_ours(name: str, every: frozenset[str]) -> bool:
-    """Whether the table called `name` was made by us; `every` are all names, in lower case."""
+    """Whether we created the table called `name`; `every` are all names, in lower case."""
     lower = name.lower()
     return lower.startswith(PREFIX) or f"{PREFIX}_{lower}_meta" in every
 
 
 def _sql(name: str) -> str:
-    # Bare where it can be: the text of triggers that were made long ago must stay the same.
+    # Unquoted if possible: the text of triggers from earlier versions must stay the same.
     return name if _BARE.fullmatch(name) else quoted(name)
 
 
-# --- places in the capture log --------------------------------------------------------------------
+# --- positions in the capture log -----------------------------------------------------------------
 
 _TEXT = re.compile(r"([0-9a-f]{32})/(0|[1-9][0-9]{0,18})/(-?[0-9]+\.[0-9]+\.[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class CapturePosition:
-    """A row of the capture log: the last one read."""
+    """The position of a row in the capture log: the last row that was read."""
 
     capture: str
-    """The capture's uuid, made at set-up: what its numbers mean is known only within it."""
+    """The capture's uuid, created at set-up: its numbers have a meaning only within it."""
 
     seq: int
-    witness: str = ""
-    """Time, table and kind of that row: `ts.tbl.op`."""
+    row_facts: str = ""
+    """Time, table and operation of that row: `ts.tbl.op`."""
 
     @property
     def lineage(self) -> str:
-        """Numbers of two captures do not compare."""
+        """The lineage: numbers of two captures cannot be compared."""
         return f"sqlite/{self.capture}"
 
     @property
     def commit(self) -> int:
-        """Each logged change is a commit: positions do not depend on who reads (R41)."""
+        """Each logged change is a commit: positions do not depend on the reader (R41)."""
         return self.seq
 
     def __str__(self) -> str:
-        return f"{self.capture}/{self.seq}/{self.witness}"
+        return f"{self.capture}/{self.seq}/{self.row_facts}"
 
     @classmethod
     def of(cls, capture: str, row: Row) -> CapturePosition:
-        """Return the place of a row of the log: seq, ts, tbl, op, and whatever follows."""
-        return cls(capture, int(str(row[0])), witness(*row[1:4]))
+        """Return the position of a row of the log, which begins with seq, ts, tbl and op."""
+        return cls(capture, int(str(row[0])), row_facts(*row[1:4]))
 
     @classmethod
     def parse(cls, text: str) -> CapturePosition:
         """Read back what `str()` wrote; anything else raises `BadPosition`."""
         if (match := _TEXT.fullmatch(text)) is None:
-            raise BadPosition("Text is not a place in a SQLite capture", text=text)
+            raise BadPosition("The text is not a position in a SQLite capture log", text=text)
         return cls(match[1], int(match[2]), match[3] or "")
 
 
-def witness(ts: object, tbl: object, op: object) -> str:
-    """Return what is remembered of a row."""
+def row_facts(ts: object, tbl: object, op: object) -> str:
+    """Return the facts by which a row is recognised later."""
     return f"{ts}.{tbl}.{op}"

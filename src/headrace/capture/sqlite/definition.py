@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 COLUMN_KINDS = ("int64", "float64", "text", "bytes", "variant")
-"""As `tables.KINDS`, which is not imported with Arrow for the sake of five words."""
+"""The same as `tables.KINDS`, which would import Arrow."""
 
 
 def _build(name: str, values: Values) -> SQLiteSource:
@@ -29,18 +29,18 @@ def _build(name: str, values: Values) -> SQLiteSource:
 SQLITE = Part(
     "A SQLite database.",
     (
-        Key("path", FilePath("shop.db"), "The database's file.", required=True),
+        Key("path", FilePath("shop.db"), "The path of the database file.", required=True),
         Key(
             "columns",
             Entries(Choice(COLUMN_KINDS), "COLUMN", flat=True),
-            "Columns with another type than they declare: `at = text`, or `orders.at = text` of"
-            " one table alone.",
+            "Column types to use instead of the declared ones: `at = text`, or"
+            " `orders.at = text` for one table only.",
             default={},
         ),
         Key(
             "copy_rows_per_s",
             Number(more_than=0),
-            "Copies of tables read no more rows a second, all together.",
+            "Maximum number of rows a second for copies of tables, all tables together.",
         ),
     ),
     _build,

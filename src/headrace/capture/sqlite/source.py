@@ -1,13 +1,13 @@
 """
 A SQLite database as a source.
 
-Nothing runs inside the database but three triggers a table (`triggers`); everything else
-is this reader, on its own connection. What it reads of the log in one go (`capture_log`) ends
-between two transactions of the application: that is a read group, and whole groups make a flush
-(R41). Where exactly one transaction ends within a group cannot be determined.
+Only three triggers a table run inside the database (`triggers`); everything else is this reader,
+on its own connection. Each read of the log (`capture_log`) ends between two transactions of the
+application: that is a read group, and a flush consists of whole groups (R41). Where a transaction
+ends within a group cannot be determined.
 
-`findings` reports what a SQLite file has of us, and what waits in it. `sample` returns a few rows
-of a table; the file is only read.
+`findings` reports what we set up in a SQLite file, and how many changes it contains. `sample`
+returns a few rows of a table; the file is only read.
 """
 
 from __future__ import annotations
@@ -78,50 +78,51 @@ _TRIGGERS = "select name, tbl_name from sqlite_schema where type = 'trigger'"
 
 
 def findings(source: SQLiteSource, tables: Sequence[str], reader: str) -> list[Finding]:
-    """Return which tables are captured that nobody asked for, and how much waits to be read."""
+    """Return the captured tables that no pipeline reads, and the size of the capture log."""
     with opened(source.path) as database:
         found = []
         if (mode := pragma(database, "journal_mode")) != "wal":
             found.append(
                 Finding(
                     "journal_mode",
-                    f"{mode}: whoever writes waits while we read, and we for him",
-                    "Run PRAGMA journal_mode = wal; it stays with the file.",
+                    f"{mode}: writers and readers block each other",
+                    "Run PRAGMA journal_mode = wal once; the file keeps the setting.",
                 )
             )
         if triggers.capture_id(database) is None:
-            return [*found, Finding("capture", "nothing of ours is in this file yet")]
+            return [*found, Finding("capture", "not set up in this file yet")]
         captured = {table for name, table in database.execute(_TRIGGERS) if OURS.owns(name)}
         taken = {folded(table) for table in tables}
         for table in sorted(table for table in captured if folded(table) not in taken):
             found.append(_untaken(database, source.path, table, reader))
         [(count,)] = database.execute(f"select count(*) from {quoted(LOG)}").fetchall()
         if count:
-            found.append(Finding(LOG, f"{count:,} changes are kept in it"))
+            found.append(Finding(LOG, f"contains {count:,} changes"))
         return found
 
 
 def _untaken(database: sqlite3.Connection, path: str, table: str, engine: str) -> Finding:
-    """Return what there is to do about a table that is captured, and not by this engine."""
-    says = "is captured, and no pipeline takes it: its changes pile up"
-    # By what works: a table stays captured as long as anybody reads it.
+    """Return the finding about a captured table that no pipeline of this engine reads."""
+    says = "is captured, but no pipeline reads it: its changes accumulate"
+    # The remedy must work: a table stays captured as long as it has a reader.
     readers = _readers(database, table)
     for reader in readers:
         if reader.startswith(triggers.LIBRARY):
             name = reader.removeprefix(triggers.LIBRARY).partition("/")[0]
-            says = f"is captured for the reader {name}, and no pipeline takes it"
-            return Finding(table, says, f"If {name} is gone: {_teardown(path, table, name)}")
+            says = f"is captured for the reader {name}, but no pipeline reads it"
+            remedy = f"If {name} is no longer used, run: {_teardown(path, table, name)}"
+            return Finding(table, says, remedy)
     if others := [reader for reader in readers if reader != engine]:
-        says = f"is captured for another engine, {others[0]}, and no pipeline takes it here"
+        says = f"is captured for another engine, {others[0]}; no pipeline of this one reads it"
         return Finding(table, says)
     if readers:
-        first = "Start the engine once, so that it lets go of the table; then: "
+        first = "Start the engine once, so that it releases the table; then run: "
         return Finding(table, says, f"{first}{_teardown(path, table)}")
     return Finding(table, says, _teardown(path, table))
 
 
 def _readers(database: sqlite3.Connection, table: str) -> list[str]:
-    """Return who reads a table, engines after others."""
+    """Return the names of a table's readers, engines last."""
     if not triggers.complete(database):
         return []
     found = [
@@ -145,16 +146,16 @@ def _teardown(path: str, table: str, reader: str | None = None) -> str:
 
 def forget(database: sqlite3.Connection, reader: str) -> None:
     """
-    Let the reader called `reader` begin again when it opens the database next.
+    Let the reader called `reader` start over when it opens the database next.
 
-    If no other reader has the capture, triggers and log are removed, and the next capture has a
-    name of its own, so that history begins again (R1). What was recorded of the tables' columns
-    stays, because a column's number must never come to mean another one. If another reader has
-    it, only this reader's place is removed; this reader alone finds a gap, as after tables that
-    were left out for a while.
+    If the capture has no other reader, triggers and log are removed, and the next capture gets a
+    new uuid, so that a new history begins (R1). The recorded columns of the tables stay, because
+    a column's number must never be used for another column. If there is another reader, only this
+    reader's position is removed: only this reader finds a gap, as it does after tables were left
+    out for a while.
 
-    It is one transaction: after a death in the middle nothing has happened. Writes of the
-    application between this and the next opening are not captured, and are copied instead.
+    All of it is one transaction: after a crash in the middle nothing has happened. Writes of the
+    application between this and the next `open` are not captured, and are copied instead.
     """
     with writing(database):
         rows = list(reader_rows(database)) if triggers.complete(database) else []
@@ -170,15 +171,15 @@ def forget(database: sqlite3.Connection, reader: str) -> None:
 # --- samples --------------------------------------------------------------------------------------
 
 MOST_BYTES = 64 << 20
-"""About so much is read at most, where rows are many and large."""
+"""The approximate maximum to read, if there are many large rows."""
 
 
 def sample(source: SQLiteSource, table: str, most: int) -> TableSample:
-    """Return the first rows, in the order that SQLite has them."""
+    """Return the first rows, in SQLite's own order."""
     schema = source.describe([table])[table]
     with opened(source.path) as database:
-        # Not mode=ro: the last to close a file with a WAL takes the WAL away, and one who
-        # may not write would leave it lying there.
+        # Not mode=ro: the last connection that closes a file removes its WAL, and one that may
+        # not write would leave the WAL behind.
         database.execute("pragma query_only = on")
         query = f"select {column_list(schema.names)} from {quoted(table)} limit ?"
         rows, _ = fetch(database, query, (most,), ReadLimits(most, MOST_BYTES, math.inf))
@@ -208,25 +209,25 @@ def sqlite(
     """
     Return the SQLite database at `path` as a source; it is not touched before a start.
 
-    `name` is the source's id, by default made from the file's name. `columns` gives
-    columns another type than their declared one: `{"at": "text"}` or `{"orders.at": "text"}`.
-    With `copy_rows_per_s` copies of tables read no more rows a second, all together.
+    `name` is the source's id, by default made from the file's name. `columns` sets types
+    to use instead of the declared ones: `{"at": "text"}` or `{"orders.at": "text"}`.
+    `copy_rows_per_s` is the maximum number of rows a second for copies, all tables together.
     """
     if name is None:
         made = re.sub(r"[^a-z0-9._-]", "_", Path(path).stem.lower()).lstrip("._-")[:64]
         name = made or "sqlite"
     elif NAME.fullmatch(name) is None:
-        raise BadName("Not a usable name for a source", name=name)
+        raise BadName("The name of the source is not valid", name=name)
     for column, kind in (columns or {}).items():
         if kind not in KINDS:
             raise SourceRefused(
-                "Unknown type for a column",
+                "Unknown column type",
                 source=name,
                 column=column,
                 type=kind,
                 remedy=f"Use one of {', '.join(KINDS)}.",
             )
-    # The folder the caller stands in may be another one by the time of a restart.
+    # The current folder may be another one at the time of a restart.
     where = str(Path(path).expanduser().absolute())
     options: dict[str, object] = {"path": where, "columns": dict(columns or {})}
     if copy_rows_per_s is not None:
@@ -236,7 +237,7 @@ def sqlite(
 
 @dataclass(slots=True)
 class _OpenDatabase:
-    """What a source has between `open` and `close`."""
+    """The state of a source between `open` and `close`."""
 
     database: sqlite3.Connection
     log: CaptureLog
@@ -244,11 +245,11 @@ class _OpenDatabase:
     pruning: triggers.CursorPruner
     verify: SchemaWatch
     inode: int = 0
-    """The file as the first look at it found it."""
+    """The inode of the file when it was first checked."""
 
 
 class SQLiteSource:
-    """Reads one SQLite database; `describe` names the tables that `open` will capture."""
+    """Reads one SQLite database; `open` captures the tables of the last `describe`."""
 
     traits = SourceTraits(lineage="sqlite", inserts_replace=True, lists=True, resets=True)
 
@@ -271,11 +272,11 @@ class SQLiteSource:
 
     @property
     def origin(self) -> str:
-        """The database by its real path: what a log remembers it by."""
+        """The database by its real path, as the log identifies it."""
         return f"sqlite:{Path(self.path).resolve()}"
 
     def lineage(self) -> str | None:
-        """Return the lineage the database has now; None where it was never captured."""
+        """Return the current lineage of the database; None if it was never captured."""
         with opened(self.path) as database:
             capture = triggers.capture_id(database)
         return None if capture is None else f"sqlite/{capture}"
@@ -297,10 +298,10 @@ class SQLiteSource:
             return table_names(database)
 
     def add(self, table: TableName) -> None:
-        """Leave it to `open`, which sets up what is missing in a few milliseconds."""
+        """Return None: `open` sets up what is missing in a few milliseconds."""
 
     def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
-        """Return what keeps these tables from being captured exactly; changes nothing."""
+        """Return every problem that keeps these tables from being captured; change nothing."""
         problems: list[Problem] = []
         try:
             with opened(self.path) as database:
@@ -319,7 +320,7 @@ class SQLiteSource:
 
     def _unknown_overrides(self, tables: Sequence[SourceTable], refused: int) -> list[Problem]:
         if refused:
-            return []  # the column may be in a table that could not be looked at
+            return []  # the column may be in a table that could not be inspected
         known = {column.name for table in tables for column in table.columns}
         known |= {f"{table.name}.{column.name}" for table in tables for column in table.columns}
         return [
@@ -327,17 +328,17 @@ class SQLiteSource:
                 "No captured table has this column",
                 source=self.name,
                 column=column,
-                remedy="Correct the column in columns=, or leave it out.",
+                remedy="Correct the entry in columns, or remove it.",
             )
             for column in self._overrides
             if column not in known
         ]
 
     def open(self, after: SourcePosition | str | None) -> SourcePosition:
-        """Set up capture where it is missing, and find the place to read on from."""
+        """Set up capture if it is missing, and find the position to continue from."""
         self.close()
         if not self._tables:
-            raise SourceRefused("No table to capture", source=self.name)
+            raise SourceRefused("No tables to capture", source=self.name)
         database = self._connect()
         try:
             with speaking(self.path):
@@ -361,9 +362,9 @@ class SQLiteSource:
             with reading(database):
                 verify()
         except TableRefused as error:
-            # Since `describe`: it has to be asked again.
+            # It changed after `describe`, which has to be called again.
             raise SourceUnreachable(
-                "Tables changed while they were read", path=self.path
+                "A table was altered while it was read", path=self.path
             ) from error
         reader = CaptureReader(self._reader, tuple(self._tables), tuple(self._schemas))
         at = resume(database, capture, wanted, reader)
@@ -378,7 +379,7 @@ class SQLiteSource:
         )
 
     def read(self, most: int, wait: float) -> Changes | None:
-        """Return the next group, or a part of it, of the tables named last."""
+        """Return the next group of changes, or a part of it, of the tables described last."""
         now = self._opened()
         until = time.monotonic() + wait
         while True:
@@ -389,7 +390,7 @@ class SQLiteSource:
                 now.pruning.step()
             now.inode = now.inode or now.watch.inode
             if now.watch.inode != now.inode:
-                raise SourceUnreachable("Database file was replaced", path=self.path)
+                raise SourceUnreachable("The database file was replaced", path=self.path)
             left = until - time.monotonic()
             if left <= 0 or self._awake:
                 self._awake = False
@@ -403,10 +404,10 @@ class SQLiteSource:
             now.watch.wake()
 
     def acknowledge(self, upto: str) -> None:
-        """Let the log be pruned up to there, when it suits the application."""
-        place = CapturePosition.parse(upto)
-        if self._now is not None and place.capture == self._now.log.at.capture:
-            self._now.pruning.allow(place.seq)
+        """Allow the log to be pruned up to `upto`, at moments when the application is idle."""
+        position = CapturePosition.parse(upto)
+        if self._now is not None and position.capture == self._now.log.at.capture:
+            self._now.pruning.allow(position.seq)
 
     def baseline(self, table: TableName) -> SQLiteCopy:
         """Begin to copy a table."""
@@ -424,7 +425,7 @@ class SQLiteSource:
         )
 
     def lag(self) -> Lag:
-        """Return how many logged changes wait to be read, and since when the oldest does."""
+        """Return how many logged changes were not read yet, and the age of the oldest one."""
         now = self._opened()
         at = now.log.at.seq
         try:
@@ -440,19 +441,19 @@ class SQLiteSource:
         return Lag(max(0, int(end or 0) - at), seconds)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         now, self._now = self._now, None
         if now is not None:
             now.watch.close()
             now.database.close()
 
     def teardown(self, tables: Sequence[TableName] | None = None) -> None:
-        """Take the triggers of these tables out of the database, or everything of ours."""
+        """Remove the triggers of these tables, or everything that capture has created."""
         with opened(self.path) as database:
             triggers.teardown(database, tables)
 
     def reset(self, after: str | None, *, drop_publication: bool) -> None:
-        """Remove what is captured, or our place in it where others read it too."""
+        """Remove the capture, or only our position in it if it has other readers."""
         self.close()
         with opened(self.path) as database:
             forget(database, self._reader)
@@ -462,17 +463,19 @@ class SQLiteSource:
             return connect(self.path)
         except SourceRefused as error:
             if self._was_open and not Path(self.path).exists():
-                # Somebody is about to put a restored file here: waiting helps after all.
-                raise SourceUnreachable("Database is gone", path=self.path) from error
+                # A restored file may be about to appear here, so a retry can help.
+                raise SourceUnreachable(
+                    "The database file no longer exists", path=self.path
+                ) from error
             raise
 
     def _opened(self) -> _OpenDatabase:
         if self._now is None:
-            raise SourceUnreachable("Database is not open", path=self.path)
+            raise SourceUnreachable("The database is not open", path=self.path)
         return self._now
 
     def _read_schemas(self, database: sqlite3.Connection) -> dict[int, TableSchema]:
-        """Return the schema of each plan of our tables; of older ones as the plan has it."""
+        """Return the schema for each plan that matches the current columns of our tables."""
         schemas = {}
         for number, plan in triggers.plans(database).items():
             if (table := self._tables.get(plan.table)) is None:
@@ -502,7 +505,7 @@ class SQLiteSource:
         with reading(now.database):
             now.verify()
             if not now.log.goes_on():
-                raise SourceUnreachable("Capture log was emptied or replaced", path=self.path)
+                raise SourceUnreachable("The capture log was emptied or replaced", path=self.path)
             rows = now.log.read(most, width)
         if not rows:
             return None
@@ -519,23 +522,23 @@ class SQLiteSource:
             if (schema := self._schemas.get(int(str(number)))) is None:
                 continue
             if any(row[3] == REPLANNED for row in part):
-                raise SourceUnreachable("Capture was set up anew", path=self.path)
+                raise SourceUnreachable("Capture was set up again", path=self.path)
             made.append(TableChanges(schema, segment_of(schema, part, width)))
         return made
 
     def _look_for_ddl(self, database: sqlite3.Connection) -> None:
-        """Make sure that nothing changed what is captured, without anybody noticing (R39)."""
+        """Raise if columns or triggers of the captured tables were changed (R39)."""
         if not triggers.complete(database):
-            raise SourceUnreachable("Capture tables are gone", path=self.path)
+            raise SourceUnreachable("The capture tables no longer exist", path=self.path)
         if changed := triggers.changed(database, self._tables.values()):
             raise TableRefused(
-                "Columns or capture triggers changed while the table was captured",
+                "The columns or capture triggers changed while the table was captured",
                 table=changed[0],
-                remedy="Start again: the table is then copied anew.",
+                remedy="Start again; the table is then copied again.",
             )
         every = triggers.plans(database)
         for name in self._tables:
             plan = triggers.latest(every, name)
             if plan is None or plan.id not in self._schemas:
-                # Triggers were away and are back: their rows and their mark have a new number.
-                raise SourceUnreachable("Capture was set up anew", path=self.path)
+                # Triggers were dropped and created again: their rows have a new plan number.
+                raise SourceUnreachable("Capture was set up again", path=self.path)

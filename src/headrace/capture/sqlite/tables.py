@@ -1,19 +1,19 @@
 """
-The user's tables: what they look like, and whether they can be captured exactly.
+The user's tables: their columns, and whether they can be captured exactly.
 
-Triggers see every row that a statement writes, with a few exceptions, and a table with
-one of these is refused rather than captured nearly:
+Triggers see every row that a statement writes, with a few exceptions. A table with one of these
+is refused, because it could be captured only approximately:
 
 * REPLACE removes rows that collide on a unique index without firing a delete trigger.
-  On the key itself this is harmless, since the new row takes the key. On any other
-  unique index, or where two spellings are one key to SQLite, it leaves a ghost.
+  On the key itself this is harmless, since the new row has the same key. On any other
+  unique index, or if SQLite treats two spellings as one key, a deleted row would remain.
 * An application's own trigger on the table may write the same row again before our
   trigger runs, so that changes are logged in the wrong order. A foreign key of the table
-  to itself that passes updates on does the same.
+  to itself that cascades updates does the same.
 * Generated columns, views and virtual tables have no values of their own to log.
 * Without a declared key there is only the rowid, and VACUUM renumbers it (R43).
 
-What even this cannot see: writers that turn triggers off, and writes with an explicit
+Two things are not detected: writers that turn triggers off, and writes with an explicit
 rowid into a table whose key is another column (R45).
 """
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from headrace.changelog.schema import TableSchema
 
 MOST_COLUMNS = 998
-"""Both images and four columns of ours fit into SQLite's limit of 2,000."""
+"""Both images and our four columns fit into SQLite's limit of 2,000 columns."""
 
 KINDS = ("int64", "float64", "text", "bytes", "variant")
-"""The types a column may have; other than these SQLite does not store."""
+"""The types a column may have; SQLite stores no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SourceColumn:
     declared: str
     nullable: bool
     key: int
-    """Its place in the primary key from 1; 0 outside."""
+    """Its position in the primary key, from 1; 0 if it is not part of the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +56,22 @@ class SourceTable:
     columns: tuple[SourceColumn, ...]
     key: tuple[str, ...]
     collations: tuple[str | None, ...]
-    """How each key column compares; None for the rowid's alias."""
+    """The collation of each key column; None for an alias of the rowid."""
 
     has_rowid: bool
 
     @property
     def fingerprint(self) -> list[tuple[str, str, int]]:
-        """What triggers and types depend on; another one needs a new plan."""
+        """What triggers and types depend on; if it changes, a new plan is needed."""
         return [(column.name, column.declared, column.key) for column in self.columns]
 
 
 def value_kind(declared: str) -> str:
     """
-    Return the type for a declared one, whatever the column holds today (S6).
+    Return the type for a declared one, whatever values the column has today (S6).
 
-    Only declarations whose values are of one storage class are taken at their word.
-    DATETIME, BOOLEAN and DECIMAL columns hold mixtures in practice.
+    A declaration is used only if its values have one storage class. DATETIME, BOOLEAN and
+    DECIMAL columns contain mixtures in practice.
     """
     word = declared.upper()
     if "INT" in word:
@@ -89,7 +89,7 @@ def table_schema(
     table: SourceTable, fields: Mapping[str, int], overrides: Mapping[str, str]
 ) -> TableSchema:
     """Return the schema of `table`; `overrides` by column, or by `table.column`."""
-    # Here and not above: they bring Arrow, and capture as a library needs none.
+    # Imported here: they import Arrow, which the library does not need.
     from headrace.changelog.schema import Column, TableSchema
     from headrace.changelog.values import ValueType
 
@@ -103,7 +103,7 @@ def table_schema(
                 field=fields[column.name],
                 nullable=column.nullable,
                 declared=column.declared,
-                # A default of one that is added later is in older rows, too: read them again.
+                # If a column is added later, older rows get its default: read them again.
                 rewritten=True,
             )
         )
@@ -124,7 +124,7 @@ def table_names(database: sqlite3.Connection) -> list[str]:
 
 
 def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
-    """Describe the table called `name`; `TableRefused` with every reason against it."""
+    """Describe the table called `name`; raise `TableRefused` if it cannot be captured."""
     listed = database.execute(
         "select type, wr from pragma_table_list where schema = 'main' and name = ?", (name,)
     ).fetchone()
@@ -132,14 +132,25 @@ def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
         raise not_found(database, name)
     kind, without_rowid = listed
     if kind == "shadow" or (kind == "table" and name not in table_names(database)):
-        raise TableRefused("Table is not the application's own", table=name)
+        raise TableRefused(
+            "Internal tables of SQLite and of Headrace cannot be captured", table=name
+        )
     if kind != "table":
-        raise TableRefused(f"A {kind} cannot be captured", table=name, remedy=_LEAVE_OUT)
+        noun = "virtual table" if kind == "virtual" else kind
+        raise TableRefused(
+            f"A {noun} cannot be captured",
+            table=name,
+            remedy="Leave it out, and capture the tables that it reads from.",
+        )
     rows = database.execute(
         'select name, type, "notnull", pk, hidden from pragma_table_xinfo(?)', (name,)
     ).fetchall()
     if any(hidden for *_, hidden in rows):
-        raise TableRefused("Generated columns cannot be captured", table=name, remedy=_LEAVE_OUT)
+        raise TableRefused(
+            "The table has generated columns, which cannot be captured",
+            table=name,
+            remedy="Leave the table out, or replace its generated columns by ordinary ones.",
+        )
     # An INTEGER PRIMARY KEY is the rowid itself: it has no index, and no nulls.
     alias = not without_rowid and not _key_index(database, name)
     columns = tuple(
@@ -151,24 +162,26 @@ def inspect(database: sqlite3.Connection, name: str) -> SourceTable:
     )
     if not key:
         raise TableRefused(
-            "Table has no primary key", table=name, remedy="Declare a primary key, or leave it out."
+            "The table has no primary key",
+            table=name,
+            remedy="Declare a primary key, or leave the table out.",
         )
     if len(columns) > MOST_COLUMNS:
-        raise TableRefused("Table has too many columns", table=name, columns=len(columns))
+        raise TableRefused(
+            f"The table has more than {MOST_COLUMNS} columns", table=name, columns=len(columns)
+        )
     collations = _key_collations(database, name, key)
     _refuse_rewriters(database, name)
     return SourceTable(name, columns, key, collations, has_rowid=not without_rowid)
 
 
-_LEAVE_OUT = "Leave it out, and capture the tables it is made of."
-
-
 def not_found(database: sqlite3.Connection, name: str) -> TableRefused:
-    """Return what to say of a table that is not there."""
+    """Return the error for a table that does not exist."""
     names = table_names(database)
-    # SQLite would accept another case; every later stage compares names as they are.
+    # SQLite ignores the case of names, but every later stage compares them exactly.
     alike = [found for found in names if found.lower() == name.lower()]
-    remedy = f"Did you mean {alike[0]}?" if alike else f"Its tables: {', '.join(names) or 'none'}."
+    listed = f"Tables in this database: {', '.join(names) or 'none'}."
+    remedy = f"Did you mean {alike[0]}?" if alike else listed
     return TableRefused("Table not found", table=name, remedy=remedy)
 
 
@@ -187,7 +200,8 @@ def _key_collations(
     ).fetchone()
     if others is not None:
         raise TableRefused(
-            "Table has a unique index beside its key, and REPLACE would remove rows unseen",
+            "The table has a unique index other than its key: INSERT OR REPLACE could delete rows"
+            " without firing triggers",
             table=name,
             index=others[0],
             remedy="Make the index not unique, or leave the table out.",
@@ -200,9 +214,9 @@ def _key_collations(
     )
     for column, collation in collations.items():
         if collation.upper() != "BINARY":
-            # 'a' and 'A' are one key there and two here, so REPLACE leaves a ghost.
+            # 'a' and 'A' are one key there and two here: a row that REPLACE deletes would remain.
             raise TableRefused(
-                "A key column compares by a collation",
+                "A key column has a collation other than BINARY",
                 table=name,
                 column=column,
                 collation=collation,
@@ -213,14 +227,14 @@ def _key_collations(
 
 def _refuse_rewriters(database: sqlite3.Connection, name: str) -> None:
     for (trigger,) in database.execute(
-        # A trigger keeps the table's name as it was written there, in whatever case.
+        # A trigger keeps the table's name as it was written, in any case.
         "select name from sqlite_master "
         "where type = 'trigger' and tbl_name = ? collate nocase order by name",
         (name,),
     ).fetchall():
         if not trigger.startswith(PREFIX):
             raise TableRefused(
-                "Table has a trigger of the application, which may change the order of changes",
+                "The table has a trigger of the application, which can change the order of changes",
                 table=name,
                 trigger=trigger,
                 remedy="Drop the trigger, or leave the table out.",
@@ -232,7 +246,7 @@ def _refuse_rewriters(database: sqlite3.Connection, name: str) -> None:
     ).fetchone()[0]
     if own:
         raise TableRefused(
-            "A foreign key of the table to itself passes updates on",
+            "The table has a foreign key to itself that cascades updates",
             table=name,
             remedy="Declare it ON UPDATE RESTRICT or NO ACTION, or leave the table out.",
         )

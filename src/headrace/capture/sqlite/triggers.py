@@ -1,28 +1,28 @@
 """
-What capture puts into the user's database, and how it is removed again.
+What capture creates in the user's database, and how it is removed again.
 
-One log table holds the changes of all captured tables: `seq`, time, a number that names
+One log table has the changes of all captured tables: `seq`, time, a number that names
 table and columns, the operation, and both images in generic columns without a type. So
-every value keeps its storage class, bit for bit, and nothing in a trigger can fail for a
-value's sake: capture must never make a statement of the application fail (R42).
+every value keeps its storage class, bit for bit, and no value can make a trigger fail:
+capture must never make a statement of the application fail (R42).
 
 `seq` is a plain rowid: SQLite has one writer at a time, so its order is commit order, and
 as long as the newest row is never removed, numbers only grow. The first row is a marker,
 so that there is a newest row from the beginning.
 
-A table's columns are recorded with every plan. When they change, or when one of its
-triggers was missing, changes may have gone by unseen: the new plan leaves a mark in the
-log, and each reader that comes to it begins again (R39).
+A plan records a table's columns. When they change, or when one of the table's triggers was
+missing, changes may have been missed: the new plan writes a marker to the log, and each reader
+that reaches it starts over with that table (R39).
 
-The log remembers the file system and the inode of the file it was made in. A file that comes back
-from a copy brings its log and every reader's place with it, so that nothing in it shows that it
-went back: positions would come again with other changes (R40). Only the file itself is another
-one. A copy that is written over the very same file has the same inode, and is not noticed.
+The log records the file system and the inode of the file in which it was created. A file that is
+restored from a copy contains its log and every reader's position, so nothing inside it shows that
+it went back in time: positions would be used again for other changes (R40). Only the file itself
+is another one. A copy that is written over the same file has the same inode, and is not noticed.
 
-`CursorPruner` removes what every reader has. Each reader keeps its cursor in the database. What
-lies strictly below the lowest one is removed, never the newest row, and only in small steps at
+`CursorPruner` removes what all readers have read. Each reader keeps its cursor in the database.
+Rows strictly below the lowest cursor are removed, never the newest row, and only in small steps at
 moments when the write lock is free: the application must not notice (R42). Pruning must not disturb
-the reader, so a lock that is taken, or any other refusal, only means "later".
+the reader either, so if the lock is taken, or on any other error, it is retried later.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ from headrace.capture.sqlite.database import (
 from headrace.capture.sqlite.tables import SourceTable, column_list, inspect, not_found, table_names
 from headrace.errors import SourceRefused
 
-# --- the file that a log was made in --------------------------------------------------------------
+# --- the file in which a log was created ----------------------------------------------------------
 
 _NAME = "file"
 
 
 def remember(database: sqlite3.Connection, names: CaptureNames) -> None:
-    """Take it that the log belongs to this file; within a transaction."""
+    """Record that the log belongs to this file; within a transaction."""
     if (identity := _identity(database)) is not None:
         database.execute(f"insert or replace into {names.meta} values (?, ?)", (_NAME, identity))
 
 
 def known(database: sqlite3.Connection, names: CaptureNames) -> bool:
-    """Whether the log says which file it was made in; older ones do not."""
+    """Whether the log records the file in which it was created; older logs do not."""
     return _remembered(database, names) is not None
 
 
 def elsewhere(database: sqlite3.Connection, names: CaptureNames) -> bool:
-    """Whether the log was made in another file than this one."""
+    """Whether the log was created in another file than this one."""
     identity, remembered = _identity(database), _remembered(database, names)
     return None not in (identity, remembered) and identity != remembered
 
@@ -81,24 +81,24 @@ def _identity(database: sqlite3.Connection) -> str | None:
         "select file from pragma_database_list where name = 'main'"
     ).fetchone()
     try:
-        # Not the device's number, which may be another one after a restart of the machine.
+        # Not the device number, which may change when the machine is restarted.
         return f"{os.statvfs(path).f_fsid}/{os.stat(path).st_ino}"  # noqa: PTH116 - of one file
     except OSError:
-        return None  # whoever reads notices that it is gone
+        return None  # the next read reports that the file is missing
 
 
 # --- pruning --------------------------------------------------------------------------------------
 
 STEP_ROWS = 500
 STEP_SECONDS = 0.05
-"""Between two steps while there is more to remove: at most 10,000 rows a second."""
+"""Pause between two steps while there is more to remove: at most 10,000 rows a second."""
 
 REST_SECONDS = 1.0
 LONGEST_REST_SECONDS = 30.0
 
 
 class CursorPruner:
-    """Moves one reader's cursor and removes what nobody needs."""
+    """Moves one reader's cursor and removes rows that no reader needs."""
 
     def __init__(
         self, database: sqlite3.Connection, reader: str, capture: str, names: CaptureNames = OURS
@@ -114,11 +114,11 @@ class CursorPruner:
         self._rest = REST_SECONDS
 
     def allow(self, upto: int) -> None:
-        """Take it that this reader needs nothing at or before `upto` any more."""
+        """Note that this reader no longer needs anything at or before `upto`."""
         self._allowed = max(self._allowed, upto)
 
     def step(self) -> None:
-        """Do a little, if it is time and nobody else writes."""
+        """Remove a few rows, if it is time and no other connection writes."""
         now = time.monotonic()
         if now < self._due or (self._allowed <= self._done and not self._more):
             return
@@ -144,16 +144,16 @@ class CursorPruner:
                 f"update {readers} set cursor = max(cursor, ?) where name = ? and capture = ?",
                 (allowed, self._reader, self._capture),
             )
-            # Another capture's cursors count other numbers: those readers begin anew anyway.
+            # Cursors of another capture refer to other numbers: those readers start over anyway.
             (lowest,) = self._database.execute(
                 f"select min(cursor) from {readers} where capture = ?", (self._capture,)
             ).fetchone()
-            # Two queries: asked for both at once, SQLite reads the whole table.
+            # Two queries: with both in one query, SQLite reads the whole table.
             (first,) = self._database.execute(f"select min(seq) from {log}").fetchone()
             (last,) = self._database.execute(f"select max(seq) from {log}").fetchone()
             if first is None or lowest is None:
                 return False
-            # Strictly below the cursor: the row at it is its witness (R40).
+            # Strictly below the cursor: the row at the cursor is checked later (R40).
             end = min(lowest, last)
             stop = min(end, first + STEP_ROWS)
             self._database.execute(f"delete from {log} where seq < ?", (stop,))
@@ -169,22 +169,22 @@ TABLES = OURS.tables
 READERS = OURS.readers
 
 REPLANNED = 8
-"""The kind of a mark: changes of a table may be missing before it."""
+"""The `op` of a marker: changes of a table may be missing before it."""
 
 STARTED = 9
-"""The kind of a mark that only keeps the log from being empty."""
+"""The `op` of a marker that only keeps the log from being empty."""
 
 LIBRARY = "capture/"
-"""How names of readers of `Capture` begin; a source's holds no slash, so none is taken for one."""
+"""The prefix of readers of `Capture`; a source's name has no slash, so no engine's has it."""
 
-# Milliseconds on every version of SQLite: other time functions differ between them, and
-# the application's may be an old one. It is the statement's time, not the commit's.
+# Milliseconds in every version of SQLite: other time functions differ between versions, and
+# the application may use an old one. It is the time of the statement, not of the commit.
 NOW = "cast(round((julianday('now') - 2440587.5) * 86400000.0) as integer)"
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedColumns:
-    """One set of columns of a table, as the log's rows refer to it."""
+    """One set of columns of a table, to which the log's rows refer by number."""
 
     id: int
     table: str
@@ -195,21 +195,22 @@ class CapturedColumns:
 
 
 def capture_id(database: sqlite3.Connection, names: CaptureNames = OURS) -> str | None:
-    """Return the capture's uuid; None where nothing was ever set up."""
+    """Return the capture's uuid; None if nothing was ever set up."""
     if not _has(database, names.companion("meta")):
         return None
     found = dict(database.execute(f"select name, value from {names.meta}").fetchall())
     if found.get("format") != FORMAT:
         raise SourceRefused(
-            "Capture tables are in a format of another version",
+            "The capture tables were created by another version, in an unknown format",
             format=found.get("format"),
-            remedy="Use the version that made them, or remove them with teardown.",
+            remedy="Use the version that created them, or remove them in Python:"
+            " hr.sqlite(path).teardown().",
         )
     return str(found["capture"])
 
 
 def plans(database: sqlite3.Connection, names: CaptureNames = OURS) -> dict[int, CapturedColumns]:
-    """Return every plan ever made, by its number."""
+    """Return every plan that was ever created, by its number."""
     if not _has(database, names.companion("tables")):
         return {}
     found = {}
@@ -234,7 +235,7 @@ def latest(every: Mapping[int, CapturedColumns], table: str) -> CapturedColumns 
 
 def fields_for(every: Mapping[int, CapturedColumns], table: SourceTable) -> dict[str, int]:
     """Return field ids for the columns as they are now; new columns get new ones."""
-    # A mark in an old segment must never come to mean another column.
+    # An exact text in an old segment must never refer to another column.
     known: dict[str, int] = {}
     used = 0
     for plan in every.values():
@@ -250,7 +251,7 @@ def fields_for(every: Mapping[int, CapturedColumns], table: SourceTable) -> dict
 
 
 def complete(database: sqlite3.Connection, names: CaptureNames = OURS) -> bool:
-    """Whether all tables of ours are there."""
+    """Whether all of our tables exist."""
     return capture_id(database, names) is not None and all(
         _has(database, name)
         for name in (names.log_table, names.companion("readers"), names.companion("tables"))
@@ -260,7 +261,7 @@ def complete(database: sqlite3.Connection, names: CaptureNames = OURS) -> bool:
 def amiss(
     database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames = OURS
 ) -> list[str]:
-    """Return the tables that are not captured as they are now; [] when all is in place."""
+    """Return the tables whose plan or triggers do not match them now; [] if all do."""
     if not complete(database, names):
         return [table.name for table in tables]
     every = plans(database, names)
@@ -283,7 +284,7 @@ def amiss(
 def changed(
     database: sqlite3.Connection, tables: Collection[SourceTable], names: CaptureNames = OURS
 ) -> list[str]:
-    """Return which tables have other columns than these, or are not captured as they are now."""
+    """Return the tables that have other columns than these, or whose triggers do not match."""
     now = {table.name: inspect(database, table.name) for table in tables}
     wrong = amiss(database, list(now.values()), names)
     return [
@@ -297,20 +298,20 @@ def install(
     database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames = OURS
 ) -> str:
     """
-    Capture `tables`, in one transaction, and return the capture's uuid.
+    Set up the capture of `tables`, in one transaction, and return the capture's uuid.
 
-    Does nothing, and takes no lock, where all is in place already.
+    Does nothing, and takes no lock, if everything is set up already.
     """
     if (capture := capture_id(database, names)) is not None and not amiss(database, tables, names):
         return capture
     with writing(database):
-        # Looked at again: another process may have set it up before we got the lock, and a
-        # trigger that names a column which is gone would make writes fail (R42).
+        # Inspected again: another process may have set it up before we got the lock, and a
+        # trigger that names a dropped column would make writes fail (R42).
         return make(database, [inspect(database, table.name) for table in tables], names)
 
 
 def make(database: sqlite3.Connection, tables: Sequence[SourceTable], names: CaptureNames) -> str:
-    """Do what `install` says, within a transaction of the caller's."""
+    """Do the work of `install`, within a transaction of the caller."""
     capture = _make_tables(database, max(len(table.columns) for table in tables), names)
     every = plans(database, names)
     for table in tables:
@@ -332,7 +333,7 @@ def _make_tables(database: sqlite3.Connection, width: int, names: CaptureNames) 
         "(name text primary key, capture text, cursor integer, tables text) without rowid"
     )
     if capture is None or not _has(database, names.log_table):
-        # A new log counts from 1 again: its numbers need a name of their own (R1).
+        # A new log counts from 1 again: its numbers need a new uuid (R1).
         database.execute(
             f"create table if not exists {names.log} (seq integer primary key, ts, tbl, op, b0, a0)"
         )
@@ -347,7 +348,7 @@ def _make_tables(database: sqlite3.Connection, width: int, names: CaptureNames) 
 
 
 def renew(database: sqlite3.Connection, names: CaptureNames = OURS) -> str:
-    """Give the capture a new uuid, because its numbers begin anew; within a transaction."""
+    """Give the capture a new uuid, because its numbers start again; within a transaction."""
     capture = uuid4().hex
     database.executemany(
         f"insert or replace into {names.meta} values (?, ?)",
@@ -359,7 +360,7 @@ def renew(database: sqlite3.Connection, names: CaptureNames = OURS) -> str:
 
 
 def mark(database: sqlite3.Connection, kind: int, plan: int = 0, names: CaptureNames = OURS) -> int:
-    """Write a mark into the log and return its number; within a transaction."""
+    """Write a marker to the log and return its number; within a transaction."""
     made = database.execute(
         f"insert into {names.log} (ts, tbl, op) values ({NOW}, ?, ?)", (plan, kind)
     )
@@ -373,8 +374,8 @@ def _capture_table(
     names: CaptureNames,
 ) -> None:
     before = latest(every, table.name)
-    # One made for this table may sit on another now, which was given another name; and what
-    # sits on this table may have been made for another.
+    # After tables were renamed, a trigger created for this table may be on another one, and a
+    # trigger on this table may have been created for another one.
     present = [
         trigger
         for trigger in _triggers(database, names)
@@ -389,7 +390,7 @@ def _capture_table(
         return
     for trigger in present:
         database.execute(f"drop trigger {quoted(trigger.name)}")
-    # Another number even for the same columns: what older triggers logged is told apart.
+    # A new number even for the same columns, to distinguish rows that older triggers logged.
     fields = fields_for(every, table)
     columns = [[*facts, fields[facts[0]]] for facts in table.fingerprint]
     made = database.execute(
@@ -406,11 +407,11 @@ def _capture_table(
 
 def teardown(database: sqlite3.Connection, tables: Sequence[str] | None = None) -> None:
     """
-    Take out the triggers of `tables`, or of all; with the last ones our tables go too.
+    Remove the triggers of `tables`, or all triggers; with the last ones, remove our tables, too.
 
-    The triggers go first and all of it in one transaction: a trigger without its log
-    would make every write of the application fail (R42). What a reader of `Capture` has not read
-    stays until he takes it out himself, unless it is all that goes.
+    The triggers are removed first, and all of it in one transaction: a trigger without its log
+    would make every write of the application fail (R42). Changes that a reader of `Capture` has
+    not read stay until that reader is removed, unless everything is removed.
     """
     with writing(database):
         out = None if tables is None else [captured_as(database, name) for name in tables]
@@ -419,9 +420,9 @@ def teardown(database: sqlite3.Connection, tables: Sequence[str] | None = None) 
 
 def captured_as(database: sqlite3.Connection, name: str, names: CaptureNames = OURS) -> str:
     """
-    Return the name under which a table was captured; `TableRefused` where there is none such.
+    Return the name under which a table was captured; `TableRefused` if there is none.
 
-    A table may have been given another name since, and SQLite takes names in any case.
+    The table may have been renamed since, and SQLite ignores the case of names.
     """
     every = plans(database, names)
     captured = [plan.table for plan in every.values()]
@@ -443,9 +444,9 @@ def take_out(
     kept: Collection[str] = (),
 ) -> None:
     """
-    Do what `teardown` says, within a transaction of the caller's.
+    Do the work of `teardown`, within a transaction of the caller.
 
-    What was made for a table in `kept` stays, on whichever table it sits now.
+    Triggers that were created for a table in `kept` stay, whichever table they are on now.
     """
     every = plans(database, names)
     on = {folded(table) for table in tables or ()}
@@ -462,7 +463,7 @@ def take_out(
 
 
 def _awaited(database: sqlite3.Connection, names: CaptureNames) -> bool:
-    """Whether a reader of `Capture` is left; an engine notices that a log has gone."""
+    """Whether a reader of `Capture` is left; an engine notices that a log was removed."""
     return (
         _has(database, names.log_table)
         and _has(database, names.companion("readers"))
@@ -475,15 +476,15 @@ def _awaited(database: sqlite3.Connection, names: CaptureNames) -> bool:
 
 
 def drop_log(database: sqlite3.Connection) -> None:
-    """Take out all triggers and the log; within a transaction. The next one gets a new uuid."""
-    # The triggers first: one without its log would make every write fail (R42).
+    """Remove all triggers and the log, within a transaction; the next log gets a new uuid."""
+    # The triggers first: a trigger without its log would make every write fail (R42).
     for trigger in _triggers(database, OURS):
         database.execute(f"drop trigger {quoted(trigger.name)}")
     database.execute(f"drop table if exists {LOG}")
 
 
 def _trigger_sql(table: SourceTable, plan: int, names: CaptureNames) -> dict[str, str]:
-    """Return the triggers by name, each in the very text that SQLite keeps of it."""
+    """Return the triggers by name, each with exactly the text that SQLite stores."""
     columns = [column.name for column in table.columns]
     before = ", ".join(f"b{number}" for number in range(len(columns)))
     after = ", ".join(f"a{number}" for number in range(len(columns)))

@@ -1,19 +1,18 @@
 """
 The detection of commits by other processes, and the waits of a capture that has read everything.
 
-No notice of SQLite's own reaches another process, so this looks: `pragma data_version`
-shows in a few microseconds whether another connection committed. It takes a read lock
-for that, though, which outside WAL mode can get in a writer's way (R42). So a quiet
-database is only watched from outside, by the file system's notices where there are any,
-and by the files' times; the pragma is asked when these moved.
+SQLite does not notify other processes, so this polls: `pragma data_version` shows in a few
+microseconds whether another connection has committed. It takes a read lock, though, which can
+block a writer outside WAL mode (R42). So an idle database is only watched from outside, by the
+file system's notifications if there are any, and by the files' timestamps; the pragma is run when
+these have changed.
 
-A notice comes when bytes are written, which is a moment before the commit is visible.
-After one the pragma is therefore asked every millisecond for a while.
+A notification arrives when bytes are written, a moment before the commit is visible. After one,
+the pragma is therefore run every millisecond for a while.
 
-What ends the wait of a capture: `FileWatch` looks at the database's files and asks SQLite when
-they moved; `PollInterval` reads every so often, whatever happened; `External` reads when the
-application asks for it. `Combined` is any of several. A run begins with reading what is there,
-whichever of these it has.
+What ends the wait of a capture: `FileWatch` watches the database's files and queries SQLite when
+they have changed; `PollInterval` reads at a fixed interval; `External` reads when the application
+asks for it. `Combined` is any of several. A run always begins by reading what is available.
 """
 
 from __future__ import annotations
@@ -37,25 +36,25 @@ from headrace.errors import SourceRefused
 inotify: ModuleType | None
 try:
     inotify = import_module("inotify_simple")
-except ImportError:  # not on this system: the files' times are looked at instead
+except ImportError:  # not on this system: the files' timestamps are polled instead
     inotify = None
 
 FAST_SECONDS = 0.001
 SLOW_SECONDS = 0.010
 NOTIFIED_SECONDS = 0.040
-"""How often a quiet database is looked at; less often where notices come as well."""
+"""Intervals for polling an idle database; longer if notifications arrive as well."""
 
 ALERT_SECONDS = 0.025
-"""How long after a sign of life every millisecond is looked at: a commit's fsync lies within."""
+"""How long to poll every millisecond after any activity: long enough for a commit's fsync."""
 
 DISTRUST_SECONDS = 1.0
-"""The pragma is asked this often, whatever the files' times say: a clock may be coarse."""
+"""The pragma is run at least this often, in case the files' timestamps are too coarse."""
 
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class CommitWatch:
-    """Waits for commits of others; `wake` ends a wait from any thread."""
+    """Waits for commits of other connections; `wake` ends a wait from any thread."""
 
     def __init__(self, path: str, version: Callable[[], int]) -> None:
         self._paths = (path, f"{path}-wal")
@@ -70,13 +69,13 @@ class CommitWatch:
         self._notices = None
         self._watched: dict[str, int] = {}
         if inotify is not None:
-            # Out of watches or instances is no reason to fail: the look at the files remains.
+            # If the system has no inotify instances left, the files are still polled.
             with contextlib.suppress(OSError):
                 self._notices = inotify.INotify(nonblocking=True)
                 self._poll.register(self._notices.fileno(), select.POLLIN)
 
     def moved(self) -> bool:
-        """Whether somebody committed since the last time this said so."""
+        """Whether another connection has committed since this last returned True."""
         now = time.monotonic()
         stamp = self._stamp_now()
         if stamp != self._stamp:
@@ -94,16 +93,16 @@ class CommitWatch:
         return True
 
     def again(self) -> None:
-        """Forget the last answer of `moved`: it could not be acted upon."""
+        """Forget the last result of `moved`, because it could not be acted on."""
         self._seen = -1
 
     @property
     def inode(self) -> int:
-        """The file that stood at the path when it was last looked at; 0 where there was none."""
+        """The inode of the file at the last check; 0 if there was none."""
         return self._stamp[0][0] if self._stamp else 0
 
     def wait(self, seconds: float) -> None:
-        """Wait until something may have happened, or somebody calls `wake`."""
+        """Wait until something may have happened, or `wake` is called."""
         alert = time.monotonic() < self._alert_until
         quiet = NOTIFIED_SECONDS if self._watched else SLOW_SECONDS
         step = FAST_SECONDS if alert else quiet
@@ -119,7 +118,7 @@ class CommitWatch:
         self._waker.wake()
 
     def close(self) -> None:
-        """Let go of all descriptors."""
+        """Close all descriptors."""
         if self._notices is not None:
             self._notices.close()
             self._notices = None
@@ -137,13 +136,13 @@ class CommitWatch:
         return tuple(found)
 
     def _follow(self, stamp: _Stamp) -> None:
-        """Watch the files that stand there now: the -wal file comes and goes."""
+        """Watch the files that exist now: the -wal file is created and removed at times."""
         if self._notices is None or inotify is None:
             return
         for path, (inode, _, _) in zip(self._paths, stamp, strict=True):
             if inode and self._watched.get(path) != inode:
                 with contextlib.suppress(OSError):
-                    # Files, not their folder: other files in it may be very busy.
+                    # The files and not their folder: other files in it may change often.
                     self._notices.add_watch(path, inotify.flags.MODIFY)
                     self._watched[path] = inode
 
@@ -153,61 +152,61 @@ class CommitWatch:
 
 @dataclass(frozen=True, slots=True)
 class FileWatch:
-    """Read when somebody committed: about a millisecond later."""
+    """Read after another connection has committed, about a millisecond later."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollInterval:
-    """Read every so many seconds."""
+    """Read at a fixed interval."""
 
     seconds: float
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
             raise SourceRefused(
-                "An interval must be longer than nothing",
+                "The interval must be longer than 0 seconds",
                 seconds=self.seconds,
-                remedy="Give a number of seconds above 0.",
+                remedy="Use a number of seconds above 0.",
             )
 
 
 class External:
     """
-    Read when `notify` is called: from any thread, as often as one likes.
+    Read when `notify` is called, from any thread and any number of times.
 
-    Several captures may have the same one: a notice wakes them all.
+    Several captures may share one: `notify` wakes them all.
     """
 
     def __init__(self) -> None:
-        # One that its owner may take again: a signal handler may notify.
+        # Reentrant: a signal handler may call `notify`.
         self._lock = threading.RLock()
         self._listeners: tuple[Callable[[], None], ...] = ()
 
     def notify(self) -> None:
-        """Let every capture read whose run has begun; one that begins reads by itself."""
+        """Let every running capture read; one that starts later reads by itself."""
         with self._lock:
-            for told in self._listeners:
-                told()
+            for listener in self._listeners:
+                listener()
 
-    def listen(self, told: Callable[[], None]) -> None:
-        """Call `told` at every notice from now on."""
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` at every `notify` from now on."""
         with self._lock:
-            self._listeners = (*self._listeners, told)
+            self._listeners = (*self._listeners, listener)
 
-    def leave(self, told: Callable[[], None]) -> None:
-        """Call `told` no more; when this returns, no call is under way."""
+    def leave(self, listener: Callable[[], None]) -> None:
+        """Stop calling `listener`; when this returns, no call of it is running."""
         with self._lock:
-            self._listeners = tuple(each for each in self._listeners if each != told)
+            self._listeners = tuple(each for each in self._listeners if each != listener)
 
 
 class Combined:
-    """Read when any of these says so."""
+    """Read when any of its parts would."""
 
     def __init__(self, *wakes: Wake) -> None:
         if not wakes:
             raise SourceRefused(
-                "Nothing would ever wake this capture",
-                remedy="Combine at least one of FileWatch, Interval and External.",
+                "Combined() is empty, so nothing would wake this capture",
+                remedy="Pass at least one of FileWatch, Interval and External.",
             )
         self.wakes = wakes
 
@@ -218,7 +217,7 @@ DEFAULT = Combined(FileWatch(), PollInterval(0.25))
 
 
 class Waiter:
-    """Waits for what a `Wake` names; `ring` ends a wait from any thread, and in signal handlers."""
+    """Waits as a `Wake` says; any thread or signal handler can end a wait with `ring`."""
 
     def __init__(self, wake: Wake, path: str, version: Callable[[], int]) -> None:
         parts = list(_parts(wake))
@@ -229,45 +228,45 @@ class Waiter:
         self._every = min(seconds, default=None)
         self._next = 0.0
         self._externals = [part for part in parts if isinstance(part, External)]
-        self._told = False
-        self._again = True  # what is there when a run begins is read without being told
+        self._notified = False
+        self._again = True  # a run begins by reading what is available
         for external in self._externals:
-            external.listen(self._notified)
+            external.listen(self._on_notify)
 
     def due(self) -> bool:
-        """Whether to read now; it says so once."""
-        # Every one of them is asked, so that one occasion is not two. A notice that comes while
-        # the last one is forgotten is not lost: what it is about is read after this.
-        told = self._told
-        if told:
-            self._told = False
+        """Whether to read now; true once for each occasion."""
+        # All of them are checked, so that one commit does not count twice. A `notify` while the
+        # flag is cleared is not lost: what it is about is read after this.
+        notified = self._notified
+        if notified:
+            self._notified = False
         moved = self._watch is not None and self._watch.moved()
         again, self._again = self._again, False
         now = time.monotonic()
         passed = self._every is not None and now >= self._next
-        if again or moved or passed or told:
+        if again or moved or passed or notified:
             self._next = now + (self._every or 0.0)
             return True
         return False
 
     def again(self) -> None:
-        """Let the next `due` be true: what the last one said could not be acted upon."""
+        """Let the next `due` return True, because the last one could not be acted on."""
         self._again = True
         if self._watch is not None:
             self._watch.again()
 
     def wait(self, most: float) -> None:
-        """Wait until something may have happened, `ring` is called, or the seconds are over."""
+        """Wait until something may have happened, `ring` is called, or `most` seconds pass."""
         if self._every is not None:
             most = min(most, self._next - time.monotonic())
         self.pause(most)
 
     def pause(self, seconds: float) -> None:
-        """Wait for a moment, about so long; `ring` ends it."""
+        """Wait for about this long; `ring` ends the wait."""
         self._sleep.wait(seconds)
 
-    def _notified(self) -> None:
-        self._told = True
+    def _on_notify(self) -> None:
+        self._notified = True
         self.ring()
 
     def ring(self) -> None:
@@ -275,9 +274,9 @@ class Waiter:
         self._sleep.wake()
 
     def close(self) -> None:
-        """Let go of all descriptors."""
+        """Close all descriptors."""
         for external in self._externals:
-            external.leave(self._notified)
+            external.leave(self._on_notify)
         self._sleep.close()
 
 

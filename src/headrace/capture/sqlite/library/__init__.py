@@ -1,17 +1,17 @@
 """
-The SQLite capture as a library of its own: records to handlers.
+The SQLite capture as a separate library that passes records to handlers.
 
-It knows the modules of `capture/sqlite` that deal with the database, and `errors`. It uses neither
-the change log nor Arrow nor Spark, so a program that embeds it loads none of them.
+It imports the modules of `capture/sqlite` that deal with the database, and `errors`. It uses
+neither the change log nor Arrow nor Spark, so a program that embeds it loads none of them.
 
 Begin with `capture`: its class `Capture` is what a user calls, and its docstring says when a batch
 counts as acknowledged.
 
 ```
- readers   the cursor of each reader: in the database, a row a table
+ readers   the cursors of each reader: in the database, a row for each table
  records   what a handler receives: batches, the records in them, and their JSON
  run       one run: open, copy, follow, acknowledge, close
- handlers  handlers that come with the library: lines of words, lines of JSON, HTTP
+ handlers  handlers that come with the library: lines of text, lines of JSON, HTTP
  capture   `Capture`: set-up, `bootstrap`, `cdc`, and removal
 ```
 """

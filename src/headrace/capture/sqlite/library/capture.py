@@ -1,14 +1,14 @@
 """
 SQLite capture as a library: a handler is called with batches of changes, and nothing else runs.
 
-What is put into the database is what the engine puts there (`triggers`), and a reader's place
-beside it (`readers`). One run an instance, on the thread that calls it: `bootstrap` hands out
-what is there and returns; `cdc` hands out what was logged, then waits for more until `close`;
-`bootstrap_and_cdc` does one after the other, and no change in between is left out.
+It creates the same tables and triggers in the database as the engine (`triggers`), and stores the
+reader's positions there (`readers`). An instance has one run, on the thread that calls it:
+`bootstrap` delivers all rows and returns; `cdc` delivers what was logged, then waits for more until
+`close`; `bootstrap_and_cdc` does one after the other, and skips no change in between.
 
-A batch is acknowledged when its handler returns. So after a death anywhere the next run begins
-with the batch that was being handled, and every change comes at least once, with the same
-position.
+A batch is acknowledged when its handler returns. So if the process is killed at any point, the
+next run begins with the batch that was being handled, and every change is delivered at least once,
+with the same position.
 """
 
 from __future__ import annotations
@@ -39,31 +39,33 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class TornDown:
-    """What a `teardown` found."""
+    """The result of a `teardown`."""
 
     unread: int
-    """Changes that this reader had not read, and that nobody will hand it now."""
+    """Number of changes that this reader had not read, and that it will not receive now."""
 
     kept: tuple[str, ...]
-    """Tables that stay captured, because somebody else reads them."""
+    """Tables that stay captured, because another reader reads them."""
 
 
 class Capture:
     """
-    Changes of a SQLite database, handed to `handler` in batches.
+    Delivers the changes of a SQLite database to `handler`, in batches.
 
-    `tables` names the tables, or is None: for `setup` every table of the application, one that
-    cannot be captured being refused like one that was named; afterwards all that were set up.
+    `tables` names the tables. If it is None, `setup` takes every table of the application, and
+    raises an error if one of them cannot be captured; the other methods take all tables that were
+    set up for this reader.
 
-    `handler` is called with a `Batch` at a time, in order, on the thread of the run; when it
-    returns, the batch is acknowledged, and when it raises, the run ends with what it raised. If
-    it has a method `stop`, that is called by `close`, for handlers that wait.
+    `handler` is called with one `Batch` at a time, in order, on the thread of the run. When it
+    returns, the batch is acknowledged; when it raises, the run ends with that exception. If it
+    has a method `stop`, `close` calls it, for handlers that wait.
 
-    `log_table` names the table that changes are logged in: each such log is on its own. `reader`
-    names who reads: several read one log independently, each under its own name. `wake` says
-    what ends a wait, by default a file watch and a look every 250 ms.
+    `log_table` is the name of the table in which changes are logged; logs are independent of each
+    other. `reader` is the name of this reader: several readers read one log independently. `wake`
+    defines when to look for changes, by default after a commit and every 250 ms.
 
-    Nothing is touched before a method is called. All methods may be called from any thread.
+    The database is not opened before a method is called. All methods may be called from any
+    thread.
     """
 
     def __init__(
@@ -79,13 +81,13 @@ class Capture:
     ) -> None:
         if batch_size < 1:
             raise SourceRefused(
-                "A batch has at least one record", batch_size=batch_size, remedy="Use 1 or more."
+                "batch_size must be at least 1", batch_size=batch_size, remedy="Use 1 or more."
             )
         if _NAME.fullmatch(reader) is None:
-            raise BadName("Not a usable name for a reader", name=reader)
+            raise BadName("The name of the reader is not valid", name=reader)
         names = [tables] if isinstance(tables, str) else tables
         self._settings = RunSettings(
-            # The folder the caller stands in may be another one by the time of a run.
+            # The current folder may be another one at the time of the run.
             path=str(Path(path).expanduser().absolute()),
             names=CaptureNames.of(log_table),
             reader=reader,
@@ -94,25 +96,25 @@ class Capture:
             wake=wake,
         )
         self._handler = handler
-        # One that its owner may take again: `close` is called in signal handlers, too.
+        # Reentrant: `close` is called in signal handlers, too.
         self._lock = threading.RLock()
         self._began = False
         self._run: CaptureRun | None = None
         self._runner: int | None = None
         self._closing = False
-        # Held during the run. Not an event, of which a signal handler may find its own thread
-        # half-way in a wait, and then waits for ever.
+        # Held during the run. Not an event: a signal handler that interrupts its own thread in
+        # the middle of a wait would wait for ever.
         self._under_way = threading.Lock()
 
     def setup(self) -> tuple[str, ...]:
         """
-        Make the log and the triggers where they are missing; return the tables.
+        Create the log and the triggers if they are missing; return the tables.
 
-        From here on every change of these tables is logged, and waits for this reader. What is
-        in place already is left alone, so it may be called again; a table whose columns changed
-        gets new triggers. After a `teardown` of some of its tables this reader has missed their
-        changes in between: `cdc` raises `SchemaChanged` until `bootstrap_and_cdc` has copied them.
-        `StillRunning` while a run is under way.
+        From then on every change of these tables is logged, and is kept for this reader. What is
+        already set up is not changed, so this may be called again; a table whose columns changed
+        gets new triggers. If this reader was removed from a table by `teardown`, it has missed the
+        changes in between: `cdc` raises `SchemaChanged` until `bootstrap_and_cdc` has copied the
+        table. Raises `StillRunning` during a run.
         """
         names = self._settings.names
         with self._at_rest(), opened(self._settings.path) as database:
@@ -120,20 +122,19 @@ class Capture:
             tables = self._settings.tables
             tables = tuple(table_names(database)) if tables is None else tables
             if not tables:
-                raise SourceRefused("No table to capture", path=self._settings.path)
+                raise SourceRefused("No tables to capture", path=self._settings.path)
             triggers.install(database, [inspect(database, table) for table in tables], names)
             ReaderCursors(database, names, self._settings.reader).register(tables)
             return tables
 
     def teardown(self) -> TornDown:
         """
-        Take out the triggers of these tables, and with the last reader the log.
+        Remove the triggers of these tables, and with the last reader the log.
 
-        Other tables, and tables that somebody else reads from the same log, stay captured, and
-        so does the log while a reader is left who may have changes to read in it. Tables may be
-        named as they are now or as they were when they were set up; `TableRefused` where there is
-        none such. A run in another process goes on without them. `StillRunning` while a run of
-        this instance is under way.
+        Other tables, and tables that have another reader in the same log, stay captured, and the
+        log stays as long as it has a reader. A renamed table can be given under either name;
+        raises `TableRefused` if there is no such table. A run in another process continues
+        without these tables. Raises `StillRunning` during a run of this instance.
         """
         settings = self._settings
         with self._at_rest(), opened(settings.path) as database:
@@ -143,39 +144,39 @@ class Capture:
 
     def bootstrap(self) -> None:
         """
-        Hand out all rows as they are now, and return.
+        Deliver all rows as they are now, and return.
 
         The first record of a table is BOOTSTRAP, without images; its rows follow as INSERT. No
-        change is handed out or acknowledged. It needs no set-up, and writes nothing.
+        change is delivered or acknowledged. This needs no `setup`, and writes nothing.
         """
         self._only_run(CaptureRun.bootstrap)
 
     def cdc(self) -> None:
         """
-        Hand out every change since `setup` that was not acknowledged, until `close`.
+        Deliver every change since `setup` that was not acknowledged, until `close`.
 
-        Where changes of a table may be missing, because its columns or its triggers changed,
-        it hands out all that came before and raises `SchemaChanged`.
+        If changes of a table may be missing, because its columns or triggers changed, this
+        delivers all earlier changes and then raises `SchemaChanged`.
         """
         self._only_run(CaptureRun.cdc)
 
     def bootstrap_and_cdc(self) -> None:
         """
-        Hand out all rows, then every change since each table's rows began to be read.
+        Deliver all rows, then every change made since each table began to be read.
 
-        Where changes of a table may be missing, it hands out the table's rows again, after
-        another BOOTSTRAP record. It sets up again what changed, and nothing else.
+        If changes of a table may be missing, this delivers the table's rows again, after
+        another BOOTSTRAP record. Only what changed is set up again.
         """
         self._only_run(CaptureRun.bootstrap_and_cdc)
 
     def close(self, *, timeout: float | None = None) -> bool:
         """
-        End the run after the batch that is being handled, and wait for that.
+        End the run after the current batch, and wait until it has ended.
 
-        Returns whether it has ended; with `timeout` after so many seconds at the latest, and with
-        0 at once. On the thread of the run, so from a handler or a signal handler there, it only
-        asks. Another thread that the handler itself waits for must not wait for the handler: use
-        `timeout=0` there. Without a run none will begin.
+        Returns whether it has ended; with `timeout`, after that many seconds at the latest, with
+        0 at once. On the thread of the run, in the handler or in a signal handler, it only requests
+        the end and does not wait. If the handler waits for another thread, that thread must not
+        wait for the handler: use `timeout=0` there. If there was no run yet, none can begin.
         """
         with self._lock:
             self._closing = True
@@ -206,12 +207,12 @@ class Capture:
     def _only_run(self, work: Callable[[CaptureRun], None]) -> None:
         with self._lock:
             if self._runner is not None:
-                raise StillRunning("A run of this capture is under way")
+                raise StillRunning("This capture is running")
             if self._began:
-                why = "This capture was closed" if self._closing else "This capture has run"
+                why = "This capture was closed" if self._closing else "This capture has already run"
                 raise RunTwice(why)
-            # In this order: a signal handler that closes may be called between any two of these,
-            # and must know this thread for the one it cannot wait for.
+            # In this order: a signal handler may call `close` between any two of these lines, and
+            # must recognise this thread as the one it cannot wait for.
             self._runner = threading.get_ident()
             self._under_way.acquire()
             self._began = True
@@ -239,18 +240,18 @@ class Capture:
     def _at_rest(self) -> Iterator[None]:
         with self._lock:
             if self._runner is not None:
-                raise StillRunning("A run of this capture is under way")
+                raise StillRunning("This capture is running")
             yield
 
 
 def _refuse_other_log(database: sqlite3.Connection, names: CaptureNames) -> None:
-    """Refuse a table that has the log's name and is not one of ours."""
+    """Raise an error if a table has the log's name and is not a capture log."""
     found = database.execute(
         "select 1 from sqlite_master where name = ? collate nocase", (names.log_table,)
     ).fetchone()
     if found is not None and triggers.capture_id(database, names) is None and names != OURS:
         raise SourceRefused(
-            "A table with the name of the log is there, and is no capture log",
+            "A table with this name exists and is not a capture log",
             log_table=names.log_table,
-            remedy="Name another log table; one that another program made is not used.",
+            remedy="Choose another name for the log table.",
         )

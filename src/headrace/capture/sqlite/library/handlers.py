@@ -1,9 +1,9 @@
 """
-Handlers that come with the library: lines of words, lines of JSON, and HTTP.
+Handlers that come with the library: lines of text, lines of JSON, and HTTP.
 
-A handler is anything that can be called with a batch. When it returns, the batch counts as
-taken; what it raises ends the run, and the batch's records come again in the next one, maybe
-with others and under another id.
+A handler is any callable that takes a batch. When it returns, the batch is acknowledged. If it
+raises, the run ends, and the batch's records are delivered again in the next run, perhaps in
+another batch with another id.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ RETRY_SECONDS = 300.0
 FIRST_REST_SECONDS = 0.1
 LONGEST_REST_SECONDS = 10.0
 _ASKED_REST_SECONDS = 60.0
-"""The longest that an answer may ask us to wait."""
+"""The longest wait that a `Retry-After` can ask for."""
 
 _LOOK_SECONDS = 0.05
-"""How often a rest looks whether the capture is being closed."""
+"""How often a pause checks whether the capture is being closed."""
 
 _LATER = frozenset({408, 425, 429})
 
 
 class Words:
-    """Writes a line a record for people: time, table, operation."""
+    """Writes a readable line for each record: time, table, operation."""
 
     def __init__(self, stream: IO[bytes], form: RecordFormat) -> None:
         self._stream = stream
         self._form = form
 
     def __call__(self, batch: CaptureBatch) -> None:
-        """Write, and only return when the system has it."""
+        """Write, and return only when the operating system has accepted it."""
         lines = [
             f"{self._form.stamp(round(record.timestamp.timestamp() * 1000))}"
             f" {record.table} {record.operation}\n"
@@ -50,14 +50,14 @@ class Words:
 
 
 class JsonLineHandler:
-    """Writes a line of JSON a record."""
+    """Writes a line of JSON for each record."""
 
     def __init__(self, stream: IO[bytes], form: RecordFormat) -> None:
         self._stream = stream
         self._form = form
 
     def __call__(self, batch: CaptureBatch) -> None:
-        """Write, and only return when the system has it."""
+        """Write, and return only when the operating system has accepted it."""
         _write(self._stream, self._form.lines(batch))
 
 
@@ -66,25 +66,26 @@ def _write(stream: IO[bytes], data: bytes) -> None:
         stream.write(data)
         stream.flush()
     except BrokenPipeError:
-        raise  # nobody reads any more: no fault of the output's
+        raise  # the reader has closed the pipe, which is no error of the output
     except OSError as error:
         raise TargetError(
             "Output cannot be written",
             error=errno.errorcode.get(error.errno or 0, "OSError"),
-            remedy="Make room or name another output; it goes on with this batch.",
+            remedy="Free some space or choose another output, and start again. It continues with"
+            " this batch.",
         ) from error
 
 
 class Post:
     """
-    Sends each batch by HTTP POST, as `{"changes": […]}`, until somebody takes it.
+    Sends each batch by HTTP POST, as `{"changes": […]}`, until it is accepted.
 
-    Any status from 200 to 299 means taken. Timeouts, broken connections, 408, 425, 429 and all
-    from 500 on are tried again, more and more slowly; what still is not taken after
-    `retry_seconds` raises `TargetError`, and so does any other status at once. Each request
-    carries the batch's id as Idempotency-Key: the same when it is sent again. In another run the
-    same changes may come in a batch of another range, which may overlap with this one; what a
-    receiver has already it knows by the records' positions.
+    Any status from 200 to 299 means accepted. Timeouts, broken connections, 408, 425, 429 and
+    every status from 500 on are retried with growing pauses; a batch that is not accepted after
+    `retry_seconds` raises `TargetError`. Any other status raises it at once. Each request has the
+    batch's id as Idempotency-Key, the same one if the batch is sent again. In another run the same
+    changes may be sent in a batch with another range, which may overlap with this one; a receiver
+    recognises changes that it already has by the records' positions.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Post:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SourceRefused("Not an address to send to", remedy="Use http://… or https://….")
+            raise SourceRefused("The URL is not valid", remedy="Use http://… or https://….")
         self._parts = parts
         self._form = form
         self._timeout = timeout
@@ -111,11 +112,11 @@ class Post:
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
 
     def __call__(self, batch: CaptureBatch) -> None:
-        """Send, and only return when it was taken."""
+        """Send, and return only when the batch was accepted."""
         body = self._form.changes(batch)
         headers = dict(self._headers)
         if batch.id is not None:
-            # An id may name a table, and a table may be called anything.
+            # An id may contain a table's name, which may have any characters.
             headers["Idempotency-Key"] = quote(batch.id, safe="/")
         until = time.monotonic() + self._retry_seconds
         rest = FIRST_REST_SECONDS
@@ -125,27 +126,27 @@ class Post:
                 return
             if status and status < 500 and status not in _LATER:
                 raise TargetError(
-                    "Address refuses batches",
+                    "The URL refused a batch",
                     host=self._parts.hostname,
                     status=status,
-                    remedy="Check the address and what it expects; redirects are not followed.",
+                    remedy="Check the URL and what it expects. Redirects are not followed.",
                 )
             if time.monotonic() >= until:
                 raise TargetError(
-                    "Address takes no batches",
+                    "The URL did not accept a batch in time",
                     host=self._parts.hostname,
                     status=status or "no answer",
-                    remedy="Check that it is up; start again, and it goes on with this batch.",
+                    remedy="Check that it is up, and start again. It continues with this batch.",
                 )
             self._rest(max(rest, asked))
             rest = min(2 * rest, LONGEST_REST_SECONDS)
 
     def stop(self) -> None:
-        """Send what is being sent no more often: the capture is being closed."""
+        """Stop retrying, because the capture is being closed."""
         self._stopped = True
 
     def close(self) -> None:
-        """Hang up; for whoever made it, after the last batch."""
+        """Close the connection; called by the owner after the last batch."""
         self._hang_up()
 
     def _rest(self, seconds: float) -> None:
@@ -158,7 +159,7 @@ class Post:
         raise Interrupted
 
     def _sent(self, body: bytes, headers: dict[str, str]) -> tuple[int, float]:
-        """Send once; return the status, 0 for none, and for how long to wait."""
+        """Send once; return the status, 0 for none, and how long to wait before a retry."""
         try:
             connection = self._connected()
             connection.request("POST", self._path, body, headers)

@@ -1,14 +1,14 @@
 """
-The cursors of the readers of `Capture`: in the database, a row a table.
+The cursors of the readers of `Capture`: in the database, a row for each table.
 
-The engine keeps its position in its own change log; the library has only the database itself. It
-is a row a table, and not one a reader, so that a table can be set up later, taken out alone, or be
-read by a process of its own, and nothing of the others is skipped or lost.
+The engine keeps its position in its own change log; the library has only the database itself. A
+reader has one row for each table, so that a table can be set up later, removed alone, or be read
+by a separate process, and no changes of other tables are skipped or lost.
 
-A row protects what follows its cursor from being removed, as the engine's rows do. The cursor
-comes with a witness of the log row it names (R40). Instead of one there may be a note that changes
-are missing before the cursor (`NEEDS_COPY`): then only a copy of the table leads there. A reader
-that was taken out of a table gets such a row when it comes back.
+A row protects what follows its cursor from being removed, as the engine's rows do. The cursor is
+stored with facts about the log row it names (R40). Instead of these there may be a note that
+changes are missing before the cursor (`NEEDS_COPY`): then the table has to be copied first. A
+reader that was removed from a table gets such a row when it is set up again.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from headrace.capture.sqlite.database import CaptureNames, CapturePosition, read
 from headrace.capture.sqlite.tables import table_names
 
 NEEDS_COPY = "needs copy"
-"""Stands for the witness where the table has to be copied before its changes are read."""
+"""Used instead of `row_facts` if the table has to be copied before its changes are read."""
 
 _LEFT = "left/"
-"""How the notes begin that a reader was taken out of a table."""
+"""The prefix of notes that a reader was removed from a table."""
 
 
 class ReaderCursors:
-    """The positions of one reader in one log, on a connection of the caller's."""
+    """The positions of one reader in one log, on the caller's connection."""
 
     def __init__(self, database: sqlite3.Connection, names: CaptureNames, reader: str) -> None:
         self._database = database
@@ -50,22 +50,22 @@ class ReaderCursors:
             return {}
         return {
             table: CapturePosition(
-                row.capture, row.cursor, NEEDS_COPY if witness is None else str(witness)
+                row.capture, row.cursor, NEEDS_COPY if row_facts is None else str(row_facts)
             )
             for row in reader_rows(self._database, self._names)
-            for table, witness in row.tables.items()
+            for table, row_facts in row.tables.items()
             if row.name == self._name(table)
         }
 
     def tables(self) -> list[str]:
-        """Return what is read by default: the tables of this reader, or all there are."""
+        """Return the tables that are read by default: those of this reader, or all tables."""
         return list(self.positions()) or table_names(self._database)
 
     def register(self, tables: Iterable[str]) -> None:
         """
-        Begin at the log's end with those tables that this reader has no position in yet.
+        Begin at the log's end for the tables in which this reader has no position yet.
 
-        Where it was taken out before, it has missed changes and has to copy the table.
+        If it was removed from a table before, it has missed changes and has to copy the table.
         """
         database, names = self._database, self._names
         known = self.positions()
@@ -76,7 +76,7 @@ class ReaderCursors:
             capture = triggers.capture_id(database, names)
             assert capture is not None
             if triggers.elsewhere(database, names):
-                # Numbers of the file it came from would come again.
+                # Numbers of the original file would be used again.
                 capture = triggers.renew(database, names)
             elif not triggers.known(database, names):
                 triggers.remember(database, names)
@@ -86,14 +86,15 @@ class ReaderCursors:
                 left = database.execute(
                     f"delete from {names.meta} where name = ?", (_LEFT + name,)
                 ).rowcount
-                noted = _noted(table, replace(end, witness=NEEDS_COPY) if left else end)
+                noted = _noted(table, replace(end, row_facts=NEEDS_COPY) if left else end)
                 put_reader(database, ReaderRow(name, capture, end.seq, noted), names)
 
     def repair(self) -> None:
         """
-        Give a log whose rows were lost a new name, because its numbers come again (R40).
+        Give a log whose rows were lost a new uuid, because its numbers are used again (R40).
 
-        Cursors of a log that is gone move to the end of this one, and their tables need a copy.
+        Cursors in a log that no longer exists move to the end of this one, and their tables need
+        a copy.
         """
         database, names = self._database, self._names
         with reading(database):
@@ -105,7 +106,7 @@ class ReaderCursors:
             ):
                 return
         with writing(database):
-            # Looked at again: another process may have done it before we got the lock.
+            # Checked again: another process may have done it before we got the lock.
             if not triggers.complete(database, names):
                 return
             if self._numbers_come_again():
@@ -113,25 +114,25 @@ class ReaderCursors:
             elif not triggers.known(database, names):
                 triggers.remember(database, names)
             capture = str(triggers.capture_id(database, names))
-            # What follows from here on stays in the log while rows are copied.
-            end = replace(end_of(database, capture, names), witness=NEEDS_COPY)
+            # Changes after this stay in the log while rows are copied.
+            end = replace(end_of(database, capture, names), row_facts=NEEDS_COPY)
             for table, position in self.positions().items():
                 if position.capture != capture:
                     self.settle(table, end)
 
     def _numbers_come_again(self) -> bool:
-        """Whether the log was emptied, or the file restored, since positions were stored in it."""
+        """Whether the log was emptied, or the file restored, since positions were stored."""
         database, names = self._database, self._names
         capture = triggers.capture_id(database, names)
         return triggers.elsewhere(database, names) or any(
             position.capture == capture
-            and position.witness != NEEDS_COPY
+            and position.row_facts != NEEDS_COPY
             and compare(database, position, names) == "reset"
             for position in self.positions().values()
         )
 
     def settle(self, table: str, at: CapturePosition) -> bool:
-        """Set a position, wherever it was before; False where the table was taken out."""
+        """Set a position, whatever it was before; False if the table was removed."""
         done = self._database.execute(
             f"update {self._names.readers} set capture = ?, cursor = ?, tables = ? where name = ?",
             (at.capture, at.seq, json.dumps(_noted(table, at)), self._name(table)),
@@ -139,7 +140,7 @@ class ReaderCursors:
         return done.rowcount > 0
 
     def advance(self, tables: Sequence[str], to: CapturePosition) -> list[str]:
-        """Move positions forward, never back; return those tables that were taken out."""
+        """Move positions forward, never back; return the tables that were removed."""
         with writing(self._database):
             moved = self._database.executemany(
                 f"update {self._names.readers} set cursor = ?, tables = ? "
@@ -159,19 +160,19 @@ class ReaderCursors:
 
     def take_out(self, tables: Sequence[str] | None) -> tuple[int, list[str]]:
         """
-        Take `tables` out; return how many changes were not read, and which tables stay captured.
+        Remove `tables`; return how many changes were not read, and which tables stay captured.
 
-        A table stays captured as long as another reader has it, and the log as long as it has any
-        reader. It is one transaction: a trigger without its log would make every write of the
-        application fail (R42). `tables` None are all of this reader's. A table that is neither
-        there nor captured raises `TableRefused`.
+        A table stays captured as long as it has another reader, and the log stays as long as it
+        has any reader. All of it is one transaction: a trigger without its log would make every
+        write of the application fail (R42). If `tables` is None, all tables of this reader are
+        removed. A table that neither exists nor is captured raises `TableRefused`.
         """
         database, names = self._database, self._names
         with writing(database):
             if tables is not None:
                 tables = [triggers.captured_as(database, table, names) for table in tables]
             if not triggers.complete(database, names):
-                # A part of it was dropped, and triggers that are left make writes fail.
+                # Some of our tables were dropped, and the remaining triggers make writes fail.
                 triggers.take_out(database, tables, names)
                 return 0, []
             known = self.positions()
@@ -212,4 +213,4 @@ class ReaderCursors:
 
 
 def _noted(table: str, position: CapturePosition) -> dict[str, str | None]:
-    return {table: None if position.witness == NEEDS_COPY else position.witness}
+    return {table: None if position.row_facts == NEEDS_COPY else position.row_facts}

@@ -1,14 +1,14 @@
 """
-The records that a handler receives: batches of them, made as they are asked for, and their JSON.
+The records that a handler receives: batches of records, created on access, and their JSON.
 
-A batch keeps the rows as SQLite handed them out. Records are made by iterating; a handler that
-only wants JSON takes it from the batch (`json_lines`), and no record is ever made.
+A batch keeps the rows as SQLite returned them. Iterating creates the records; a handler that
+only needs JSON gets it from the batch (`json_lines`), without creating any record.
 
 JSON has five fields: table, timestamp, operation, before, after. Images are objects by column.
-Numbers have all their digits, so that each is read back as the very same; an infinite one is
-`9e999` or `-9e999`, which every reader of JSON takes for infinite or refuses, and none for another
-number. A blob is upper-case hexadecimal text. Columns that are declared BLOB are left out unless
-asked for. Bytes in a text that are not UTF-8 become U+FFFD. Timestamps are RFC 3339 in UTC, with
+Numbers have all their digits, so that parsing returns exactly the same number; an infinite one is
+`9e999` or `-9e999`, which every JSON parser reads as infinity or refuses, and none as another
+number. A blob is upper-case hexadecimal text. Columns that are declared BLOB are left out by
+default. Bytes in a text that are not UTF-8 become U+FFFD. Timestamps are RFC 3339 in UTC, with
 three digits after the point or none, so they sort as text.
 """
 
@@ -35,35 +35,35 @@ Operation: TypeAlias = Literal["INSERT", "UPDATE", "DELETE", "BOOTSTRAP"]
 Image: TypeAlias = Mapping[str, int | float | str | bytes | None]
 
 OPERATIONS: tuple[Operation, Operation, Operation] = ("INSERT", "UPDATE", "DELETE")
-"""By the number that the log has for them."""
+"""By their number in the log."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Record(NamedTuple):
-    """A change of a row, or a row that was there; a tuple, because millions of them are made."""
+    """A change of a row, or a row of a bootstrap; a tuple, because millions are created."""
 
     table: str
     timestamp: datetime
-    """UTC, to the millisecond: of the statement; of a row that was there, when it was read."""
+    """UTC, in milliseconds: the time of the statement; in a bootstrap, when the row was read."""
 
     operation: Operation
     before: Image | None
-    """The row as it was, of UPDATE and DELETE; each value as SQLite holds it, blobs as bytes."""
+    """The old row, for UPDATE and DELETE; each value as SQLite stores it, blobs as bytes."""
 
     after: Image | None
-    """The row as it is, of INSERT and UPDATE."""
+    """The new row, for INSERT and UPDATE."""
 
     position: str | None
     """
-    `epoch/seq`: the same change has the same one however often it comes. Rows of a bootstrap
-    have the place from which on changes follow; None where none do: nothing is set up.
+    `epoch/seq`: a change has the same position every time it is delivered. Rows of a bootstrap
+    have the position after which changes follow; None if nothing is set up, so that none follow.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The columns of a table at one time."""
+    """The columns of a table at one point in time."""
 
     table: str
     columns: tuple[str, ...]
@@ -71,7 +71,7 @@ class TableColumns:
 
     @classmethod
     def of(cls, table: str, fingerprint: Sequence[tuple[str, str, int]]) -> TableColumns:
-        """Return what a fingerprint describes: name, declared type and key of each column."""
+        """Return the columns of a fingerprint: name, declared type and key of each column."""
         names, declared, _ = zip(*fingerprint, strict=True)
         return cls(table, names, declared)
 
@@ -89,7 +89,7 @@ class ChangeRows:
         return len(self.rows)
 
     def record(self, at: int) -> Record:
-        """Make one record."""
+        """Create one record."""
         row = self.rows[at]
         seq, ts, number, op = row[:4]
         shape = self.shapes[number]  # type: ignore[index]
@@ -108,7 +108,7 @@ class ChangeRows:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Rows of a table as they were met, after the record that says so if it is the beginning."""
+    """Rows of a bootstrap; the first part of a table begins with the record BOOTSTRAP."""
 
     rows: Sequence[Row]
     shape: TableColumns
@@ -120,7 +120,7 @@ class TableRows:
         return len(self.rows) + self.begins
 
     def record(self, at: int) -> Record:
-        """Make one record."""
+        """Create one record."""
         if self.begins and at == 0:
             return Record(self.shape.table, moment(self.ts), "BOOTSTRAP", None, None, self.position)
         after = dict(zip(self.shape.columns, self.rows[at - self.begins], strict=True))
@@ -136,21 +136,21 @@ class TableRows:
 
 class CaptureBatch(Sequence[Record]):
     """
-    Records in their order, whole and never changed: a handler may keep it.
+    A sequence of records in order, which never changes: a handler may keep it.
 
-    `complete` says whether it ends between two transactions of the application.
+    `complete` is whether it ends between two transactions of the application.
 
-    `id` names it. Of changes it is the range of their numbers, `epoch/first-last`: another run
-    begins where the last one was acknowledged and cuts as it likes, so ranges may overlap, and
-    only positions tell what is known already. Of rows that were there it belongs to this one
-    copy, and never comes again. None where no changes follow.
+    `id` is its name. For changes it is the range of their numbers, `epoch/first-last`: another run
+    begins after the last acknowledgement and may group changes in another way, so ranges may
+    overlap, and only positions show which changes are already known. For rows of a bootstrap it is
+    unique to this copy, and is never used again. It is None if no changes follow.
     """
 
     def __init__(
         self, rows: ChangeRows | TableRows, *, complete: bool = True, id: str | None = None
     ) -> None:
         self.rows = rows
-        """The rows themselves, for who can do without records."""
+        """The rows themselves, for handlers that need no records."""
         self.complete = complete
         self.id = id
 
@@ -176,16 +176,16 @@ class CaptureBatch(Sequence[Record]):
     def json_lines(
         self, *, blobs: bool = False, subsec: bool = True, positions: bool = False
     ) -> bytes:
-        """Return the records as JSON, a line each; the module's docstring has the form."""
+        """Return the records as lines of JSON, in the format of the module's docstring."""
         return RecordFormat(blobs=blobs, subsec=subsec, positions=positions).lines(self)
 
 
 def table_batches(
     shape: TableColumns, pages: Iterable[Sequence[Row]], position: str | None, size: int
 ) -> Iterator[CaptureBatch]:
-    """Make batches of the rows of a table; BOOTSTRAP is the first record of the first one."""
+    """Yield the rows of a table in batches; BOOTSTRAP is the first record of the first one."""
     # Where batches end depends on their size, on time and on what is written meanwhile: the
-    # same number of another copy has other rows, and must not pass for this one.
+    # batch with the same number in another copy has other rows, and needs another id.
     copy = f"{position}/{shape.table}/{uuid4().hex}"
     for number, (begins, rows) in enumerate(_parts(pages, size)):
         made = TableRows(rows, shape, begins, int(time.time() * 1000), position)
@@ -193,7 +193,7 @@ def table_batches(
 
 
 def _parts(pages: Iterable[Sequence[Row]], size: int) -> Iterator[tuple[bool, Sequence[Row]]]:
-    """Cut pages into batches; BOOTSTRAP takes a place in the first one."""
+    """Divide pages into batches; BOOTSTRAP counts as a record of the first one."""
     begins = True
     for rows in pages:
         at = 0
@@ -207,15 +207,15 @@ def _parts(pages: Iterable[Sequence[Row]], size: int) -> Iterator[tuple[bool, Se
 
 
 Handler: TypeAlias = Callable[[CaptureBatch], object]
-"""Whatever can be called with a batch; what it returns does not matter."""
+"""Any callable that takes a batch; its result is ignored."""
 
 
 class Interrupted(Exception):
-    """What a handler raises that gives up because the capture is being closed: not taken."""
+    """Raised by a handler that gives up because the capture is being closed: not acknowledged."""
 
 
 def moment(ts: int) -> datetime:
-    """Return milliseconds since 1970 as a time."""
+    """Return milliseconds since 1970 as a datetime."""
     return _EPOCH + timedelta(milliseconds=ts)
 
 
@@ -231,11 +231,11 @@ class _Line(msgspec.Struct, gc=False):
     before: object
     after: object
     position: str | msgspec.UnsetType | None
-    """Left out where it is unset."""
+    """Left out if it is unset."""
 
 
 class RecordFormat:
-    """How records are written; it keeps what it learned of tables, so use one for all batches."""
+    """How records are written; it caches what it knows about tables, so use one for all batches."""
 
     def __init__(
         self, *, blobs: bool = False, subsec: bool = True, positions: bool = False
@@ -247,11 +247,11 @@ class RecordFormat:
         self._images: dict[TableColumns, _Imaging] = {}
 
     def lines(self, batch: CaptureBatch) -> bytes:
-        """Return a line a record."""
+        """Return one line for each record."""
         return self._encoded(batch, self._encoder.encode_lines)
 
     def changes(self, batch: CaptureBatch) -> bytes:
-        """Return one object, in which `changes` is the list of records."""
+        """Return one object with the list of records as `changes`."""
         return self._encoded(batch, lambda made: self._encoder.encode({"changes": made}))
 
     def stamp(self, ts: int) -> str:
@@ -265,7 +265,7 @@ class RecordFormat:
         try:
             return encode(make(rows, every=False))  # type: ignore[arg-type]
         except UnicodeEncodeError:
-            # A text that is not UTF-8: rare, and looked for value by value.
+            # A text that is not UTF-8: rare, so all values are checked only now.
             return encode(make(rows, every=True))  # type: ignore[arg-type]
 
     def _of_table(self, rows: TableRows, *, every: bool) -> list[_Line]:
@@ -307,7 +307,7 @@ class RecordFormat:
         return made
 
     def _image(self, shape: TableColumns) -> _Imaging:
-        """Return what makes an image from values, where they are, and what picks them."""
+        """Return what builds an image from values, their indexes, and what selects them."""
         if (known := self._images.get(shape)) is not None:
             return known
         kept = [
@@ -315,7 +315,7 @@ class RecordFormat:
             for at, declared in enumerate(shape.declared)
             if self._blobs or "BLOB" not in declared.upper()
         ]
-        # Columns may be called anything; fields of a struct may not.
+        # A column may have any name; a field of a struct may not.
         fields = {f"c{at}": shape.columns[at] for at in kept}
         made = (
             _imaging(fields),
@@ -334,7 +334,7 @@ def _imaging(fields: dict[str, str]) -> Callable[..., object]:
     try:
         return msgspec.defstruct("Image", list(fields), rename=fields, gc=False)
     except ValueError:
-        # A name with a quote in it, or worse: an encoder that has time writes these.
+        # A name with a quote or other special characters: these are written as a dict, slower.
         names = tuple(fields.values())
         return lambda *values: dict(zip(names, values, strict=True))
 
@@ -346,7 +346,7 @@ def _picking(kept: Sequence[int]) -> _Pick:
 
 
 def _plain_rows(rows: Sequence[Row], wanted: Sequence[int], *, every: bool) -> Sequence[Row]:
-    """Return the rows, with what the encoder would write in a form of its own made plain."""
+    """Return the rows, with blobs, infinities and bad text replaced by what JSON should have."""
     columns: list[Sequence[object]] = list(zip(*rows, strict=True))
     if not columns:
         return rows
@@ -364,8 +364,8 @@ def _odd(column: Sequence[object]) -> bool:
         return True
     if float not in kinds:
         return False
-    # One infinite number makes the sum infinite or no number. A sum of large ones may be that,
-    # too, and then costs only time.
+    # One infinite number makes the sum infinite or NaN. A sum of large numbers may be infinite,
+    # too, which only costs time.
     numbers = column if len(kinds) == 1 else [v for v in column if v.__class__ is float]
     total = sum(numbers)  # type: ignore[arg-type]
     return not math.isfinite(total)

@@ -1,13 +1,13 @@
 """
 One run of a capture: open, copy, follow, acknowledge, close.
 
-Everything happens on the thread of the caller, on one connection. It reads in short transactions,
-by the reader that the engine's source has (`copy.Pages`, `capture_log.CaptureLog`), and hands out
-batches of what it read. It writes two things only: a cursor after a batch, and now and then the
-removal of what no reader needs (`triggers.CursorPruner`). A lock that another connection holds
-delays these, and reading too, for however long it is held; it stops nothing (R42).
+Everything runs on the caller's thread, on one connection. It reads in short transactions, with the
+same code as the engine's source (`copy.Pages`, `capture_log.CaptureLog`), and delivers what it
+read in batches. It writes only two things: a cursor after a batch, and from time to time the
+removal of rows that no reader needs (`triggers.CursorPruner`). A lock of another connection delays
+these, and reading too, for as long as it is held; it is not an error (R42).
 
-`CaptureRun` is the run. `ChangeFollower` says which rows of the log are next for its tables, and
+`CaptureRun` is the run. `ChangeFollower` returns the next changes of its tables, and detects
 whether any may be missing.
 """
 
@@ -61,23 +61,23 @@ from headrace.errors import (
 )
 
 READ_ROWS = 4096
-"""Rows of the log in one read, unless batches are larger."""
+"""Number of log rows in one read, unless batches are larger."""
 
 WAIT_SECONDS = 1.0
-"""The longest wait: then there may be something to remove."""
+"""The longest wait: after that there may be rows to remove."""
 
 LATER_SECONDS = 0.1
-"""Until a cursor is stored that could not be, and until a locked database is read again."""
+"""Pause before another attempt to store a cursor, or to read a locked database."""
 
 OTHERS_SECONDS = 1.0
-"""How often a cursor is stored that moved only over changes of other tables."""
+"""How often a cursor is stored that only moved past changes of other tables."""
 
 BUSY_SECONDS = 0.02
 COPY_BUSY_SECONDS = 0.25
-"""How long one attempt waits for a lock, among changes and in copies: nothing can end this wait."""
+"""How long one attempt waits for a lock, for changes and for copies; it cannot be interrupted."""
 
 _COPY_FIRST = (
-    "Run bootstrap_and_cdc (headrace sqlite cdc --bootstrap): it copies the table and goes on"
+    "Run bootstrap_and_cdc (headrace sqlite cdc --bootstrap): it copies the table and continues"
     " from there."
 )
 
@@ -85,7 +85,7 @@ _T = TypeVar("_T")
 
 
 class HandlerRaised(Exception):
-    """The handler raised an error, which must not pass for one of reading."""
+    """Wraps an error of the handler, so that it is not mistaken for a read error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class HandlerRaised(Exception):
 
 
 class BaselineNeeded(Exception):
-    """Changes of tables may be missing after all that was read: what else is read is newer."""
+    """Changes of tables may be missing after what was read: they have to be copied again."""
 
     def __init__(self, problems: Mapping[str, CaptureError]) -> None:
         super().__init__(", ".join(problems))
@@ -102,12 +102,12 @@ class BaselineNeeded(Exception):
 
 
 class _TakenOut(Exception):
-    """The table was taken out for this reader, by another process say."""
+    """The table was removed for this reader, for example by another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What a run is to do."""
+    """The settings of a run."""
 
     path: str
     names: CaptureNames
@@ -118,7 +118,7 @@ class RunSettings:
 
 
 class CaptureRun:
-    """Reads on one connection, until it is done or `closing` says so."""
+    """Reads on one connection, until it is done or `closing` returns True."""
 
     # -- open -------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ class CaptureRun:
     # -- copy -------------------------------------------------------------------------------
 
     def bootstrap(self) -> None:
-        """Hand out the rows of all tables."""
+        """Deliver the rows of all tables."""
         with speaking(self._path):
             tables = self._settings.tables
             for table in self._patient(self._cursors.tables) if tables is None else tables:
@@ -154,11 +154,11 @@ class CaptureRun:
 
     def _copy(self, table: SourceTable) -> CapturePosition | None:
         """
-        Hand out the rows of a table; return from where on its changes follow, if any do.
+        Deliver the rows of a table; return the position after which its changes follow, if any.
 
-        Rows are read in chunks, each of its own time, while the application goes on writing.
-        Changes after the position, put on top of the rows, make the table exact (R43).
-        `SchemaChanged` where the table is not the same any more.
+        Rows are read in chunks, each with its own snapshot, while the application continues to
+        write. Applying the changes after the position to the rows makes the table exact (R43).
+        Raises `SchemaChanged` if the table was altered meanwhile.
         """
         first = self._patient(partial(self._changes_after, table))
         verify = SchemaWatch(
@@ -174,11 +174,11 @@ class CaptureRun:
         return None if self._closing() else first
 
     def _changes_after(self, table: SourceTable) -> CapturePosition | None:
-        """Return the end of the log if changes of this table follow there."""
+        """Return the end of the log, if changes of this table are logged after it."""
         database, names = self._database, self._names
         with reading(database):
             capture = triggers.capture_id(database, names)
-            # Without triggers nothing follows, and in a restored file numbers come again.
+            # Without triggers nothing follows, and in a restored file numbers are used again.
             if (
                 capture is None
                 or triggers.amiss(database, [table], names)
@@ -188,16 +188,16 @@ class CaptureRun:
             return end_of(database, capture, names)
 
     def _look_at_copied(self, table: SourceTable, *, captured: bool) -> None:
-        """Raise when a table that is being copied has other columns now, or lost its triggers."""
+        """Raise an error if a table that is being copied was altered, or lost its triggers."""
         if captured:
             changed = bool(triggers.changed(self._database, [table], self._names))
         else:
             changed = inspect(self._database, table.name).fingerprint != table.fingerprint
         if changed:
             raise SchemaChanged(
-                "A table changed while its rows were read",
+                "The table was altered while its rows were read",
                 table=table.name,
-                remedy="Start again: its rows come anew.",
+                remedy="Start again; all rows of the table are then delivered again.",
             )
 
     def _handle(self, batch: CaptureBatch) -> None:
@@ -211,7 +211,7 @@ class CaptureRun:
     # -- copy a table that is followed ------------------------------------------------------
 
     def bootstrap_and_cdc(self) -> None:
-        """Hand out rows, then changes; where some may be missing, the table's rows again."""
+        """Deliver rows, then changes; if some may be missing, the table's rows again."""
         with speaking(self._path):
             self._patient(self._cursors.repair)
             positions: dict[str, CapturePosition] = {}
@@ -229,25 +229,25 @@ class CaptureRun:
 
     def _copy_captured(self, table: str) -> CapturePosition | None:
         """
-        Copy a table that is captured as it is now, and begin with its changes there.
+        Copy a table, set its position to the start of the copy, and return the position.
 
-        None where the capture is being closed. `_TakenOut` where this reader has no position in it
-        any more: a table that was taken out is not put back.
+        Returns None if the capture is being closed. Raises `_TakenOut` if this reader no longer
+        has a position in the table: a table that was removed is not added again.
         """
         while not self._closing():
-            self._look_at_file()  # of another one no changes would follow, however often it is read
+            self._look_at_file()  # in another file no changes would follow, and this would not end
             found = self._patient(partial(self._captured, table))
             try:
                 position = self._copy(found)
             except SchemaChanged:
-                continue  # its rows come again, after another record that says so
+                continue  # its rows are delivered again, after another BOOTSTRAP record
             if position is not None:
                 self._patient(partial(self._begin_at, table, position))
                 return position
         return None
 
     def _captured(self, table: str) -> SourceTable:
-        """Set up again what changed, and return the table as it is captured then."""
+        """Set up again what changed, and return the table as it is captured now."""
         database, names = self._database, self._names
         with reading(database):
             self._look_for_position(table)
@@ -255,7 +255,7 @@ class CaptureRun:
             if not triggers.amiss(database, [found], names):
                 return found
         with writing(database):
-            # Looked at again: it may have been taken out before we got the lock.
+            # Checked again: it may have been removed before we got the lock.
             self._look_for_position(table)
             found = inspect(database, table)
             triggers.make(database, [found], names)
@@ -273,7 +273,7 @@ class CaptureRun:
     # -- follow -----------------------------------------------------------------------------
 
     def cdc(self) -> None:
-        """Hand out changes until `closing` says so; stop where some may be missing."""
+        """Deliver changes until `closing` returns True; raise an error if some may be missing."""
         with speaking(self._path):
             self._follow(self._patient(self._known_positions), copies=False)
 
@@ -334,11 +334,11 @@ class CaptureRun:
                 )
             )
             self._handled = log.at if last else CapturePosition.of(following.epoch, part[-1])
-            # In small steps: whatever is not stored comes again after a kill.
+            # In small steps: what is not stored is delivered again after a kill.
             self._store(following)
 
     def _pass_over(self, at: CapturePosition) -> None:
-        """Note now and then that there were only changes of other tables: storing is a write."""
+        """Move past changes of other tables, but not often: storing the cursor is a write."""
         now = time.monotonic()
         if now - self._passed_at >= OTHERS_SECONDS:
             self._handled, self._passed_at = at, now
@@ -346,7 +346,7 @@ class CaptureRun:
     def _copy_again(
         self, problems: Mapping[str, CaptureError], following: ChangeFollower, *, copies: bool
     ) -> None:
-        """Copy tables again, or raise what is wrong; leave those that were taken out."""
+        """Copy tables again, or raise the problem; drop tables that were removed."""
         set_lock_timeout(self._database, COPY_BUSY_SECONDS)
         for table, problem in problems.items():
             try:
@@ -364,7 +364,7 @@ class CaptureRun:
     # -- acknowledge ------------------------------------------------------------------------
 
     def _store(self, following: ChangeFollower, *, last: bool = False) -> None:
-        """Store how far the handler is, if it is time; `last` is the last chance."""
+        """Store the position of the handler, if that is due; with `last`, in any case."""
         if self._handled is None or self._handled == self._stored:
             return
         now = time.monotonic()
@@ -374,36 +374,36 @@ class CaptureRun:
             gone = self._cursors.advance(following.tables, self._handled)
         except sqlite3.OperationalError as error:
             if busy(error):
-                # A long write of the application: the next attempt stores what came meanwhile.
+                # A long write of the application: the next attempt stores the newest position.
                 self._store_at = now + LATER_SECONDS
                 return
             if triggers.complete(self._database, self._names):
                 raise
-            gone = list(following.tables)  # with the log
+            gone = list(following.tables)  # the log itself was removed
         self._stored = self._handled
         if gone:
             following.leave(gone)
-        # Without a WAL each of these is a sync that keeps every other connection out.
+        # Without a WAL each of these is a sync that blocks every other connection.
         self._store_at = 0.0 if self._wal else now + LATER_SECONDS
 
     # -- close ------------------------------------------------------------------------------
 
     def ring(self) -> None:
-        """End a wait, because `closing` may have changed; from any thread."""
+        """End a wait, because `closing` may have changed; called from any thread."""
         self._waiting.ring()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the connection and all descriptors."""
         self._waiting.close()
         self._database.close()
 
-    # -- what all of them need --------------------------------------------------------------
+    # -- used by all of these ---------------------------------------------------------------
 
     def _patient(self, work: Callable[[], _T]) -> _T:
         return patiently(work, self._locked)
 
     def _locked(self) -> None:
-        """Wait a moment, because another connection writes, unless the capture is being closed."""
+        """Wait a moment while another connection writes; raise if the capture is being closed."""
         if self._closing():
             raise Interrupted
         self._waiting.pause(LATER_SECONDS)
@@ -414,20 +414,22 @@ class CaptureRun:
         except OSError:
             same = False
         if not same:
-            raise SourceUnreachable("Database file was replaced", path=self._path)
+            raise SourceUnreachable("The database file was replaced", path=self._path)
 
     def _known_positions(self) -> dict[str, CapturePosition]:
-        """Return the positions of this run's tables; whatever was not set up raises."""
+        """Return the positions of this run's tables; raise an error if one is not set up."""
         found = self._cursors.positions()
         wanted = list(found) if self._settings.tables is None else self._settings.tables
         missing = [table for table in wanted if table not in found]
         if missing or not wanted:
-            raise self._not_set_up("Not set up for this reader", ", ".join(missing) or "none")
+            raise self._not_set_up(
+                "Capture is not set up for this reader", ", ".join(missing) or "none"
+            )
         return {table: found[table] for table in wanted}
 
     def _nothing_left(self) -> SourceRefused:
         named = ", ".join(self._settings.tables or ()) or "all"
-        return self._not_set_up("Taken out for this reader, in another process", named)
+        return self._not_set_up("Another process removed this reader from its tables", named)
 
     def _not_set_up(self, why: str, tables: str) -> SourceRefused:
         return SourceRefused(
@@ -443,7 +445,7 @@ class CaptureRun:
 
 
 class ChangeFollower:
-    """Reads on after the positions of some tables; it writes nothing."""
+    """Reads changes of some tables, each after its position; writes nothing."""
 
     def __init__(
         self,
@@ -456,16 +458,16 @@ class ChangeFollower:
         assert capture is not None
         if triggers.elsewhere(database, names):
             raise SourceRefused(
-                "Database file is another one than the log was made in: restored, or moved",
+                "The capture log was created in another file: this one was restored or moved",
                 log_table=names.log_table,
                 remedy=_COPY_FIRST,
             )
         for table, position in positions.items():
             if position.capture != capture:
                 raise _reset(table=table)
-            if position.witness == NEEDS_COPY:
+            if position.row_facts == NEEDS_COPY:
                 raise SchemaChanged(
-                    "Changes of a table were not captured for this reader for a while",
+                    "Changes of the table were not captured for this reader for some time",
                     table=table,
                     remedy=_COPY_FIRST,
                 )
@@ -488,9 +490,9 @@ class ChangeFollower:
 
     def read(self) -> list[Row] | None:
         """
-        Return the next changes of these tables, in order; None where the log has no more.
+        Return the next changes of these tables, in order; None if the log has no more.
 
-        Raises `BaselineNeeded` when all was read that came before changes which may be missing.
+        Raises `BaselineNeeded` after everything was read that precedes possibly missing changes.
         """
         with reading(self._database):
             self._look()
@@ -502,20 +504,20 @@ class ChangeFollower:
         return self._take(rows) if rows else None
 
     def move(self, table: str, position: CapturePosition) -> None:
-        """Read changes of a table from there on: it was copied."""
+        """Read changes of a table after `position`, because it was copied."""
         self._after[table] = position.seq
         self._problems.pop(table, None)
         self._look.again()
 
     def leave(self, tables: Sequence[str]) -> None:
-        """Read changes of these tables no more: they were taken out."""
+        """Stop reading changes of these tables, because they were removed."""
         for table in tables:
             self._after.pop(table, None)
             self._problems.pop(table, None)
         self._look.again()
 
     def _take(self, rows: list[Row]) -> list[Row]:
-        """Return the changes that count among the next rows, and advance over all of them."""
+        """Return the changes of our tables among the next rows, and move past all of them."""
         shapes, after = self.shapes, self._after
         taken = []
         for at, row in enumerate(rows):
@@ -523,7 +525,7 @@ class ChangeFollower:
             if shape is None or row[0] <= after[shape.table]:  # type: ignore[operator]
                 continue
             if row[3] == triggers.REPLANNED:
-                # Read up to here and no further: the next read says why.
+                # Read up to here and no further: the next read raises the reason.
                 self._problems[shape.table] = _missing(shape.table)
                 self._problems_from = 0
                 rows = rows[:at]
@@ -537,7 +539,7 @@ class ChangeFollower:
         database, names = self._database, self._names
         if not triggers.complete(database, names):
             raise SourceRefused(
-                "Capture log is gone", log_table=names.log_table, remedy=_COPY_FIRST
+                "The capture log no longer exists", log_table=names.log_table, remedy=_COPY_FIRST
             )
         self.shapes = {
             number: TableColumns.of(plan.table, plan.fingerprint)
@@ -553,14 +555,14 @@ class ChangeFollower:
             except TableRefused as refused:
                 problems[table] = refused
         if problems and not self._problems:
-            # What was logged until now is right as far as it goes, and is handed out first.
+            # What was logged until now is correct, and is delivered first.
             self._problems_from = end_of(database, self.epoch, names).seq
         self._problems |= problems
 
 
 def _missing(table: str) -> SchemaChanged:
     return SchemaChanged(
-        "Columns or capture triggers of a table changed, so that changes may be missing",
+        "The table's columns or capture triggers changed, so changes may be missing",
         table=table,
         remedy=_COPY_FIRST,
     )
@@ -568,7 +570,7 @@ def _missing(table: str) -> SchemaChanged:
 
 def _reset(**facts: str) -> SourceRefused:
     return SourceRefused(
-        "Capture log was emptied, or pruned by somebody who reads under the same name",
+        "The capture log was emptied, or pruned by another process with the same reader name",
         remedy=_COPY_FIRST,
         **facts,
     )

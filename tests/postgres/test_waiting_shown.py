@@ -236,11 +236,11 @@ def test_what_may_not_be_known_is_left_out() -> None:
     hidden = older(user=None, age=None)
     assert whom("It waits for", [hidden]) == "It waits for pid 4711"
     assert whom("It waits for", [hidden, hidden]) == "It waits for pid 4711, and 1 more"
-    assert whom("It waits for", []) == "It waits for transactions that are open"
+    assert whom("It waits for", []) == "It waits for open transactions"
 
 
 def test_the_demo_says_whom_its_source_waits_for() -> None:
-    reason = "A new slot waits for pid 4711"
+    reason = "The new slot is waiting for pid 4711"
     shown = {**STARTING, "source_state": "waiting", "source_reason": reason}
     assert waiting_text(shown) == reason
     assert "4711" not in waiting_text({**shown, "source_state": "streaming"})

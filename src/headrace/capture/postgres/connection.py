@@ -89,63 +89,63 @@ _TEXTS: tuple[tuple[str, type[HeadraceError], str, str], ...] = (
     (
         "password authentication failed|no password supplied|authentication failed",
         SourceRefused,
-        "The server did not accept user and password",
-        "Check user and password, and where password_ref or before_connect take it from.",
+        "Authentication failed: the server rejected the user or password",
+        "Check the user and the password, and password_ref or before_connect if you use them.",
     ),
     (
         "no pg_hba.conf entry|pg_hba.conf rejects",
         NotPermitted,
-        "The server lets nobody in from here with this user, database and encryption",
-        "Add a line for user, database and address to pg_hba.conf and reload the server;"
-        " mind sslmode, which the line may ask for.",
+        "pg_hba.conf does not allow this user to connect to this database from here",
+        "Add an entry for the user, database and address to pg_hba.conf, and reload the server."
+        " Check sslmode too: the entry may require encryption.",
     ),
     (
         "permission denied to start WAL sender|must be superuser or replication role",
         NotPermitted,
-        "The user may not replicate",
-        "Run ALTER ROLE with REPLICATION for this user.",
+        "The user does not have the REPLICATION attribute",
+        "Run ALTER ROLE … REPLICATION for this user.",
     ),
     (
         "permission denied for database|is not permitted to log in",
         NotPermitted,
-        "The user may not connect to the database",
-        "Run GRANT CONNECT ON DATABASE for this user, and ALTER ROLE with LOGIN.",
+        "The user is not permitted to connect to the database",
+        "Run GRANT CONNECT ON DATABASE … TO … and ALTER ROLE … LOGIN for this user.",
     ),
     (
         'database ".*" does not exist',
         SourceRefused,
-        "The server has no such database",
+        "The database does not exist",
         "Check dbname in the connection string.",
     ),
     (
         'role ".*" does not exist',
         SourceRefused,
-        "The server has no such user",
+        "The user does not exist",
         "Check user in the connection string.",
     ),
     (
         "max_wal_senders",
         NoRoom,
-        "All of the server's senders are in use",
-        "Raise max_wal_senders and restart the server, or stop another reader.",
+        "All WAL senders of the server are in use",
+        "Raise max_wal_senders and restart the server, or stop another replication client.",
     ),
     (
         r"server does not support SSL|certificate|SSL error|sslmode value|root\.crt",
         SourceRefused,
-        "No connection with the encryption asked for",
+        "The encrypted connection failed: sslmode or the certificates do not fit the server",
         "Check sslmode, sslrootcert and sslcert in the connection string"
         " against the server's certificate.",
     ),
     (
         "unrecognized configuration parameter|invalid value for parameter",
         ServerRefused,
-        "The server does not take the settings of our sessions",
-        "Connect to the server directly and not through a pooler; PostgreSQL 14 to 18.",
+        "The server rejected Headrace's session settings",
+        "Connect to the server directly, not through a pooler. PostgreSQL 14 to 18 is supported.",
     ),
     (
         "unsupported startup parameter",
         ServerRefused,
-        "A pooler is in the way, and replication does not pass it",
+        "The connection goes through a pooler, which does not support replication",
         "Connect to the server directly.",
     ),
 )
@@ -223,37 +223,41 @@ def speaking(options: PostgresOptions) -> Iterator[None]:
 def translated(sqlstate: str | None, **facts: str) -> HeadraceError:
     """Return what an error of the server means; without a SQLSTATE the connection is lost."""
     if sqlstate is None:
-        return SourceUnreachable("Connection to the server was lost", **facts)
+        return SourceUnreachable("The connection to the server was lost", **facts)
     facts["sqlstate"] = sqlstate
     match sqlstate:
         case "53400":
-            return NoRoom("All of the server's replication slots or senders are in use", **facts)
+            return NoRoom("All replication slots or WAL senders of the server are in use", **facts)
         case code if code.startswith(_AGAIN):
-            return SourceUnreachable("The server ended what we asked for", **facts)
+            return SourceUnreachable(
+                "The server cancelled the request or closed the connection", **facts
+            )
         case "42P01" | "3F000":
             return TableRefused(
-                "Table not found", **facts, remedy="Check the table's name and schema."
+                "The table does not exist", **facts, remedy="Check the table's name and schema."
             )
         case "42703":
-            return SchemaChanged("A column is not there any more", **facts)
+            return SchemaChanged("A column no longer exists", **facts)
         case "42501":
             return NotPermitted(
-                "The user lacks a right",
+                "The user lacks a privilege",
                 **facts,
-                remedy="Grant this user SELECT on the tables captured, USAGE on their schemas,"
-                " and REPLICATION.",
+                remedy="Grant this user SELECT on the captured tables, USAGE on their schemas,"
+                " and the REPLICATION attribute.",
             )
         case "55006":
-            return SlotBusy("Somebody is reading from the slot", **facts)
+            return SlotBusy("The slot is in use by another process", **facts)
         case "0A000" | "55000" | "42704":
-            return ServerRefused("The server cannot do what capturing needs", **facts)
+            return ServerRefused(
+                "The server rejected the request: a feature, setting or object is missing", **facts
+            )
         case code if code.startswith("28") or code == "3D000":
             return SourceRefused(
-                "The server does not let us in",
+                "The server rejected the login",
                 **facts,
-                remedy="Check user, password and database.",
+                remedy="Check the user, password and database.",
             )
-    return CaptureError("The server answered with an error", **facts)
+    return CaptureError("The server returned an error", **facts)
 
 
 def _parameters(options: PostgresOptions, application: str) -> dict[str, str]:
@@ -263,7 +267,7 @@ def _parameters(options: PostgresOptions, application: str) -> dict[str, str]:
     except psycopg.Error:
         # libpq names the piece that it stumbled over, and that may be the password.
         raise SourceRefused(
-            "The connection string cannot be read",
+            "The connection string is not valid",
             source=options.name,
             remedy="Write it as host=… dbname=… user=…, or as postgresql://user@host/database.",
         ) from None
@@ -341,10 +345,12 @@ def talking(**facts: str) -> Iterator[None]:
         match error.sqlstate:
             case "42704" | "22023":
                 # No such snapshot, or not one of this server's.
-                found = SourceUnreachable("The snapshot is gone", remedy=None, **facts)
+                found = SourceUnreachable("The snapshot no longer exists", remedy=None, **facts)
             case "42P01" | "3F000":
                 # A partition may be dropped on any day; looked up again, the table tells.
-                found = SourceUnreachable("Table was dropped during its copy", remedy=None, **facts)
+                found = SourceUnreachable(
+                    "The table was dropped while it was copied", remedy=None, **facts
+                )
             case sqlstate:
                 raise translated(sqlstate, **facts) from None
         raise found from None
@@ -353,7 +359,7 @@ def talking(**facts: str) -> Iterator[None]:
 def importing(snapshot: str) -> str:
     """Return the statements that begin a transaction under an exported snapshot."""
     if _ID.fullmatch(snapshot) is None:
-        raise BadMessage("Text is not the id of a snapshot", length=len(snapshot))
+        raise BadMessage("Invalid snapshot id", length=len(snapshot))
     return f"{BEGIN}; set transaction snapshot '{snapshot}'"
 
 
@@ -361,7 +367,7 @@ def row(connection: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
     """Return the only row of a query, waiting for it."""
     found = connection.execute(query.encode()).fetchone()
     if found is None:
-        raise BadMessage("The server answered without a row")
+        raise BadMessage("The server returned no row")
     return tuple(found)
 
 

@@ -37,9 +37,10 @@ def parse_name(name: str) -> tuple[str, str]:
     """Return schema and table that `name` stands for; raises `TableRefused` if it is no name."""
     if (match := _NAME.fullmatch(name)) is None:
         raise TableRefused(
-            "Text is not the name of a table",
+            "Invalid table name",
             table=name,
-            remedy='Write table, schema.table, or "Schema"."Table" where capitals or dots matter.',
+            remedy="Write table or schema.table; quote names with capitals or dots:"
+            ' "Schema"."Table".',
         )
     schema = _part(match[1], match[2])
     return schema or "public", _part(match[3], match[4])
@@ -144,10 +145,10 @@ def options_of(name: str, given: Mapping[str, Any], reader: str) -> PostgresOpti
     slot = str(given.get("slot_name") or "") or default_slot(name, reader)
     if SLOT_NAME.fullmatch(slot) is None:
         raise SourceRefused(
-            "Not a usable name for a slot",
+            "Invalid slot name",
             source=name,
             slot=slot,
-            remedy="Use small letters, digits and underscores, 63 at most.",
+            remedy="Use only a-z, 0-9 and _, at most 63 characters.",
         )
     timeout = given.get("create_slot_timeout")
     rate = given.get("copy_rows_per_s")
@@ -185,7 +186,7 @@ def address(connection: str) -> dict[str, str]:
         given = conninfo_to_dict(connection)
     except psycopg.Error:
         raise SourceRefused(
-            "The connection string cannot be read",
+            "The connection string is not valid",
             remedy="Write it as host=… dbname=… user=…, or as postgresql://user@host/database.",
         ) from None
     return {
@@ -206,9 +207,9 @@ def read_password(options: PostgresOptions) -> str | None:
     if reference.partition(":")[0] not in BUILT_IN and not is_reference(reference):
         # What stands there is not shown: somebody may have put the password itself.
         raise SourceRefused(
-            "The reference to the password cannot be read",
+            "password_ref is not a valid reference",
             source=options.name,
-            remedy="Write file:/path/of/a/file or env:NAME as password_ref.",
+            remedy="Write it as file:/path/to/file or env:NAME.",
         )
     facts = {"source": options.name, "password_ref": reference}
     try:
@@ -216,23 +217,23 @@ def read_password(options: PostgresOptions) -> str | None:
     except BadPart as failed:
         # A vault may be away for a while, just as a database may.
         raise SourceUnreachable(
-            "What provides the password failed",
+            "The secret provider of password_ref failed",
             **facts,
             error=failed.facts.get("error"),
-            remedy="Mend it; it is asked again with the next attempt to connect.",
+            remedy="Fix the provider. It is called again at the next attempt to connect.",
         ) from None
     except NoSecret as missing:
         if "error" in missing.facts:
             raise SourceRefused(
-                "The file with the password cannot be read",
+                "The password file cannot be read",
                 **facts,
                 error=missing.facts["error"],
                 remedy=missing.remedy,
             ) from None
         raise SourceRefused(
-            "There is no password where the reference points",
+            "password_ref points to nothing",
             **facts,
-            remedy="Put the password there, or name another place as password_ref.",
+            remedy="Put the password there, or point password_ref elsewhere.",
         ) from None
 
 
@@ -252,26 +253,27 @@ def ask_hook(options: PostgresOptions, parameters: Mapping[str, str]) -> dict[st
         function = getattr(import_module(module), name)
     except Exception as error:  # noqa: BLE001  # Whatever an import may raise.
         raise SourceRefused(
-            "The function to call before connecting cannot be imported",
+            "The before_connect function cannot be imported",
             **facts,
             error=type(error).__name__,
-            remedy="Write before_connect as module:function, importable where the engine runs.",
+            remedy="Write before_connect as module:function. The module must be importable where"
+            " the engine runs.",
         ) from None
     try:
         more = function(dict(parameters))
     except Exception as error:  # noqa: BLE001  # The user's function may raise anything.
         # Its text may hold the token that did not work.
         raise SourceUnreachable(
-            "The function to call before connecting failed",
+            "The before_connect function raised an error",
             **facts,
             error=type(error).__name__,
-            remedy="Mend the function; it is called again with the next attempt to connect.",
+            remedy="Fix the function. It is called again at the next attempt to connect.",
         ) from None
     if not isinstance(more, Mapping) or not all(isinstance(key, str) for key in more):
         raise SourceRefused(
-            "The function to call before connecting returned no connection parameters",
+            "The before_connect function must return a dict of connection parameters",
             **facts,
             returned=type(more).__name__,
-            remedy='Return a dict of parameters by their libpq names, as {"password": token}.',
+            remedy='Return libpq parameters by name, for example {"password": token}.',
         )
     return {**parameters, **{key: str(value) for key, value in more.items() if value is not None}}

@@ -80,7 +80,7 @@ class LsnPosition:
     def parse(cls, text: str) -> LsnPosition:
         """Read back what `str()` wrote; anything else raises `BadPosition`."""
         if (match := _TEXT.fullmatch(text)) is None:
-            raise BadPosition("Text is not a place in a PostgreSQL log", text=text)
+            raise BadPosition("Invalid PostgreSQL position", text=text)
         system, database, branch, timeline, high, low, start, xid, time = match.groups()
         mark = Mark(parse_lsn(start), int(xid), int(time)) if start else None
         lsn = parse_lsn(f"{high}/{low}")
@@ -90,7 +90,7 @@ class LsnPosition:
 def parse_lsn(text: str) -> int:
     """Read an LSN as PostgreSQL prints it: two halves in hex."""
     if (match := _LSN.fullmatch(text)) is None:
-        raise BadPosition("Text is not an LSN", text=text)
+        raise BadPosition("Invalid LSN", text=text)
     return int(match[1], 16) << 32 | int(match[2], 16)
 
 

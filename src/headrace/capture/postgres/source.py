@@ -210,7 +210,11 @@ class PostgresSource:
         """Bring publication and slot in order, and find the place to read on from (H0, H1)."""
         self.close()
         if not self._tables:
-            raise SourceRefused("No table to capture", source=self.name)
+            raise SourceRefused(
+                "No tables to capture",
+                source=self.name,
+                remedy="Name at least one table of this source in a pipeline.",
+            )
         wanted = None if after is None else LsnPosition.parse(str(after))
         with speaking(self.options):
             self._at = self._start(wanted)
@@ -504,12 +508,14 @@ class PostgresSource:
         with speaking(self.options), connect(self.options) as connection:
             other = altered_table(connection, self._tables, self._schemas, self._schema)
         if other is not None:
-            return SourceUnreachable("A table was altered", table=other)
+            return SourceUnreachable("The table was altered", table=other)
         if "now" in error.facts:
             return error  # it has another name: a person has to say which table is meant
         self._anew = True
         return SourceUnreachable(
-            "A table was altered while nobody read", table=error.facts.get("table")
+            "The table was altered several times while it was not read; all tables are copied"
+            " again",
+            table=error.facts.get("table"),
         )
 
     def _moved(self, stream: ReplicationStream, transactions: Transactions) -> Changes | None:
@@ -542,5 +548,5 @@ class PostgresSource:
 
     def _opened(self) -> tuple[ReplicationStream, Transactions]:
         if self._stream is None or self._transactions is None:
-            raise SourceUnreachable("Database is not open", source=self.name)
+            raise SourceUnreachable("The source is not open", source=self.name)
         return self._stream, self._transactions

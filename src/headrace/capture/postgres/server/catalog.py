@@ -334,10 +334,10 @@ def find(
         if (other := wanted.setdefault(place, name)) != name:
             problems.append(
                 TableRefused(
-                    "Two names mean one table",
+                    "The table is listed under two names",
                     table=name,
                     other=other,
-                    remedy="Use one of the names everywhere.",
+                    remedy="Use the same name everywhere.",
                 )
             )
     if not wanted:
@@ -363,12 +363,10 @@ def schema_of(table: CatalogTable, published: Sequence[str] | None = None) -> Ta
         kept = [column for column in table.columns if column.name in published]
         if gone := set(published) - {column.name for column in kept}:
             raise SchemaChanged(
-                "Published columns are not there", table=table.name, columns=sorted(gone)
+                "Published columns do not exist", table=table.name, columns=sorted(gone)
             )
     if unsent := set(table.key) - {column.name for column in kept}:
-        raise NoIdentity(
-            "Columns of the key are not published", table=table.name, columns=sorted(unsent)
-        )
+        raise NoIdentity("Key columns are not published", table=table.name, columns=sorted(unsent))
     return TableSchema(
         table.name,
         tuple(_column(column) for column in kept),
@@ -524,5 +522,5 @@ def _missing(
     for (_, table), name in places.items():
         near = others[table.lower()]
         remedy = f"Did you mean {' or '.join(near[:3])}?" if near else "Check the name."
-        problems.append(TableRefused("The database has no such table", table=name, remedy=remedy))
+        problems.append(TableRefused("The table does not exist", table=name, remedy=remedy))
     return problems

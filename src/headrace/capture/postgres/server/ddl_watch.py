@@ -201,14 +201,16 @@ class DdlWatch:
         now = look_up(connection, list(self._tables))
         for name, table in now.items():
             if not same_shape(self._schema_of(table), self._schemas[name]):
-                raise SchemaChanged("Columns or the key were altered", table=name)
+                raise SchemaChanged("The table's columns or its key were altered", table=name)
             if table.oid != self._tables[name].oid:
-                raise SourceUnreachable("Table was replaced by another of its name", table=name)
+                raise SourceUnreachable(
+                    "The table was replaced by another one with the same name", table=name
+                )
         named = publication.named(connection, self._options)
         if self._named is not None and (gone := self._named - named):
             lost = [name for name, table in now.items() if table.oid in gone]
             raise SourceUnreachable(
-                "Tables were taken out of the publication",
+                "Tables were removed from the publication",
                 publication=self._options.publication,
                 tables=lost,
             )

@@ -79,7 +79,7 @@ def unpublished(
     sent = published.published(connection, options.publication)
     return [
         PublicationRefused(
-            "Publication lacks the table",
+            "The publication does not include the table",
             publication=options.publication,
             table=name,
             remedy=f"Run ALTER PUBLICATION {quoted(options.publication)}"
@@ -136,16 +136,16 @@ def _left(connection: psycopg.Connection[Any], options: PostgresOptions) -> Iter
         held = max(0, end - slot.restart) if slot.restart is not None else 0
         yield Finding(
             slot.name,
-            f"a slot of ours that nobody reads, in {slot.database_name}: the server keeps"
-            f" {held / 1e6:,.1f} MB of its log for it",
-            f"If no engine needs it: select pg_drop_replication_slot('{slot.name}');",
+            f"unused Headrace slot in database {slot.database_name}: the server keeps"
+            f" {held / 1e6:,.1f} MB of WAL for it",
+            f"If no engine needs it, run: select pg_drop_replication_slot('{slot.name}');",
         )
     for (name,) in connection.execute(_PUBLICATIONS, (MARK, options.publication)).fetchall():
         quoted = '"' + name.replace('"', '""') + '"'
         yield Finding(
             name,
-            "a publication of ours without a slot",
-            f"If no engine needs it: drop publication {quoted};",
+            "Headrace publication without a slot",
+            f"If no engine needs it, run: drop publication {quoted};",
         )
 
 
@@ -197,5 +197,5 @@ def _copied(connection: psycopg.Connection[Any], query: str) -> list[bytes | mem
     # The header is a message of its own, or stands before the first row or the trailer.
     messages: list[bytes | memoryview] = [first[header_size(first) :], *rest]
     if messages.pop() != TRAILER:
-        raise BadMessage("A copy of rows ended without its trailer")
+        raise BadMessage("COPY ended without its trailer")
     return [each for each in messages if each]

@@ -283,16 +283,16 @@ def notes_on(
         yield SettingNote(
             "server_version_num",
             str(server.version),
-            "Tables are locked against writing for a moment when they are added, because a"
-            " running transaction could make this release forget the new table",
+            "Adding a table to the publication locks it against writes for a moment: on this"
+            " release, a running transaction could otherwise prevent its changes from being sent",
             "Upgrade to the newest minor release.",
         )
     if "truncate" not in options.publish:
         yield SettingNote(
             "publish",
             ",".join(options.publish),
-            "Truncated tables keep their rows at the targets",
-            "Add truncate to what is published.",
+            "TRUNCATE is not published: truncated tables keep their rows in the targets",
+            "Add truncate to publish.",
         )
     if server.standby:
         yield from _standby(server)
@@ -307,9 +307,9 @@ def _unsent(tables: Sequence[CatalogTable], options: PostgresOptions) -> Iterato
             yield SettingNote(
                 "toast_store",
                 "off",
-                f"An update of {table.name} that leaves a long value alone comes without it, and"
-                f" stops pipelines that do not drop it: {', '.join(columns)}",
-                "Leave the store on, or run ALTER TABLE … REPLICA IDENTITY FULL.",
+                f"An update of {table.name} does not send large values that it leaves unchanged,"
+                f" and pipelines that need them stop; columns: {', '.join(columns)}",
+                "Turn toast_store on, or run ALTER TABLE … REPLICA IDENTITY FULL.",
             )
 
 
@@ -319,16 +319,17 @@ def _keeping(server: Server) -> Iterator[SettingNote]:
     yield SettingNote(
         "max_slot_wal_keep_size",
         keep,
-        "The server keeps WAL for us without limit: its disk fills if reading stops for long"
+        "The server keeps WAL for the slot without a limit: its disk fills up if the slot is not"
+        " read for long"
         if keep == "-1"
-        else "The server drops our slot when it holds back more WAL than this many MB",
+        else "The server invalidates the slot when it holds back more than this many MB of WAL",
     )
     idle = server.settings.get("idle_replication_slot_timeout", "0")
     if idle != "0":
         yield SettingNote(
             "idle_replication_slot_timeout",
             idle,
-            "The server drops our slot when nobody has read from it for this long",
+            "The server invalidates the slot when it was not read for this long",
             "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
         )
 
@@ -340,14 +341,15 @@ def _ending(server: Server) -> Iterator[SettingNote]:
         yield SettingNote(
             "wal_sender_timeout",
             "0",
-            "A sender whose reader is gone without a word keeps our slot until it is ended",
+            "If a connection breaks without being closed, its WAL sender keeps the slot in use"
+            " until it is terminated",
             "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf();",
         )
     elif timeout < SHORT_SENDER_TIMEOUT_MS:
         yield SettingNote(
             "wal_sender_timeout",
             f"{timeout}ms",
-            "The server ends our connection after a short silence",
+            "The server closes the replication connection after a short pause",
             "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf();",
         )
     for setting in _TIMEOUTS:
@@ -357,8 +359,8 @@ def _ending(server: Server) -> Iterator[SettingNote]:
             yield SettingNote(
                 setting,
                 f"{value}ms",
-                "The setting we connect with did not reach the server, and long copies may be"
-                " cut off: is there a pooler between?",
+                "Headrace connects with 0, but the server has another value, so long copies may"
+                " be cut off: is there a pooler in between?",
                 "Connect to the server directly.",
             )
 
@@ -368,7 +370,8 @@ def _standby(server: Server) -> Iterator[SettingNote]:
         yield SettingNote(
             "hot_standby_feedback",
             server.settings["hot_standby_feedback"],
-            "The primary may remove what our slot on this standby needs, which ends the slot",
+            "The primary may remove rows that the slot on this standby needs, which invalidates"
+            " the slot",
             "ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf();",
         )
 
@@ -382,14 +385,15 @@ def _failover(server: Server) -> Iterator[SettingNote]:
         yield SettingNote(
             "synchronized_standby_slots",
             "",
-            "We may be sent commits that no standby has: after a failover all is copied again",
+            "Headrace may receive commits that no standby has: after a failover, all tables are"
+            " copied again",
             set_it.format(",".join(server.standby_slots) or "…"),
         )
     elif missing := [name for name in named if name not in server.standby_slots]:
         yield SettingNote(
             "synchronized_standby_slots",
             value,
-            f"Nothing is sent to us until these slots exist: {', '.join(missing)}",
+            f"The server sends no changes until these slots exist: {', '.join(missing)}",
             set_it.format(",".join(set(named) - set(missing))),
         )
     followed = named or server.standby_slots
@@ -398,7 +402,7 @@ def _failover(server: Server) -> Iterator[SettingNote]:
         yield SettingNote(
             "hot_standby_feedback",
             ", ".join(silent) or "no standby",
-            "No standby was seen that keeps what a synchronised slot needs",
+            "No standby sends hot_standby_feedback, which a synchronised slot needs",
             "On the standby: ALTER SYSTEM SET hot_standby_feedback = on; ALTER SYSTEM SET"
             " sync_replication_slots = on; SELECT pg_reload_conf(); its primary_slot_name and"
             " a dbname in primary_conninfo must be set too.",
@@ -406,8 +410,8 @@ def _failover(server: Server) -> Iterator[SettingNote]:
     else:
         yield SettingNote(
             "sync_replication_slots",
-            "not known here",
-            "Only the standby knows whether it copies our slot",
+            "not visible here",
+            "Only the standby knows whether it synchronises the slot",
             "On the standby: ALTER SYSTEM SET sync_replication_slots = on;"
             " SELECT pg_reload_conf();",
         )

@@ -265,7 +265,7 @@ class Trees:
             if connection.closed:
                 raise
             problem = PublicationRefused(
-                "The server goes on to send partitions as they were",
+                "The server still sends the partitions as they were before",
                 table=table,
                 remedy=f"{statement};",
             )
@@ -301,7 +301,10 @@ def _owes(connection: Connection, old: Tree, now: Tree, below: Sequence[Partitio
 
 def _check_logged(name: str, leaves: Sequence[PartitionRow]) -> None:
     if any(leaf.kind == "f" or leaf.persistence != "p" for leaf in leaves):
-        raise SourceUnreachable("A partition has no changes that could be read", table=name)
+        raise SourceUnreachable(
+            "A partition is a foreign, unlogged or temporary table: its changes are not in the WAL",
+            table=name,
+        )
 
 
 def _born(connection: Connection, oids: Sequence[int]) -> frozenset[int]:

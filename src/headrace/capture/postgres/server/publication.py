@@ -150,11 +150,11 @@ def wait_for_lockers(
         waited = time.monotonic() - started
         if patience is not None and waited >= patience:
             raise SourceUnreachable(
-                "Transactions that write to the table do not end",
+                "Transactions that write to the table are still open",
                 pids=[found.pid for found in left if found.pid is not None],
                 prepared=[found.gid for found in left if found.gid is not None],
                 waited=round(waited, 1),
-                remedy="Commit them or roll them back, prepared ones too.",
+                remedy="Commit them or roll them back, including prepared ones.",
             )
         if on_wait is not None:
             on_wait(left, waited)
@@ -251,7 +251,7 @@ def published_columns(
     sent = published(connection, publication).get(table.oid)
     if sent is None:
         raise PublicationRefused(
-            "Publication does not have the table", publication=publication, table=table.name
+            "The publication does not include the table", publication=publication, table=table.name
         )
     return sent.columns
 
@@ -300,11 +300,11 @@ def unreadable(error: psycopg.Error, **facts: object) -> PublicationRefused:
     """Return the refusal of a column list or filter that the server does not understand."""
     # The server's text is left out, because it can hold what the filter compares with.
     return PublicationRefused(
-        "Server does not take a row filter or a list of columns",
+        "The server rejected a row filter or a column list",
         **facts,
         sqlstate=error.sqlstate,
-        remedy="Check names and types in where and columns of the tables; a row filter may use"
-        " only the table's own columns and what PostgreSQL itself brings along.",
+        remedy="Check the names and types in where and columns of the tables. A row filter may use"
+        " only the table's own columns and PostgreSQL's built-in functions and types.",
     )
 
 
@@ -319,9 +319,9 @@ def needs_newer(connection: psycopg.Connection[Any]) -> ServerRefused | None:
     if version >= FILTERS_SINCE:
         return None
     return ServerRefused(
-        "Row filters and column lists need PostgreSQL 15",
+        "Row filters and column lists need PostgreSQL 15 or newer",
         version=version // 10000,
-        remedy="Leave where and columns of the tables out, or use a newer server.",
+        remedy="Leave out where and columns of the tables, or use a newer server.",
     )
 
 
@@ -408,9 +408,9 @@ def ensure(
     """
     if not tables:
         raise PublicationRefused(
-            "There is no table to publish",
+            "No tables to publish",
             publication=options.publication,
-            remedy="Name the tables that are to be captured.",
+            remedy="Name at least one table to capture.",
         )
     _check_version(connection, options, tables)
     waits = waits or LOCK_SECONDS
@@ -478,7 +478,7 @@ def differences(
     present = read(connection, name)
     if present is None:
         statement = _creation(options, tables)
-        return [_refused(options, "There is no such publication", f"Run {statement};")]
+        return [_refused(options, "The publication does not exist", f"Run {statement};")]
     alter = f"ALTER PUBLICATION {quoted(name)}"
     found: list[HeadraceError] = []
     asked, sent = set(options.publish), present.operations
@@ -486,9 +486,9 @@ def differences(
         found.append(
             _refused(
                 options,
-                "Publication sends other operations",
+                "The publication sends other operations than configured",
                 f"Run {alter} SET (publish = '{', '.join(options.publish)}');"
-                " or ask for what it has.",
+                " or set publish to what it sends.",
                 operations=sorted(sent),
             )
         )
@@ -496,7 +496,7 @@ def differences(
         found.append(
             _refused(
                 options,
-                "Publication sends partitions under their own names",
+                "The publication sends partitions under their own names",
                 f"Run {alter} SET (publish_via_partition_root = true);",
             )
         )
@@ -508,7 +508,7 @@ def differences(
         found.append(
             _refused(
                 options,
-                "Publication lacks tables",
+                "The publication does not include all tables",
                 f"Run {alter} ADD TABLE {clauses};",
                 tables=[table.name for table in missing],
             )
@@ -618,7 +618,7 @@ def _apply(
         # Without the comment: what another user makes is another user's.
         shown = plan.statements[:1] if plan.outcome.created else plan.statements
         raise NotPermitted(
-            "User may not set up the publication",
+            "The user may not create or alter the publication",
             publication=options.publication,
             remedy=f"Run as the owner of the tables: {'; '.join(shown)};",
         ) from None
@@ -689,14 +689,14 @@ def _table_differences(
         f"Run BEGIN; ALTER PUBLICATION {name} DROP TABLE"
         f" ONLY {quoted(table.namespace, table.table)};"
         f" ALTER PUBLICATION {name} ADD TABLE {_clause(table, asked)}; COMMIT;"
-        " or ask for what it has."
+        " or set columns and where to what it has."
     )
     found: list[HeadraceError] = []
     if not same_columns:
-        message = "Publication sends other columns of the table"
+        message = "The publication has another column list for the table"
         found.append(_refused(options, message, remedy, table=table.name))
     if not same_filter(connection, table, asked.where, sent.where):
-        message = "Publication sends other rows of the table"
+        message = "The publication has another row filter for the table"
         found.append(_refused(options, message, remedy, table=table.name))
     return found
 
@@ -722,11 +722,11 @@ def _locked(
     oids = [oid for table in tables for oid in oids_of(table)]
     holders = lockers(connection, oids, EVERY)
     return SourceUnreachable(
-        "Tables could not be locked to publish them",
+        "The tables could not be locked to publish them",
         publication=options.publication,
         pids=[found.pid for found in holders if found.pid is not None],
         prepared=[found.gid for found in holders if found.gid is not None],
-        remedy="End what alters or maintains the tables; it is tried again.",
+        remedy="End the statements that alter or maintain the tables. Headrace tries again.",
     )
 
 

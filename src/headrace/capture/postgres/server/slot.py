@@ -311,7 +311,7 @@ def create(
         return _created(result, name)
     _abandon(connection, name)
     raise SlotTimeout(
-        "Slot could not be made in time: older transactions are still open",
+        "The slot could not be created in time: older transactions are still open",
         slot=name,
         waited=round(time.monotonic() - started, 1),
     )
@@ -354,10 +354,12 @@ def drop(connection: psycopg.Connection[Any], name: str) -> bool:
     except psycopg.errors.UndefinedObject:
         return False
     except psycopg.errors.ObjectInUse as error:
-        raise SlotBusy("Slot cannot be dropped while somebody reads from it", slot=name) from error
+        raise SlotBusy(
+            "The slot cannot be dropped: it is in use by another process", slot=name
+        ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise NotPermitted(
-            "User may not drop replication slots",
+            "The user may not drop replication slots",
             slot=name,
             remedy=f"Run SELECT pg_drop_replication_slot('{name}') as a user with REPLICATION.",
         ) from error
@@ -388,15 +390,29 @@ def release(connection: psycopg.Connection[Any], name: str, application: str) ->
         ).fetchone()
     except psycopg.errors.InsufficientPrivilege as error:
         raise NotPermitted(
-            "User may not end the sender that still serves its slot",
+            f"The user may not terminate process {found.reader}, which still uses the slot",
             slot=name,
             pid=found.reader,
             remedy=f"Run SELECT pg_terminate_backend({found.reader}) as the user it belongs to.",
         ) from error
     found = find(connection, name)
     if found is not None and found.active:
-        raise SlotBusy("Somebody else reads from the slot", slot=name, pid=found.reader)
+        raise busy(found)
     return ended is not None
+
+
+def busy(slot: Slot) -> SlotBusy:
+    """Return the error for a slot that another process uses."""
+    user = "another process" if slot.reader is None else f"process {slot.reader}"
+    return SlotBusy(f"The slot is in use by {user}", slot=slot.name, pid=slot.reader)
+
+
+def name_or_drop(name: str) -> str:
+    """Return the remedy for a slot that exists and is not known to be ours."""
+    return (
+        "Choose another slot name for this source. If the existing slot is no longer needed, run"
+        f" SELECT pg_drop_replication_slot('{name}');"
+    )
 
 
 def _slots(connection: psycopg.Connection[Any], condition: sql.Composable) -> list[Slot]:
@@ -424,16 +440,16 @@ def _creation(
 ) -> str:
     if not SLOT_NAME.fullmatch(name):
         raise SlotRefused(
-            "A slot cannot have this name",
+            "Invalid slot name",
             slot=name,
-            remedy="Use small letters, digits and underscores, 63 at most.",
+            remedy="Use only a-z, 0-9 and _, at most 63 characters.",
         )
     version = connection.info.server_version
     if failover and version < 170000:
         raise ServerRefused(
-            "Failover slots need PostgreSQL 17",
+            "Failover slots need PostgreSQL 17 or newer",
             version=version // 10000,
-            remedy="Leave failover off, or use a newer server.",
+            remedy="Set failover to false, or use a newer server.",
         )
     lifetime = " TEMPORARY" if temporary else ""
     options = "EXPORT_SNAPSHOT"
@@ -451,22 +467,21 @@ def _created(result: pq.abc.PGresult, name: str) -> CreatedSlot:
     match error:
         case psycopg.errors.DuplicateObject():
             raise SlotRefused(
-                "A slot of that name is there already",
+                "A slot with this name already exists",
                 slot=name,
-                remedy="Name another slot for this source; or, if nobody needs it any more, run"
-                f" SELECT pg_drop_replication_slot('{name}').",
+                remedy=name_or_drop(name),
             ) from error
         case psycopg.errors.ConfigurationLimitExceeded():
-            raise NoRoom("Server has no replication slot left", slot=name) from error
+            raise NoRoom("All replication slots of the server are in use", slot=name) from error
         case psycopg.errors.InsufficientPrivilege():
             raise NotPermitted(
-                "User may not make replication slots",
+                "The user may not create replication slots",
                 slot=name,
-                remedy="Run ALTER ROLE … REPLICATION for the source's user as a superuser.",
+                remedy="As a superuser, run ALTER ROLE … REPLICATION for the source's user.",
             ) from error
         case psycopg.errors.ObjectNotInPrerequisiteState():
             raise ServerRefused(
-                "Server does not write what logical decoding needs",
+                "wal_level is not 'logical', which logical replication needs",
                 remedy="Set wal_level = logical and restart the server.",
             ) from error
     raise error
@@ -490,7 +505,7 @@ def _row(connection: psycopg.Connection[Any], command: str) -> list[bytes]:
     result = answer(connection, command, ANSWER_SECONDS)
     if result is None:
         connection.close()
-        raise SourceUnreachable("Server does not answer", waited=ANSWER_SECONDS)
+        raise SourceUnreachable("The server did not answer in time", waited=ANSWER_SECONDS)
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise error_from_result(result)
     return [result.get_value(0, column) or b"" for column in range(result.nfields)]
@@ -554,14 +569,14 @@ class Watcher:
             found = waiting_for(self._query, self._sender)
             # The server waits for one after the other, and says for which.
             blocking = [one for one in found if one.blocks]
-            self._text = whom("A new slot waits for", blocking or found)
+            self._text = whom("The new slot is waiting for", blocking or found)
         self._tell(self._text)
 
 
 def whom(who_waits: str, transactions: Sequence[Transaction]) -> str:
     """Say for whom somebody waits, the first of them by name."""
     if not transactions:
-        return f"{who_waits} transactions that are open"
+        return f"{who_waits} open transactions"
     first, others = transactions[0], len(transactions) - 1
     more = f", and {others} more" if others else ""
     return f"{who_waits} {_named(first)}{more}"

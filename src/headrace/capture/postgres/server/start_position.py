@@ -68,7 +68,6 @@ from headrace.capture.source import NotYet
 from headrace.errors import (
     OtherDatabase,
     PublicationRefused,
-    SlotBusy,
     SlotRefused,
     SourceUnreachable,
 )
@@ -172,7 +171,7 @@ def check_database(after: LsnPosition | None, server: Identity) -> None:
     """Raise `OtherDatabase` where the log that ends at `after` is not of this one."""
     if after is not None and (after.system, after.database) != (server.system, server.database):
         raise OtherDatabase(
-            "Server is not the one the log was recorded from",
+            "This is not the database that the log was recorded from",
             recorded=f"{after.system}/{after.database}",
             found=f"{server.system}/{server.database}",
         )
@@ -196,25 +195,26 @@ def refuse(slot: Slot | None, found: SlotState) -> None:
     match found:
         case SlotState.OTHER_PLUGIN:
             raise SlotRefused(
-                "Slot is of another plugin", slot=slot.name, plugin=slot.plugin or "physical"
+                "The slot has another output plugin than pgoutput",
+                slot=slot.name,
+                plugin=slot.plugin or "physical",
             )
         case SlotState.OTHER_DATABASE:
             raise SlotRefused(
-                "Slot is of another database", slot=slot.name, database=slot.database_name
+                "The slot belongs to another database", slot=slot.name, database=slot.database_name
             )
         case SlotState.BUSY:
-            raise SlotBusy("Somebody reads from the slot", slot=slot.name, pid=slot.reader)
+            raise slots.busy(slot)
 
 
 def unknown(slot: Slot) -> SlotRefused:
     """Return that there is a slot which nothing says is ours."""
     confirmed = None if slot.confirmed is None else lsn_text(slot.confirmed)
     return SlotRefused(
-        "A slot of that name is there, and the log knows nothing of it",
+        "A slot with this name exists, but the log has no record of it",
         slot=slot.name,
         confirmed=confirmed,
-        remedy="Name another slot for this source; or, if nobody needs it any more, run"
-        f" SELECT pg_drop_replication_slot('{slot.name}').",
+        remedy=slots.name_or_drop(slot.name),
     )
 
 
@@ -291,7 +291,8 @@ class SourcePublication:
         self.unfollowed = more
         self._writers.update((name, Writers()) for name in more)
         raise SourceUnreachable(
-            "Somebody else altered the publication", publication=self._options.publication
+            "The publication was altered outside of Headrace",
+            publication=self._options.publication,
         )
 
     def widen(
@@ -329,7 +330,7 @@ class SourcePublication:
         """Raise `NotYet` while somebody goes on who wrote the table before it was published."""
         if (writers := self._writers.get(table.name)) is not None:
             if left := writers.left(connection, [table.oid, *table.tree]):
-                raise NotYet(whom("A copy waits for", left))
+                raise NotYet(whom("The copy is waiting for", left))
             del self._writers[table.name]
 
 
@@ -397,7 +398,7 @@ def same_history(
                 if (received := stream.receive(LOOK_SECONDS)) is not None:
                     reading.take(received)
                 else:
-                    on_wait("what the server has")
+                    on_wait("Comparing the server's history with the log")
                 reading.reached(stream.end)
         finally:
             stream.close()

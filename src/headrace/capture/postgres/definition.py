@@ -1,4 +1,4 @@
-"""A PostgreSQL source as a user describes it: by a call in Python, or in a configuration."""
+"""A PostgreSQL source as a user defines it: by a call in Python, or in a configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MODES = ("stateful", "ephemeral")
 LEAST_BUDGET = 64 << 20
-"""Bytes: a server lets go of its log by segments of 16 MB, and some of them late."""
+"""Bytes: a server removes WAL in segments of 16 MB, and some of them late."""
 
 
 def postgres(
@@ -119,7 +119,7 @@ def postgres(
 SLOT_MODES = ("stateful", "ephemeral")
 OPERATIONS = ("insert", "update", "delete", "truncate")
 LEAST_WAL_BUDGET = 64 << 20
-"""As above and in `options.py`, which is not imported for that: it brings psycopg with it."""
+"""As above and in `options.py`, which is not imported here because it imports psycopg."""
 
 
 def _build(name: str, values: Values) -> PostgresSource:

@@ -1,26 +1,26 @@
 """
-Everything that keeps a server's tables from being captured exactly, found beforehand.
+All problems that prevent an exact capture of a server's tables, found before it starts.
 
-Nothing is changed on the server and nothing raised: each finding is an error with its remedy, the
-statement or the setting, and whether that needs a restart. What only deserves a look is a note.
+Nothing is changed on the server and nothing is raised. Each problem is an error with its remedy:
+the statement or the setting, and whether that needs a restart. What users should only know is a
+note.
 
 Publishing a table could make the application's own statements fail (R23a). PostgreSQL refuses
-every UPDATE and DELETE of a published table that has no identity, or whose row filter or column
-list goes beyond it. It does so when the application writes, not when the table is published. So
-all of it is foreseen here, for the table and for each of its partitions, since the server looks at
-the one that is written to.
+every UPDATE and DELETE of a published table that has no replica identity, or whose row filter or
+column list does not fit the identity. It does so when the application writes, not when the table
+is published. So this is checked beforehand, for the table and for each of its partitions, since
+the server looks at the identity of the partition that is written to.
 
-A row filter must be a valid expression, and use only columns of the identity. Only the server can
-read an expression of its own language, so it is asked to, without running anything: a query with
-the filter in it is parsed and thrown away. Which columns the filter uses is determined by offering
-it a row that has no others (R23a). What only CREATE PUBLICATION objects to, such as functions of
-the user's own, is left to that statement. It fails by itself then, and no statement of the
-application does.
+A row filter must be a valid expression, and use only columns of the replica identity. Only the
+server can parse an expression of its own language. So it is asked to, without running anything: a
+query with the filter is parsed and discarded. To find out whether the filter uses other columns, it
+is applied to a row that has only those of the identity (R23a). What only CREATE PUBLICATION
+rejects, such as user-defined functions, is left to that statement: then it fails, and no statement
+of the application does.
 
-Of rights it is checked whether the user may do what capturing needs, and each finding has the
-statements that allow it.
+The user's privileges are checked as well, and each problem has the statements that grant them.
 
-Long because every check stands next to the statements that remedy what it finds.
+Long because every check is next to the statements that remedy what it finds.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from headrace.errors import (
     TableRefused,
 )
 
-# --- identity of rows, and column lists -----------------------------------------------------------
+# --- replica identity, and column lists -----------------------------------------------------------
 
 LISTS_SINCE = 150000
-"""Column lists and row filters."""
+"""Since then there are column lists and row filters."""
 
 GENERATED_SINCE = 180000
-"""Generated columns can be published, and those that are not count against an identity."""
+"""Since then generated columns can be published, and an unpublished one makes FULL unusable."""
 
 _WOULD_FAIL = "would make your updates and deletes fail"
 """What publishing a table without a usable identity would do (R23a)."""
@@ -72,7 +72,7 @@ _MOST_STATEMENTS = 20
 
 @dataclass(frozen=True, slots=True)
 class PublicationScope:
-    """What is published of a table, and by which server."""
+    """Which columns, rows and operations of a table are published, and by which version."""
 
     options: TableOptions
     publish: Sequence[str]
@@ -87,7 +87,7 @@ class PublicationScope:
 
 
 def identity_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
-    """Yield what is wrong with the identity of a table or of its partitions."""
+    """Yield problems with the replica identity of a table or of its partitions."""
     if not asked.changing:
         return
     if not table.key:
@@ -108,8 +108,8 @@ def identity_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[
             partitions=len(without),
             remedy=_statements(without, _give_identity),
         )
-    # Under FULL of the root the server announces old rows as whole, also where a partition
-    # sends only its key: nulls would be taken for values.
+    # If the root has FULL, the server declares all old rows as whole, even if a partition sends
+    # only its key: nulls would be mistaken for values.
     if table.identity == "f":
         partly = [leaf for leaf in partitions if leaf.identity != "f" and leaf not in without]
         if partly:
@@ -127,7 +127,7 @@ def identity_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[
 
 
 def generated_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
-    """Yield where a generated column that is not published belongs to an identity."""
+    """Yield problems with generated columns that belong to an identity and are not published."""
     unsent = {column.name for column in table.columns if column.generated}
     if asked.generated:
         unsent = {column.name for column in table.columns if column.virtual}
@@ -152,7 +152,7 @@ def generated_problems(table: CatalogTable, asked: PublicationScope) -> Iterator
 
 
 def list_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
-    """Yield what is wrong with the columns that were asked for."""
+    """Yield problems with the column list."""
     columns = asked.options.columns
     if not columns:
         if all(column.generated for column in table.columns):
@@ -194,7 +194,7 @@ def list_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[Head
 
 
 def identity_sets(table: CatalogTable) -> list[tuple[str, ...]]:
-    """Return the identities that a row filter must do with; FULL has every column."""
+    """Return the identities whose columns a row filter must not exceed; FULL has all columns."""
     found = {each.identity_columns for each in (table, *table.leaves)}
     return sorted(columns for columns in found if columns)
 
@@ -208,7 +208,7 @@ def _uncovered(table: CatalogTable, asked: PublicationScope) -> Iterator[Headrac
             f" publishing the table {_WOULD_FAIL}",
             remedy="Leave the column list out, or run: " + _statements(_distinct(full), _give_key),
         )
-    # Without the key's columns no row is known, even where nothing but inserts is published.
+    # Without the key's columns no row can be identified, even if only inserts are published.
     needed = set(table.key)
     if asked.changing:
         needed |= {name for each in relations for name in each.identity_columns or ()}
@@ -226,7 +226,7 @@ def _covers(table: CatalogTable, leaf: Leaf) -> bool:
 
 
 def _distinct(relations: Sequence[CatalogTable | Leaf]) -> list[CatalogTable | Leaf]:
-    """A table without partitions is its own leaf: once is enough."""
+    """Return each table once: one without partitions is its own leaf."""
     return list({relation.oid: relation for relation in relations}.values())
 
 
@@ -247,7 +247,7 @@ def _alter(relation: CatalogTable | Leaf, action: str) -> str:
 def _index_identity(
     relation: CatalogTable | Leaf, key: Collection[str] | None = None
 ) -> str | None:
-    """Return the identity by an index that can be one, over the key where one is given."""
+    """Return a replica identity by a usable index, over the columns of `key` if that is given."""
     for index in relation.indexes:
         if index.immediate and index.strict and (key is None or set(index.columns) == set(key)):
             return "DEFAULT" if index.primary else f"USING INDEX {quoted(index.name)}"
@@ -255,7 +255,7 @@ def _index_identity(
 
 
 def _give_identity(relation: CatalogTable | Leaf) -> str:
-    """Return what gives rows something to be known by."""
+    """Return the statement that gives a table a replica identity."""
     if relation.identity != "f" and relation.primary_key:
         usable = any(index.primary and index.immediate for index in relation.indexes)
         return _alter(relation, f"REPLICA IDENTITY {'DEFAULT' if usable else 'FULL'}")
@@ -270,7 +270,7 @@ def _give_full(relation: CatalogTable | Leaf) -> str:
 
 
 def _give_key(relation: CatalogTable | Leaf) -> str:
-    """Return what replaces FULL."""
+    """Return the statement that replaces FULL by a key."""
     if chosen := _index_identity(relation):
         return _alter(relation, f"REPLICA IDENTITY {chosen}")
     return _alter(relation, "ADD PRIMARY KEY (…), REPLICA IDENTITY DEFAULT")
@@ -284,11 +284,11 @@ def _give_same(table: CatalogTable, leaf: Leaf) -> str:
 # --- row filters ----------------------------------------------------------------------------------
 
 _LOCK_TIMEOUT = "2s"
-"""Parsing waits for whoever is altering the table, and the application queues behind us."""
+"""Parsing waits for a session that alters the table, and the application's writes wait for us."""
 
 _LOCKED = "55P03"
 _NO_COLUMN = frozenset(["42703", "42P01"])
-"""Undefined column; undefined table, for a column that is named with schema and table."""
+"""Undefined column; undefined table, if the filter qualifies a column with schema and table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ class _Objection:
 def filter_problems(
     connection: psycopg.Connection[Any], table: CatalogTable, asked: PublicationScope
 ) -> Iterator[HeadraceError]:
-    """Yield what is wrong with a table's row filter."""
+    """Yield problems with a table's row filter."""
     if not (where := asked.options.where):
         return
     if asked.version < LISTS_SINCE:
@@ -353,9 +353,9 @@ def _refused(objection: _Objection) -> HeadraceError:
 def _objection(
     connection: psycopg.Connection[Any], rows: sql.Composed, where: str
 ) -> _Objection | None:
-    """Return what the server has against the filter over these rows."""
-    # A text can close the parenthesis it stands in and open another, or a CASE, but not
-    # both: what is right in both places is one expression.
+    """Return the server's objection to the filter over these rows, if it has one."""
+    # A text can close the parenthesis around it and open another one, or do so with a CASE, but
+    # not both: a text that is valid in both queries is one expression.
     for shape in ("SELECT 1 FROM {} WHERE ({}\n)", "SELECT CASE WHEN {1}\n THEN 1 END FROM {0}"):
         query = sql.SQL(shape).format(rows, sql.SQL(where))
         if objection := _parse(connection, query.as_bytes(connection)):
@@ -364,7 +364,7 @@ def _objection(
 
 
 def _parse(connection: psycopg.Connection[Any], query: bytes) -> _Objection | None:
-    """Let the server parse one statement. It is neither planned nor run."""
+    """Have the server parse one statement; it is neither planned nor run."""
     with connection.transaction(force_rollback=True):
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
         result = connection.pgconn.prepare(b"", query)
@@ -377,11 +377,11 @@ def _parse(connection: psycopg.Connection[Any], query: bytes) -> _Objection | No
     return None
 
 
-# --- rights of the user ---------------------------------------------------------------------------
+# --- the user's privileges ------------------------------------------------------------------------
 
 
 def role_problems(server: Server, options: PostgresOptions) -> Iterator[HeadraceError]:
-    """Yield what the user may not do on the server or with the publication."""
+    """Yield privileges that the user lacks on the server or on the publication."""
     user = quoted(server.user)
     if not server.replicates:
         managed = "rds.logical_replication" in server.settings
@@ -419,7 +419,7 @@ def role_problems(server: Server, options: PostgresOptions) -> Iterator[Headrace
 def right_problems(
     table: CatalogTable, options: PostgresOptions, server: Server, rights: dict[int, Rights]
 ) -> Iterator[HeadraceError]:
-    """Yield what the user may not do with a table and its partitions."""
+    """Yield privileges that the user lacks on a table and its partitions."""
     found = [rights[each.oid] for each in relations(table) if each.oid in rights]
     user = quoted(server.user)
     if schemas := sorted({each.namespace for each in found if not each.enters}):
@@ -429,7 +429,7 @@ def right_problems(
             remedy=f"GRANT USAGE ON SCHEMA {', '.join(map(quoted, schemas))} TO {user};",
         )
     if unread := [each for each in found if not each.reads]:
-        # Partitions are copied one by one, and rights on the whole do not reach them then.
+        # Partitions are copied one by one, and privileges on the table do not extend to them.
         names = ", ".join(quoted(each.namespace, each.table) for each in unread)
         what = "the table" if unread[0].oid == table.oid else "partitions of the table"
         yield NotPermitted(
@@ -462,7 +462,7 @@ def right_problems(
 
 
 def relations(table: CatalogTable) -> list[CatalogTable | Leaf]:
-    """The table and its partitions, each once."""
+    """Return the table and its partitions, each once."""
     return [table, *(leaf for leaf in table.leaves if leaf.oid != table.oid)]
 
 
@@ -472,7 +472,7 @@ OLDEST, NEWEST = 14, 18
 STANDBY_SINCE = 160000
 FAILOVER_SINCE = 170000
 _FIRST_USER_OID = 16384
-"""Below are the server's own tables, which cannot be published."""
+"""Smaller oids belong to system tables, which cannot be published."""
 
 _KINDS = {
     "v": "a view",
@@ -488,16 +488,16 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the checks found."""
+    """The result of the checks."""
 
     problems: tuple[HeadraceError, ...]
-    """What must be mended first, all of it."""
+    """All problems that must be fixed first."""
 
     notes: tuple[SettingNote, ...] = ()
-    """What is worth knowing."""
+    """What users should know."""
 
     server: Server | None = None
-    """None where the server could not be asked."""
+    """None: the server could not be queried."""
 
 
 def check(
@@ -507,7 +507,7 @@ def check(
     *,
     generated: bool = False,
 ) -> list[HeadraceError]:
-    """Return everything that keeps these tables from being captured; see `examine`."""
+    """Return all problems that prevent the capture of these tables; see `examine`."""
     return list(examine(connection, options, tables, generated=generated).problems)
 
 
@@ -519,11 +519,11 @@ def examine(
     generated: bool = False,
 ) -> Report:
     """
-    Look at the server, the rights on it and the tables.
+    Check the server, the user's privileges and the tables.
 
-    A table may be given by its name; one that is not there is a finding like others.
+    A table may be given by its name; if it does not exist, that is a problem like others.
     `generated`: stored generated columns are published, as PostgreSQL 18 can.
-    A connection that breaks on the way is one more finding.
+    If the connection breaks meanwhile, that is one more problem.
     """
     version = connection.info.server_version
     if not OLDEST <= version // 10000 <= NEWEST:
@@ -600,7 +600,7 @@ def _wal_level_remedy(server: Server) -> str:
 
 def _room_problems(server: Server, options: PostgresOptions) -> Iterator[HeadraceError]:
     most = server.number("max_replication_slots") or 0
-    # A temporary slot goes with its connection, so only a lasting one is taken up again.
+    # A temporary slot ends with its connection, so only a permanent slot is reused.
     reusable = server.own_slot and options.slot_mode == "stateful"
     if server.slots >= most and not reusable:
         yield NoRoom(
@@ -638,7 +638,7 @@ def _table_problems(
         list_problems(table, asked),
         filter_problems(connection, table, asked),
     )
-    # Of what is not a table to be captured the others would only repeat that.
+    # If it cannot be captured at all, the other checks would only repeat that.
     for problem in [*_kind_problems(table)] or chain.from_iterable(checks):
         problem.facts = {"table": table.name, **problem.facts}
         yield problem

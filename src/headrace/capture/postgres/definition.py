@@ -77,7 +77,7 @@ def postgres(
 
     if slot not in MODES:
         raise SourceRefused(
-            f"slot must be {' or '.join(MODES)}",
+            f"Option slot must be {' or '.join(MODES)}",
             slot=slot,
             remedy='Use slot="stateful" for a named slot, or slot="ephemeral" for a temporary one.',
         )

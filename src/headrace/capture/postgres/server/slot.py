@@ -15,6 +15,8 @@ including prepared ones (R17). A copy waits for those that wrote to its table be
 published (R13). Either may take hours, and an operator can end it only by knowing the
 transactions: their pid, user and application, and since when they are open. Their statements are
 never reported: a query can contain anything.
+
+Long because a slot, the command that creates it and the wait for that belong together.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def read_password(options: PostgresOptions) -> str | None:
                 remedy=missing.remedy,
             ) from None
         raise SourceRefused(
-            "password_ref points to nothing",
+            "No password was found where password_ref points",
             **facts,
             remedy="Put the password there, or point password_ref elsewhere.",
         ) from None

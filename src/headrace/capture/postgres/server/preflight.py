@@ -409,7 +409,7 @@ def role_problems(server: Server, options: PostgresOptions) -> Iterator[Headrace
         )
     elif server.publication_owner is not None and not server.owns_publication:
         yield NotPermitted(
-            "The user does not own the publication, so it cannot alter it",
+            "The user does not own the publication, and so cannot alter it",
             user=server.user,
             publication=options.publication,
             remedy=f"ALTER PUBLICATION {quoted(options.publication)} OWNER TO {user};",
@@ -453,7 +453,7 @@ def right_problems(
     adds = options.create_publication and table.oid not in server.published
     if own is not None and adds and not own.owns:
         yield NotPermitted(
-            "The user does not own the table, so it cannot add it to a publication",
+            "The user does not own the table, and so cannot add the table to a publication",
             user=server.user,
             owner=own.owner,
             remedy=f"GRANT {quoted(own.owner)} TO {user}; or let the owner create the publication,"

@@ -65,7 +65,7 @@ def test_a_missing_table_is_refused_with_what_may_have_been_meant(database: Data
 
 def test_two_names_of_one_table_are_refused(database: Database) -> None:
     database.execute("create table orders (id int)")
-    with pytest.raises(TableRefused, match="Two names"):
+    with pytest.raises(TableRefused, match="two names"):
         look_up(database.connect(), ["orders", "public.orders"])
 
 

@@ -204,7 +204,7 @@ def test_row_security_that_would_hide_rows_is_refused(database: Database) -> Non
         ("create type x as (id int)", "x", "a composite type"),
         ("create table y (id int); create index x on y (id)", "x", "an index"),
         ("create unlogged table x (id int primary key)", "x", "unlogged"),
-        ("select 1", "pg_catalog.pg_class", "the server's own"),
+        ("select 1", "pg_catalog.pg_class", "a system table"),
         ("create table x (); alter table x replica identity full", "x", "no columns"),
         ("create table x (id int primary key); create table y () inherits (x)", "x", "inherit"),
         (

@@ -95,8 +95,8 @@ def test_a_locked_table_does_not_make_the_checks_wait_for_ever(database: Databas
     ("columns", "message"),
     [
         (("id", "B c", "b c"), "no such columns"),
-        (("id", "B c", "a", "a"), "named twice"),
-        (("id", "a"), "leave out some of the identity"),
+        (("id", "B c", "a", "a"), "listed more than once"),
+        (("id", "a"), "leaves out columns of the replica identity"),
     ],
 )
 def test_a_list_of_columns_must_fit(

@@ -148,7 +148,7 @@ def test_the_snapshot_of_a_new_slot_outlives_what_the_slot_does_next(database: D
         replication.execute("IDENTIFY_SYSTEM")
         database.execute("insert into t values (2)")
 
-        with pytest.raises(SourceUnreachable, match="snapshot is gone"):
+        with pytest.raises(SourceUnreachable, match="snapshot no longer exists"):
             import_snapshot(partial(connect, options), created.snapshot, created.consistent)
         copy = PostgresCopy(holder, *known(database, "t"))
         assert copy.first == copy.last == created.consistent
@@ -200,7 +200,7 @@ def test_a_reader_that_has_begun_outlives_its_holder_and_others_are_refused(
     database.execute("delete from t")
 
     assert rows + sum(batch.num_rows for batch, _ in reader) == 1000
-    with pytest.raises(SourceUnreachable, match="snapshot is gone"):
+    with pytest.raises(SourceUnreachable, match="snapshot no longer exists"):
         list(read_range(holder.connect, part, schema))
 
 

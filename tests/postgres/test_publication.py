@@ -264,12 +264,12 @@ def run(database: Database, error: HeadraceError) -> None:
 
 DIFFERENCES = [
     ("for table orders with (publish = 'insert')", TableOptions(), "other operations"),
-    ("for table orders (id, state)", TableOptions(), "other columns"),
-    ("for table orders", TableOptions(columns=("id", "state")), "other columns"),
-    ("for table orders where (id > 1)", TableOptions(), "other rows"),
-    ("for table orders where (id > 1)", TableOptions(where="id > 2"), "other rows"),
-    ("for all tables", TableOptions(where="id > 2"), "other rows"),
-    ("", TableOptions(("id",), "id > 2"), "lacks tables"),
+    ("for table orders (id, state)", TableOptions(), "another column list"),
+    ("for table orders", TableOptions(columns=("id", "state")), "another column list"),
+    ("for table orders where (id > 1)", TableOptions(), "another row filter"),
+    ("for table orders where (id > 1)", TableOptions(where="id > 2"), "another row filter"),
+    ("for all tables", TableOptions(where="id > 2"), "another row filter"),
+    ("", TableOptions(("id",), "id > 2"), "does not include all tables"),
 ]
 
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from headrace.capture.postgres.definition import postgres
-from headrace.capture.postgres.server.slot import Older, whom
+from headrace.capture.postgres.server.slot import Older, wait_reason
 from headrace.cli.demo.view import waiting_text
 from headrace.engine.engine import Engine
 from headrace.errors import SlotTimeout
@@ -229,18 +229,18 @@ def older(**facts: object) -> Older:
     ("age", "said"), [(0.4, "0 s"), (59, "59 s"), (60, "1 min"), (7300, "2 h"), (200_000, "2 d")]
 )
 def test_an_age_is_said_coarsely(age: float, said: str) -> None:
-    assert f", open for {said}, since 20" in whom("It waits for", [older(age=age)])
+    assert f", open for {said}, since 20" in wait_reason("It waits for", [older(age=age)])
 
 
 def test_what_may_not_be_known_is_left_out() -> None:
     hidden = older(user=None, age=None)
-    assert whom("It waits for", [hidden]) == "It waits for pid 4711"
-    assert whom("It waits for", [hidden, hidden]) == "It waits for pid 4711, and 1 more"
-    assert whom("It waits for", []) == "It waits for transactions that are open"
+    assert wait_reason("It waits for", [hidden]) == "It waits for pid 4711"
+    assert wait_reason("It waits for", [hidden, hidden]) == "It waits for pid 4711, and 1 more"
+    assert wait_reason("It waits for", []) == "It waits for open transactions"
 
 
 def test_the_demo_says_whom_its_source_waits_for() -> None:
-    reason = "A new slot waits for pid 4711"
+    reason = "The new slot is waiting for pid 4711"
     shown = {**STARTING, "source_state": "waiting", "source_reason": reason}
     assert waiting_text(shown) == reason
     assert "4711" not in waiting_text({**shown, "source_state": "streaming"})

@@ -1,20 +1,20 @@
 """
 Connections to a PostgreSQL server, statements on them, and what the server's errors mean.
 
-What PostgreSQL writes as text depends on settings of the session, so each of our sessions has the
-same ones from its first moment, whatever the server, the database or the role says: rows that were
-copied and rows that were streamed must not differ (R18). None of our sessions may be ended for
-being long or idle (R14).
+The text that PostgreSQL sends for a value depends on the session's settings. So each of our
+sessions has the same settings from the start, whatever the server, the database or the role
+defines: copied rows and streamed rows must not differ (R18). No timeout may end a long or idle
+session of ours (R14).
 
 Errors are distinguished by SQLSTATE, because a server may write its messages in another language.
-Their text is left out, since it can hold values of rows. Only a failed attempt to connect has no
-SQLSTATE, because libpq does not pass it on; there the text decides, and after an error that is not
-recognised the attempt is repeated.
+Their text is left out, since it can contain values of rows. Only a failed attempt to connect has
+no SQLSTATE, because libpq does not pass it on. There the text decides, and after an unrecognised
+error the attempt is repeated.
 
-Statements never keep a thread waiting inside the driver. Rows of a baseline are read between
-changes, by the thread that must also report to the server that it is alive (R7). A statement can
-wait long, for a lock or for a busy server; so each function that runs one is a generator, which
-gives None each time there is no answer yet.
+Statements never block a thread inside the driver. Rows of a baseline are read between changes, by
+the thread that must also report to the server that it is alive (R7). A statement can wait long,
+for a lock or for a busy server. So each function that runs one is a generator, which yields None
+while there is no answer yet.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from headrace.errors import (
 # --- connecting, and the meaning of errors --------------------------------------------------------
 
 APPLICATION = "headrace"
-"""How the application_name of every session of ours begins: it is looked for (R31)."""
+"""How the application_name of all our sessions begins; `slot.release` searches for it (R31)."""
 
 SETTINGS = {
     "client_encoding": "UTF8",
@@ -59,15 +59,15 @@ SETTINGS = {
     "bytea_output": "hex",
     "lc_monetary": "C",
     "search_path": "pg_catalog",
-    # A policy on rows shall be an error and not silently fewer rows.
+    # A row security policy must cause an error, and not silently hide rows.
     "row_security": "off",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
 }
-"""Given at start-up, where they win over what a database or a role sets."""
+"""Sent when the session starts, so that they override those of the database and the role."""
 
 LATER_SETTINGS = {"idle_session_timeout": 140000, "transaction_timeout": 170000}
-"""Time-outs that older servers do not know, and would refuse the connection for: since when."""
+"""Timeouts, and since which version: an older server would refuse the connection."""
 
 DEFAULTS = {
     "connect_timeout": "10",
@@ -75,77 +75,77 @@ DEFAULTS = {
     "keepalives_idle": "15",
     "keepalives_interval": "5",
     "keepalives_count": "3",
-    # Keep-alives say nothing while something of ours is under way unanswered.
+    # Keep-alives are not sent while data of ours is unacknowledged.
     "tcp_user_timeout": "30000",
 }
-"""Used where the connection string says nothing else."""
+"""Used unless the connection string sets them."""
 
 _LONGEST_NAME = 63
 
 _AGAIN = ("08", "40", "53", "57", "58", "25P03", "25P04", "55P03")
-"""Ended from outside, too busy or out of something: another time it may work."""
+"""Classes and codes of errors that may not occur again: cancelled, busy, out of a resource."""
 
 _TEXTS: tuple[tuple[str, type[HeadraceError], str, str], ...] = (
     (
         "password authentication failed|no password supplied|authentication failed",
         SourceRefused,
-        "The server did not accept user and password",
-        "Check user and password, and where password_ref or before_connect take it from.",
+        "Authentication failed: the server rejected the user or password",
+        "Check the user and the password, and password_ref or before_connect if you use them.",
     ),
     (
         "no pg_hba.conf entry|pg_hba.conf rejects",
         NotPermitted,
-        "The server lets nobody in from here with this user, database and encryption",
-        "Add a line for user, database and address to pg_hba.conf and reload the server;"
-        " mind sslmode, which the line may ask for.",
+        "pg_hba.conf does not allow this user to connect to this database from here",
+        "Add an entry for the user, database and address to pg_hba.conf, and reload the server."
+        " Check sslmode too: the entry may require encryption.",
     ),
     (
         "permission denied to start WAL sender|must be superuser or replication role",
         NotPermitted,
-        "The user may not replicate",
-        "Run ALTER ROLE with REPLICATION for this user.",
+        "The user does not have the REPLICATION attribute",
+        "Run ALTER ROLE … REPLICATION for this user.",
     ),
     (
         "permission denied for database|is not permitted to log in",
         NotPermitted,
-        "The user may not connect to the database",
-        "Run GRANT CONNECT ON DATABASE for this user, and ALTER ROLE with LOGIN.",
+        "The user is not permitted to connect to the database",
+        "Run GRANT CONNECT ON DATABASE … TO … and ALTER ROLE … LOGIN for this user.",
     ),
     (
         'database ".*" does not exist',
         SourceRefused,
-        "The server has no such database",
+        "The database does not exist",
         "Check dbname in the connection string.",
     ),
     (
         'role ".*" does not exist',
         SourceRefused,
-        "The server has no such user",
+        "The user does not exist",
         "Check user in the connection string.",
     ),
     (
         "max_wal_senders",
         NoRoom,
-        "All of the server's senders are in use",
-        "Raise max_wal_senders and restart the server, or stop another reader.",
+        "All WAL senders of the server are in use",
+        "Raise max_wal_senders and restart the server, or stop another replication client.",
     ),
     (
         r"server does not support SSL|certificate|SSL error|sslmode value|root\.crt",
         SourceRefused,
-        "No connection with the encryption asked for",
+        "The encrypted connection failed: sslmode or the certificates do not fit the server",
         "Check sslmode, sslrootcert and sslcert in the connection string"
         " against the server's certificate.",
     ),
     (
         "unrecognized configuration parameter|invalid value for parameter",
         ServerRefused,
-        "The server does not take the settings of our sessions",
-        "Connect to the server directly and not through a pooler; PostgreSQL 14 to 18.",
+        "The server rejected Headrace's session settings",
+        "Connect to the server directly, not through a pooler. PostgreSQL 14 to 18 is supported.",
     ),
     (
         "unsupported startup parameter",
         ServerRefused,
-        "A pooler is in the way, and replication does not pass it",
+        "The connection goes through a pooler, which does not support replication",
         "Connect to the server directly.",
     ),
 )
@@ -161,12 +161,12 @@ def connect(
     port: int | None = None,
 ) -> psycopg.Connection[Any]:
     """
-    Return a new connection with the settings all our sessions share.
+    Return a new connection with the settings that all our sessions share.
 
-    `replication` makes it one for the replication protocol; this knows only simple
-    queries, so parameters are put into statements by the client. `host` and `port` lead
-    to one server among those the connection string names. Raises `SourceUnreachable`
-    where a later attempt may succeed, otherwise `SourceRefused` or one of its kind.
+    `replication` opens it for the replication protocol, which has only simple queries: there
+    the client puts parameters into the statements. `host` and `port` choose one of the
+    servers that the connection string names. Raises `SourceUnreachable` if a later attempt
+    may succeed, otherwise `SourceRefused` or a subclass of it.
     """
     parameters = _parameters(options, application)
     if host is not None:
@@ -185,7 +185,7 @@ def connect(
             cursor_factory=psycopg.ClientCursor if replication else None,
         )
     except psycopg.Error as error:
-        # Without its cause: psycopg's text may show what stood in the connection string.
+        # Without its cause: psycopg's text may quote the connection string.
         raise _refusal(error, options, parameters) from None
     try:
         with speaking(options):
@@ -200,11 +200,12 @@ def connect(
 
 def as_bytes(connection: psycopg.Connection[Any]) -> bytes:
     """
-    Return the statement without which rows of this database might not come; empty: none.
+    Return the statement that a session needs to receive rows of this database; empty: none.
 
-    A database without an encoding (SQL_ASCII) holds bytes of any kind, and the server refuses
-    to send what is not UTF-8 to whoever asked for that: one such row would end the stream, for
-    ever. Only where rows come: psycopg takes texts of such a session for bytes.
+    A database without an encoding (SQL_ASCII) can contain any bytes, and the server refuses to
+    send a value that is not UTF-8 to a session with that encoding: one such row would end every
+    attempt to stream. It is used only by sessions that receive rows, because psycopg returns
+    the texts of such a session as bytes.
     """
     if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
         return b"set client_encoding = 'SQL_ASCII'"
@@ -213,7 +214,7 @@ def as_bytes(connection: psycopg.Connection[Any]) -> bytes:
 
 @contextmanager
 def speaking(options: PostgresOptions) -> Iterator[None]:
-    """Translate the server's errors; their text is left out, because it can hold values."""
+    """Translate the server's errors, without their text: it can contain values of rows."""
     try:
         yield
     except psycopg.Error as error:
@@ -221,49 +222,53 @@ def speaking(options: PostgresOptions) -> Iterator[None]:
 
 
 def translated(sqlstate: str | None, **facts: str) -> HeadraceError:
-    """Return what an error of the server means; without a SQLSTATE the connection is lost."""
+    """Return our error for a SQLSTATE; without one, the connection was lost."""
     if sqlstate is None:
-        return SourceUnreachable("Connection to the server was lost", **facts)
+        return SourceUnreachable("The connection to the server was lost", **facts)
     facts["sqlstate"] = sqlstate
     match sqlstate:
         case "53400":
-            return NoRoom("All of the server's replication slots or senders are in use", **facts)
+            return NoRoom("All replication slots or WAL senders of the server are in use", **facts)
         case code if code.startswith(_AGAIN):
-            return SourceUnreachable("The server ended what we asked for", **facts)
+            return SourceUnreachable(
+                "The server cancelled the request or closed the connection", **facts
+            )
         case "42P01" | "3F000":
             return TableRefused(
-                "Table not found", **facts, remedy="Check the table's name and schema."
+                "The table does not exist", **facts, remedy="Check the table's name and schema."
             )
         case "42703":
-            return SchemaChanged("A column is not there any more", **facts)
+            return SchemaChanged("A column no longer exists", **facts)
         case "42501":
             return NotPermitted(
-                "The user lacks a right",
+                "The user lacks a privilege",
                 **facts,
-                remedy="Grant this user SELECT on the tables captured, USAGE on their schemas,"
-                " and REPLICATION.",
+                remedy="Grant this user SELECT on the captured tables, USAGE on their schemas,"
+                " and the REPLICATION attribute.",
             )
         case "55006":
-            return SlotBusy("Somebody is reading from the slot", **facts)
+            return SlotBusy("The slot is in use by another process", **facts)
         case "0A000" | "55000" | "42704":
-            return ServerRefused("The server cannot do what capturing needs", **facts)
+            return ServerRefused(
+                "The server rejected the request: a feature, setting or object is missing", **facts
+            )
         case code if code.startswith("28") or code == "3D000":
             return SourceRefused(
-                "The server does not let us in",
+                "The server rejected the login",
                 **facts,
-                remedy="Check user, password and database.",
+                remedy="Check the user, password and database.",
             )
-    return CaptureError("The server answered with an error", **facts)
+    return CaptureError("The server returned an error", **facts)
 
 
 def _parameters(options: PostgresOptions, application: str) -> dict[str, str]:
-    """Return libpq's parameters, complete with password and settings."""
+    """Return libpq's parameters, including the password and our settings."""
     try:
         given = conninfo_to_dict(options.connection)
     except psycopg.Error:
-        # libpq names the piece that it stumbled over, and that may be the password.
+        # libpq quotes the part that it could not parse, and that may be the password.
         raise SourceRefused(
-            "The connection string cannot be read",
+            "The connection string is not valid",
             source=options.name,
             remedy="Write it as host=… dbname=… user=…, or as postgresql://user@host/database.",
         ) from None
@@ -279,7 +284,7 @@ def _parameters(options: PostgresOptions, application: str) -> dict[str, str]:
         **parameters,
         "application_name": application[:_LONGEST_NAME],
         "client_encoding": SETTINGS["client_encoding"],
-        # The last word counts, so ours are behind the user's.
+        # The last setting of a name wins, so ours come after the user's.
         "options": f"{parameters.get('options', '')} {ours}".strip(),
     }
 
@@ -294,7 +299,7 @@ def _set_later(connection: psycopg.Connection[Any]) -> None:
 
 
 def _run(connection: psycopg.Connection[Any], statement: bytes) -> None:
-    # By libpq itself: a cursor would begin a transaction where autocommit is off.
+    # Through libpq: a cursor would begin a transaction if autocommit is off.
     result = connection.pgconn.exec_(statement)
     if result.status != psycopg.pq.ExecStatus.COMMAND_OK:
         raise psycopg.errors.error_from_result(result)
@@ -321,30 +326,32 @@ def _refusal(
 # --- statements that never block in the driver ----------------------------------------------------
 
 PATIENCE_SECONDS = 0.1
-"""How long an answer is waited for before others have their turn."""
+"""How long to wait for an answer before the generator yields."""
 
 BEGIN = "begin isolation level repeatable read read only"
 
 T = TypeVar("T")
 Asking: TypeAlias = Generator[None, None, T]
-"""Gives None while the server has not answered, and at the end returns what it answered."""
+"""Yields None until the server has answered, and then returns the answer."""
 
 _ID = re.compile(r"[0-9A-Fa-f-]+")
 
 
 @contextmanager
 def talking(**facts: str) -> Iterator[None]:
-    """Translate the server's errors, with what is particular to a snapshot and its rows."""
+    """Translate the server's errors, including those that concern a snapshot and its rows."""
     try:
         yield
     except (psycopg.Error, StreamEnded) as error:
         match error.sqlstate:
             case "42704" | "22023":
-                # No such snapshot, or not one of this server's.
-                found = SourceUnreachable("The snapshot is gone", remedy=None, **facts)
+                # There is no such snapshot, or it is not from this server.
+                found = SourceUnreachable("The snapshot no longer exists", remedy=None, **facts)
             case "42P01" | "3F000":
-                # A partition may be dropped on any day; looked up again, the table tells.
-                found = SourceUnreachable("Table was dropped during its copy", remedy=None, **facts)
+                # It may be a partition. The next lookup shows whether the table still exists.
+                found = SourceUnreachable(
+                    "The table was dropped while it was copied", remedy=None, **facts
+                )
             case sqlstate:
                 raise translated(sqlstate, **facts) from None
         raise found from None
@@ -353,30 +360,30 @@ def talking(**facts: str) -> Iterator[None]:
 def importing(snapshot: str) -> str:
     """Return the statements that begin a transaction under an exported snapshot."""
     if _ID.fullmatch(snapshot) is None:
-        raise BadMessage("Text is not the id of a snapshot", length=len(snapshot))
+        raise BadMessage("Invalid snapshot id", length=len(snapshot))
     return f"{BEGIN}; set transaction snapshot '{snapshot}'"
 
 
 def row(connection: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
-    """Return the only row of a query, waiting for it."""
+    """Run a query and return its only row; this one blocks."""
     found = connection.execute(query.encode()).fetchone()
     if found is None:
-        raise BadMessage("The server answered without a row")
+        raise BadMessage("The server returned no row")
     return tuple(found)
 
 
 def asked(connection: psycopg.Connection[Any], statements: str) -> Asking[list[pq.abc.PGresult]]:
-    """Run statements without parameters, and return their results; values are texts."""
+    """Run statements without parameters, and return their results, with values as text."""
     connection.pgconn.send_query(statements.encode())
     return (yield from results(connection))
 
 
 def described(connection: psycopg.Connection[Any], query: str) -> Asking[pq.abc.PGresult]:
     """
-    Return the columns that a query has, without running it.
+    Return the columns of a query, without running it.
 
-    They are those of this moment, whatever snapshot the transaction has, and no right to
-    read them is needed.
+    They are the current ones, whatever snapshot the transaction has, and the user needs no
+    privilege to read them.
     """
     connection.pgconn.send_prepare(b"", query.encode())
     yield from results(connection)
@@ -386,7 +393,7 @@ def described(connection: psycopg.Connection[Any], query: str) -> Asking[pq.abc.
 
 
 def results(connection: psycopg.Connection[Any]) -> Asking[list[pq.abc.PGresult]]:
-    """Take what the server answers to what was sent, or the beginning of a COPY."""
+    """Return the results of what was sent; a COPY ends them, before its rows."""
     pgconn = connection.pgconn
     taken: list[pq.abc.PGresult] = []
     failed: pq.abc.PGresult | None = None
@@ -406,7 +413,7 @@ def results(connection: psycopg.Connection[Any]) -> Asking[list[pq.abc.PGresult]
 
 
 def readable(pgconn: pq.abc.PGconn, seconds: float, *, writable: bool = False) -> bool:
-    """Wait until something has come, or can be sent; other threads run meanwhile."""
+    """Wait until data has arrived, or can be sent; other threads run meanwhile."""
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN | (select.POLLOUT if writable else 0))
     return bool(poll.poll(seconds * 1000))

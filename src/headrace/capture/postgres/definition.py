@@ -1,4 +1,4 @@
-"""A PostgreSQL source as a user describes it: by a call in Python, or in a configuration."""
+"""A PostgreSQL source as a user defines it: by a call in Python, or in a configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 MODES = ("stateful", "ephemeral")
 LEAST_BUDGET = 64 << 20
-"""Bytes: a server lets go of its log by segments of 16 MB, and some of them late."""
+"""Bytes: a server removes WAL in segments of 16 MB, and some of them late."""
 
 
 def postgres(
@@ -58,16 +58,16 @@ def postgres(
     wal_budget: int | None = None,
 ) -> PostgresSource:
     """
-    Return the PostgreSQL database that `connection` leads to; nothing is touched before a start.
+    Return a PostgreSQL database as a source; it is not contacted before the engine starts.
 
-    `slot` is `stateful` (a named slot; reading goes on where it ended) or `ephemeral` (a
-    temporary one; every start copies the tables anew). `tables` may give columns and a row
-    filter for a table: `{"orders": {"columns": ["id", "total"], "where": "total > 0"}}`.
-    With `copy_rows_per_s` copies of tables read no more rows a second, all together.
-    An update does not send a large value that it leaves alone; `toast_store` keeps these values
-    in the data directory, up to `toast_store_bytes` of them, so that no change lacks one.
-    `wal_budget` is how many bytes of its log the server may keep for us, where it has no
-    max_slot_wal_keep_size: at 80 % the pipeline that it is kept for is set aside.
+    `slot` is `stateful` (a named slot; capture continues where it stopped) or `ephemeral` (a
+    temporary slot; every start copies the tables again). `tables` can set the columns and a row
+    filter of a table: `{"orders": {"columns": ["id", "total"], "where": "total > 0"}}`.
+    `copy_rows_per_s` limits how fast tables are copied, all of them together.
+    An update does not send a large value that it leaves unchanged; `toast_store` keeps these
+    values in the data directory, up to `toast_store_bytes`, so that no change lacks one.
+    `wal_budget` is how many bytes of WAL the server may keep for the slot, if it has no
+    max_slot_wal_keep_size: at 80 % the pipeline that holds the WAL is released.
     """
     require("postgres", "A PostgreSQL source")
     from headrace.capture.baselines import checked_rate
@@ -77,19 +77,21 @@ def postgres(
 
     if slot not in MODES:
         raise SourceRefused(
-            "Unknown kind of slot", slot=slot, remedy=f"Use one of {', '.join(MODES)}."
+            f"Option slot must be {' or '.join(MODES)}",
+            slot=slot,
+            remedy='Use slot="stateful" for a named slot, or slot="ephemeral" for a temporary one.',
         )
     if wal_budget is not None and wal_budget < LEAST_BUDGET:
         raise SourceRefused(
-            "Too small a budget for the server's log",
+            f"wal_budget must be at least {LEAST_BUDGET} bytes",
             wal_budget=wal_budget,
-            remedy=f"Allow {LEAST_BUDGET} bytes, or leave wal_budget out.",
+            remedy="Raise it to 64 MiB or more, or leave wal_budget out.",
         )
     if name is None:
         made = re.sub(r"[^a-z0-9._-]", "_", address(connection)["dbname"].lower())
         name = made.lstrip("._-")[:64] or "postgres"
     elif NAME.fullmatch(name) is None:
-        raise BadName("Not a usable name for a source", name=name)
+        raise BadName("Invalid source name", name=name)
     given: dict[str, object] = {
         "connection": connection,
         "slot": slot,
@@ -117,7 +119,7 @@ def postgres(
 SLOT_MODES = ("stateful", "ephemeral")
 OPERATIONS = ("insert", "update", "delete", "truncate")
 LEAST_WAL_BUDGET = 64 << 20
-"""As above and in `options.py`, which is not imported for that: it brings psycopg with it."""
+"""As above and in `options.py`, which is not imported here because it imports psycopg."""
 
 
 def _build(name: str, values: Values) -> PostgresSource:
@@ -148,93 +150,109 @@ def _build(name: str, values: Values) -> PostgresSource:
 
 
 _TABLE = (
-    Key("columns", ListOf(Text()), "The columns to publish; all by default.", default=[]),
-    Key("where", Text("total > 0"), "A row filter as PostgreSQL reads it; 15 and newer."),
+    Key("columns", ListOf(Text()), "The columns to publish (default: all).", default=[]),
+    Key("where", Text("total > 0"), "A row filter in SQL; needs PostgreSQL 15 or newer."),
 )
 
 _PUBLICATION = (
-    Key("name", Text("shop_pub"), "Its name; by default made from the source and the data folder."),
+    Key(
+        "name",
+        Text("shop_pub"),
+        "Name of the publication (default: derived from the slot's name).",
+    ),
     Key(
         "create",
         Boolean(),
-        "Whether we create it and keep it in step; else it must be there and fit.",
+        "Create the publication and keep it up to date. If false, it must exist and have what is"
+        " needed.",
         default=True,
     ),
     Key(
         "publish",
         ListOf(Choice(OPERATIONS), example="[insert, update]"),
-        "The operations to publish; all by default.",
+        "The operations to publish (default: all).",
         default=[],
     ),
     Key(
         "tables",
         Entries(Section(_TABLE), "TABLE"),
-        'What is published of a table; a name with a dot in quotes: `"sales.orders" { … }`.',
+        'Columns and row filter of a table; quote a name with a dot: `"sales.orders" { … }`.',
         default={},
     ),
 )
 
 POSTGRES = Part(
-    "A PostgreSQL database, 14 to 18, by logical replication.",
+    "A PostgreSQL database (14 to 18), read by logical replication.",
     (
         Key(
             "connection",
             Connection(),
-            "A connection string or URI as libpq takes it, best without a password.",
+            "A libpq connection string or URI, preferably without a password.",
             required=True,
         ),
         Key(
             "password_ref",
             Reference(),
-            "Where the password is read from at every connect: `env:NAME` or `file:/path`.",
+            "Where to read the password at every connect: `env:NAME` or `file:/path`.",
         ),
         Key(
             "before_connect",
             Text("module:function"),
-            "A function `module:function`, called before every connect with the parameters;"
-            " returns those to add, a fresh token say.",
+            "A function `module:function` that is called with the connection parameters before"
+            " every connect, and returns parameters to add, such as a new token.",
         ),
         Key(
             "slot_mode",
             Choice(SLOT_MODES),
-            "`stateful`: a named slot, reading goes on where it ended; `ephemeral`: a temporary"
-            " one, every start copies the tables.",
+            "`stateful`: a named slot, capture continues where it stopped. `ephemeral`: a temporary"
+            " slot, every start copies the tables.",
             default="stateful",
         ),
         Key(
             "slot_name",
             Text("headrace_shop"),
-            "By default made from the source and the data folder, so that two never meet.",
+            "Name of the slot (default: derived from the source and the data directory, so that"
+            " two engines never share a slot).",
         ),
-        Key("publication", Section(_PUBLICATION), "The publication that is read.", default={}),
+        Key("publication", Section(_PUBLICATION), "The publication to read.", default={}),
         Key(
             "always_baseline",
             Boolean(),
-            "Copy the tables at each start, also where reading could go on.",
+            "Copy the tables at every start, even if capture could continue.",
             default=False,
         ),
-        Key("failover", Boolean(), "A failover slot; PostgreSQL 17 and newer.", default=False),
+        Key(
+            "failover",
+            Boolean(),
+            "Create a failover slot; needs PostgreSQL 17 or newer.",
+            default=False,
+        ),
         Key(
             "create_slot_timeout",
             Duration(),
-            "How long a new slot may wait for open transactions; by default without end.",
+            "How long a new slot may wait for open transactions (default: no limit).",
         ),
         Key(
             "copy_rows_per_s",
             Number(more_than=0),
-            "Copies of tables read no more rows a second, all together.",
+            "Maximum number of rows copied per second, all tables together (default: no limit).",
         ),
         Key(
             "toast_store",
             Boolean(),
-            "Whether large values that an update does not send are kept in the data folder.",
+            "Keep large values that an update does not send, in the data directory.",
             default=True,
         ),
-        Key("toast_store_bytes", Size(), "How much of them is kept at most.", default="1GiB"),
+        Key(
+            "toast_store_bytes",
+            Size(),
+            "Maximum size of the values that `toast_store` keeps.",
+            default="1GiB",
+        ),
         Key(
             "wal_budget",
             Size(LEAST_WAL_BUDGET),
-            "Bytes of its log that the server may keep for us, where it has no limit of its own.",
+            "How much WAL the server may keep for the slot, if it has no limit of its own.",
         ),
     ),
     _build,

@@ -1,13 +1,13 @@
 """
-The options of a PostgreSQL source as plain values: names of tables, settings, passwords.
+The options of a PostgreSQL source as plain values: table names, settings, passwords.
 
-Names of tables are read as PostgreSQL reads them. `orders` is `public.orders`, whatever a search
-path says. A name without quotes is folded to lower case and one in quotes is taken as it stands,
-so what works in SQL works here.
+Table names follow PostgreSQL's rules. `orders` is `public.orders`, whatever the search path is. A
+name without quotes is folded to lower case, and a quoted name is used as it is, so what works in
+SQL works here.
 
-A configuration names the place where a password is and not the password. The place is read at
-every connect, so that a password may be replaced while we run, and a token may live for minutes
-only. Nothing here puts what it read into a message.
+A configuration has a reference to the password, not the password. The reference is read at every
+connect, so that a password can be replaced while the engine runs, and a token may be valid for
+minutes only. No error message here contains what was read.
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ from psycopg.conninfo import conninfo_to_dict
 from headrace.config.secrets import BUILT_IN, is_reference, read_secret
 from headrace.errors import BadPart, NoSecret, SourceRefused, SourceUnreachable, TableRefused
 
-# --- names of tables ------------------------------------------------------------------------------
+# --- table names ----------------------------------------------------------------------------------
 
 _PART = r'"((?:[^"\x00]|"")+)"|([^".\s\x00-\x1f]+)'
 _NAME = re.compile(rf"(?:(?:{_PART})\.)?(?:{_PART})")
 _CAPITALS = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
-"""PostgreSQL folds only these where the encoding has several bytes a letter."""
+"""In an encoding with several bytes per character, PostgreSQL folds only these."""
 
 
 def parse_name(name: str) -> tuple[str, str]:
-    """Return schema and table that `name` stands for; raises `TableRefused` if it is no name."""
+    """Return the schema and the table of `name`; raises `TableRefused` if it is not a name."""
     if (match := _NAME.fullmatch(name)) is None:
         raise TableRefused(
-            "Text is not the name of a table",
+            "Invalid table name",
             table=name,
-            remedy='Write table, schema.table, or "Schema"."Table" where capitals or dots matter.',
+            remedy="Write table or schema.table; quote names with capitals or dots:"
+            ' "Schema"."Table".',
         )
     schema = _part(match[1], match[2])
     return schema or "public", _part(match[3], match[4])
 
 
 def quoted(*names: str) -> str:
-    """Return a name of one or more parts as SQL takes it, whatever the parts hold."""
+    """Return a name of one or more parts, quoted for SQL, whatever characters it contains."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return columns as SQL takes a list of them."""
+    """Return a list of columns, quoted for SQL."""
     return ", ".join(quoted(name) for name in names)
 
 
@@ -77,43 +78,43 @@ def _plain(part: str) -> bool:
 SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 OPERATIONS = ("insert", "update", "delete", "truncate")
 TOAST_STORE_BYTES = 1 << 30
-"""Of the disk beside a source's log; what would need more is left to REPLICA IDENTITY FULL."""
+"""Maximum size of the store, next to the source's log; more needs REPLICA IDENTITY FULL."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What is published of one table."""
+    """Which columns and rows of a table are published."""
 
     columns: tuple[str, ...] = ()
     """Empty: all of them."""
 
     where: str = ""
-    """A row filter, as PostgreSQL reads it; empty: all rows. PostgreSQL 15 and newer."""
+    """A row filter in SQL; empty: all rows. PostgreSQL 15 and newer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresOptions:
-    """One PostgreSQL source. Made by `options_of`, which knows the defaults."""
+    """One PostgreSQL source. Created by `options_of`, which has the defaults."""
 
     name: str
     """The source's id."""
 
     connection: str = field(repr=False)
-    """A connection string or URI as libpq takes it. Never printed: it may hold a password."""
+    """A libpq connection string or URI. Never printed: it may contain a password."""
 
     slot_mode: str = "stateful"
-    """`stateful`: a named slot, reading goes on after a restart; `ephemeral`: a temporary one."""
+    """`stateful`: a named slot, continues after a restart; `ephemeral`: a temporary slot."""
 
     slot: str = ""
     publication: str = ""
     create_publication: bool = True
-    """Whether we create it and keep it in step; otherwise it must be there and fit."""
+    """Whether we create it and keep it up to date; otherwise it must exist and fit."""
 
     always_baseline: bool = False
     failover: bool = False
     create_slot_timeout: float | None = None
     password_ref: str = ""
-    """`file:/path` or `env:NAME`: where the password is read from at every connect."""
+    """`file:/path` or `env:NAME`: the password is read from there at every connect."""
 
     before_connect: str = ""
     """`module:function`, called before every connect; returns more connection parameters."""
@@ -121,22 +122,22 @@ class PostgresOptions:
     tables: Mapping[str, TableOptions] = field(default_factory=dict)
     publish: tuple[str, ...] = OPERATIONS
     wal_budget: int | None = None
-    """Bytes of its log that the server may keep for us, where it has no limit of its own."""
+    """Bytes of WAL that the server may keep for us, if it has no limit of its own."""
 
     toast_store: bool = True
-    """Whether values that the server leaves out, because they did not change, are kept (R21)."""
+    """Whether values are kept that the server does not send because they did not change (R21)."""
 
     toast_store_bytes: int = TOAST_STORE_BYTES
     copy_rows_per_s: float | None = None
-    """At most, by all copies of its tables together; None: as fast as they can."""
+    """Maximum of all copies of its tables together; None: no limit."""
 
     def asked_of(self, table: str) -> TableOptions:
-        """Return what is published of a table; all of it where nothing was said."""
+        """Return which columns and rows of a table are published; by default all of them."""
         return self.tables.get(table, TableOptions())
 
 
 def options_of(name: str, given: Mapping[str, Any], reader: str) -> PostgresOptions:
-    """Return the options with their defaults; `reader` tells deployments of one source apart."""
+    """Return the options with their defaults; `reader` distinguishes deployments of a source."""
     tables = {
         table: TableOptions(tuple(each.get("columns") or ()), str(each.get("where") or ""))
         for table, each in (given.get("tables") or {}).items()
@@ -144,10 +145,10 @@ def options_of(name: str, given: Mapping[str, Any], reader: str) -> PostgresOpti
     slot = str(given.get("slot_name") or "") or default_slot(name, reader)
     if SLOT_NAME.fullmatch(slot) is None:
         raise SourceRefused(
-            "Not a usable name for a slot",
+            "Invalid slot name",
             source=name,
             slot=slot,
-            remedy="Use small letters, digits and underscores, 63 at most.",
+            remedy="Use only a-z, 0-9 and _, at most 63 characters.",
         )
     timeout = given.get("create_slot_timeout")
     rate = given.get("copy_rows_per_s")
@@ -173,19 +174,19 @@ def options_of(name: str, given: Mapping[str, Any], reader: str) -> PostgresOpti
 
 
 def default_slot(name: str, reader: str) -> str:
-    """Return the name of a slot that no other deployment has: the source and who reads it."""
+    """Return a slot name that no other deployment has, made from the source and its reader."""
     mark = hashlib.sha256(reader.encode()).hexdigest()[:8]
     made = re.sub(r"[^a-z0-9_]", "_", name.lower())[:40]
     return f"headrace_{made}_{mark}"
 
 
 def address(connection: str) -> dict[str, str]:
-    """Return host, port and database of a connection string, and nothing else of it."""
+    """Return only the host, port and database of a connection string."""
     try:
         given = conninfo_to_dict(connection)
     except psycopg.Error:
         raise SourceRefused(
-            "The connection string cannot be read",
+            "The connection string is not valid",
             remedy="Write it as host=… dbname=… user=…, or as postgresql://user@host/database.",
         ) from None
     return {
@@ -199,50 +200,50 @@ def address(connection: str) -> dict[str, str]:
 
 
 def read_password(options: PostgresOptions) -> str | None:
-    """Return the password that `password_ref` names; None where nothing is named."""
+    """Return the password that `password_ref` refers to; None without a reference."""
     reference = options.password_ref
     if not reference:
         return None
     if reference.partition(":")[0] not in BUILT_IN and not is_reference(reference):
-        # What stands there is not shown: somebody may have put the password itself.
+        # The value is not shown: it may be the password itself.
         raise SourceRefused(
-            "The reference to the password cannot be read",
+            "password_ref is not a valid reference",
             source=options.name,
-            remedy="Write file:/path/of/a/file or env:NAME as password_ref.",
+            remedy="Write it as file:/path/to/file or env:NAME.",
         )
     facts = {"source": options.name, "password_ref": reference}
     try:
         return read_secret(reference)
     except BadPart as failed:
-        # A vault may be away for a while, just as a database may.
+        # A vault may be unavailable for a while, just as a database may.
         raise SourceUnreachable(
-            "What provides the password failed",
+            "The secret provider of password_ref failed",
             **facts,
             error=failed.facts.get("error"),
-            remedy="Mend it; it is asked again with the next attempt to connect.",
+            remedy="Fix the provider. It is called again at the next attempt to connect.",
         ) from None
     except NoSecret as missing:
         if "error" in missing.facts:
             raise SourceRefused(
-                "The file with the password cannot be read",
+                "The password file cannot be read",
                 **facts,
                 error=missing.facts["error"],
                 remedy=missing.remedy,
             ) from None
         raise SourceRefused(
-            "There is no password where the reference points",
+            "No password was found where password_ref points",
             **facts,
-            remedy="Put the password there, or name another place as password_ref.",
+            remedy="Put the password there, or point password_ref elsewhere.",
         ) from None
 
 
 def ask_hook(options: PostgresOptions, parameters: Mapping[str, str]) -> dict[str, str]:
     """
-    Return `parameters` together with what the user's `before_connect` adds to them.
+    Return `parameters` with what the user's `before_connect` function adds to them.
 
-    The function gets all connection parameters by libpq's names and returns those that it
-    wants added or replaced. One that fails is asked again later: where tokens come from
-    may be away for a while, just as a database may.
+    The function gets all connection parameters by libpq's names, and returns those to add or
+    replace. If it fails it is called again later: a token service may be unavailable for a
+    while, just as a database may.
     """
     if not options.before_connect:
         return dict(parameters)
@@ -252,26 +253,27 @@ def ask_hook(options: PostgresOptions, parameters: Mapping[str, str]) -> dict[st
         function = getattr(import_module(module), name)
     except Exception as error:  # noqa: BLE001  # Whatever an import may raise.
         raise SourceRefused(
-            "The function to call before connecting cannot be imported",
+            "The before_connect function cannot be imported",
             **facts,
             error=type(error).__name__,
-            remedy="Write before_connect as module:function, importable where the engine runs.",
+            remedy="Write before_connect as module:function. The module must be importable where"
+            " the engine runs.",
         ) from None
     try:
         more = function(dict(parameters))
     except Exception as error:  # noqa: BLE001  # The user's function may raise anything.
-        # Its text may hold the token that did not work.
+        # The text of its error may contain the token.
         raise SourceUnreachable(
-            "The function to call before connecting failed",
+            "The before_connect function raised an error",
             **facts,
             error=type(error).__name__,
-            remedy="Mend the function; it is called again with the next attempt to connect.",
+            remedy="Fix the function. It is called again at the next attempt to connect.",
         ) from None
     if not isinstance(more, Mapping) or not all(isinstance(key, str) for key in more):
         raise SourceRefused(
-            "The function to call before connecting returned no connection parameters",
+            "The before_connect function must return a dict of connection parameters",
             **facts,
             returned=type(more).__name__,
-            remedy='Return a dict of parameters by their libpq names, as {"password": token}.',
+            remedy='Return libpq parameters by name, for example {"password": token}.',
         )
     return {**parameters, **{key: str(value) for key, value in more.items() if value is not None}}

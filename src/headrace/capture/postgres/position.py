@@ -1,11 +1,11 @@
 """
-Where reading stands in a server's write-ahead log.
+Positions in a server's write-ahead log.
 
-A commit is numbered by the end of its commit record (R3). These numbers mean something
-only on one server and in one database, and even there they can come again: a server that
-was restored from a backup, or a standby that was promoted before it had everything, goes
-through them a second time. Each time that is noticed the branch counts up, and with it
-the lineage changes (R1, R2).
+A commit is numbered by the end of its commit record (R3). These numbers are meaningful
+only on one server and in one database, and even there they can be used twice: a server
+that was restored from a backup, or a standby that was promoted before it had everything,
+goes through them a second time. Each time this is detected, the branch is incremented,
+and with it the lineage changes (R1, R2).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A commit, such that another one in another history cannot be taken for it."""
+    """Identifies a commit, so that no commit of another history can be mistaken for it."""
 
     start: int
-    """Where its record begins: a stream from there begins with it (R3)."""
+    """Where its commit record begins: a stream from there starts with it (R3)."""
 
     xid: int
     """Its top-level transaction, as 32 bits."""
@@ -41,7 +41,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class LsnPosition:
-    """The end of a commit record, or of another record that a heartbeat named."""
+    """The end of a commit record, or of another record that a keep-alive reported."""
 
     system: str
     """The server's system identifier."""
@@ -50,26 +50,26 @@ class LsnPosition:
     """The database's oid."""
 
     branch: int
-    """How often this server's history was seen to be rewritten."""
+    """How often a rewind of this server's history was detected."""
 
     timeline: int
     lsn: int
     mark: Mark | None = field(default=None, compare=False)
-    """The last commit up to here, where there is one."""
+    """The last commit up to here, if there is one."""
 
     @property
     def lineage(self) -> str:
-        """The space these numbers live in."""
+        """Identifies the history that these numbers belong to."""
         branch = f"/{self.branch}" if self.branch else ""
         return f"pg/{self.system}/{self.database}{branch}"
 
     @property
     def commit(self) -> int:
-        """The position's number: an LSN is below 2^63 for longer than any server lives."""
+        """The position's number; in practice no LSN reaches 2^63."""
         return self.lsn
 
     def moved_to(self, lsn: int) -> LsnPosition:
-        """Return another place in the same history."""
+        """Return another position in the same history."""
         return replace(self, lsn=lsn)
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class LsnPosition:
     def parse(cls, text: str) -> LsnPosition:
         """Read back what `str()` wrote; anything else raises `BadPosition`."""
         if (match := _TEXT.fullmatch(text)) is None:
-            raise BadPosition("Text is not a place in a PostgreSQL log", text=text)
+            raise BadPosition("Invalid PostgreSQL position", text=text)
         system, database, branch, timeline, high, low, start, xid, time = match.groups()
         mark = Mark(parse_lsn(start), int(xid), int(time)) if start else None
         lsn = parse_lsn(f"{high}/{low}")
@@ -90,7 +90,7 @@ class LsnPosition:
 def parse_lsn(text: str) -> int:
     """Read an LSN as PostgreSQL prints it: two halves in hex."""
     if (match := _LSN.fullmatch(text)) is None:
-        raise BadPosition("Text is not an LSN", text=text)
+        raise BadPosition("Invalid LSN", text=text)
     return int(match[1], 16) << 32 | int(match[2], 16)
 
 

@@ -1,13 +1,13 @@
 """
 A PostgreSQL database as a source.
 
-Nothing is installed in it but a publication and a slot. The server sends every change of
-the published tables once its transaction has committed, or before, where a transaction is
-large; here they are received, put together to whole commits and decoded, column by column.
+Only a publication and a slot are created in it. The server sends every change of the
+published tables once its transaction has committed, or earlier if the transaction is large.
+Here they are received, assembled into whole commits and decoded, column by column.
 
-Where reading begins is never left to the server, which would silently skip what it does
-not have (R2). A copy of a table is taken under a snapshot whose place in the stream is
-known exactly: that of the slot, or one that was checked against what was read (H1 to H3).
+The start position is never left to the server, which would silently skip what it does not
+have (R2). A table is copied under a snapshot whose position in the stream is known exactly:
+that of the slot, or one that was checked against what was read (H1 to H3).
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from headrace.capture.postgres.server.ddl_watch import (
     altered_table,
 )
 from headrace.capture.postgres.server.facts import described
-from headrace.capture.postgres.server.partitions import Trees
+from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.postgres.server.start_position import (
+    HistoryCheck,
     SourcePublication,
-    Witness,
     open_slot,
     refuse_unknown,
     remove,
@@ -86,7 +86,7 @@ from headrace.errors import (
 
 
 class PostgresSource:
-    """Reads one PostgreSQL database; `describe` names the tables that `open` will capture."""
+    """Reads one PostgreSQL database; `describe` sets the tables that `open` will capture."""
 
     def __init__(self, spec: SourceSpec, reader: str | None = None) -> None:
         self.spec = spec
@@ -114,7 +114,7 @@ class PostgresSource:
         self._layouts = Schemas(())
         self._spill: Spill | None = None
         self._commits: Iterator[Changes] = iter(())
-        """Those received and not given yet."""
+        """Received, but not returned by `read` yet."""
 
         self._at = LsnPosition("0", 0, 0, 0, 0)
         self._given = 0
@@ -126,56 +126,56 @@ class PostgresSource:
         self._completes = False
         """Whether changes may lack values that the store has."""
 
-        self._trees = Trees(self.options)
-        self._standing = IdentityCheck(self.options)
+        self._partitions = PartitionedTables(self.options)
+        self._identities = IdentityCheck(self.options)
         self._watch: DdlWatch | None = None
-        self._news_from = 0.0
-        """How far the stream must have come before there is anything to tell."""
+        self._notices_from = 0.0
+        """The position that `read` must have reached before there are any notices."""
 
         self._opened_at = 0.0
         self._resumed = False
         self._began = False
         self._recorded: dict[TableName, TableSchema] = {}
         self._altered_upto = 0
-        """Up to here the stream may speak of tables as they were before they were described."""
+        """Up to here, the stream may have tables as they were before they were described."""
 
         self._claimed = False
-        """Whether the log says that the slot is ours."""
+        """Whether the log has recorded that the slot is ours."""
 
-        self._anew = False
-        """Whether what the slot has cannot be read any more."""
+        self._start_over = False
+        """Whether the changes in the slot can no longer be read."""
 
         self._meter = Meter(self.options.slot, self.options.wal_budget, time.monotonic)
         self._even_at = 0.0
         self._awake = False
-        self._witness = Witness()
+        self._history = HistoryCheck()
         self.on_wait: Callable[[str], object] = lambda reason: None
 
     @property
     def origin(self) -> str:
-        """The database by its address: what a log remembers it by."""
+        """The database's address, by which a log identifies it."""
         parts = address(self.options.connection)
         return f"postgres:{parts['host']}:{parts['port']}/{parts['dbname']}"
 
     def lineage(self) -> str | None:
-        """Return the lineage of the server and database that answer now."""
+        """Return the lineage of the server and database that the address leads to now."""
         with speaking(self.options), connect(self.options, replication=True) as connection:
             server = slot.identify(connection)
         return LsnPosition(server.system, server.database, 0, 0, 0).lineage
 
     def describe(self, tables: Sequence[TableName]) -> Mapping[TableName, TableSchema]:
-        """Return the schemas, and remember these tables for `open`."""
+        """Return the schemas, and set these tables as those that `open` captures."""
         with speaking(self.options), connect(self.options) as connection:
             found = look_up(connection, list(dict.fromkeys(tables)))
         self._tables = found
         self._schemas = {
-            name: self._standing.described(table, self._schema(table), self._recorded.get(name))
+            name: self._identities.described(table, self._schema(table), self._recorded.get(name))
             for name, table in found.items()
         }
         return dict(self._schemas)
 
     def check(self, tables: Sequence[TableName]) -> Sequence[Problem]:
-        """Return what keeps these tables from being captured exactly; changes nothing."""
+        """Return all problems that prevent an exact capture of these tables; changes nothing."""
         try:
             with speaking(self.options), connect(self.options) as connection:
                 names = list(dict.fromkeys(tables))
@@ -185,12 +185,12 @@ class PostgresSource:
             return [problem]
 
     def tables(self) -> Sequence[TableName]:
-        """Return the application's tables; whether each can be captured is for `check`."""
+        """Return the application's tables; `check` finds out which of them can be captured."""
         with speaking(self.options):
             return doctor.table_names(self.options, self._query)
 
     def add(self, table: TableName) -> TableSchema:
-        """Publish one more table; its changes come in the stream that is open (H2)."""
+        """Publish one more table; its changes arrive in the open stream (H2)."""
         _, transactions = self._opened()
         assert self._query is not None
         with speaking(self.options):
@@ -207,57 +207,61 @@ class PostgresSource:
         return schema
 
     def open(self, after: SourcePosition | str | None) -> SourcePosition:
-        """Bring publication and slot in order, and find the place to read on from (H0, H1)."""
+        """Set up the publication and the slot, and return the start position (H0, H1)."""
         self.close()
         if not self._tables:
-            raise SourceRefused("No table to capture", source=self.name)
+            raise SourceRefused(
+                "No tables to capture",
+                source=self.name,
+                remedy="Name at least one table of this source in a pipeline.",
+            )
         wanted = None if after is None else LsnPosition.parse(str(after))
         with speaking(self.options):
             self._at = self._start(wanted)
-        # Also where a standby took over: it has all that the log has, and history goes on (R2).
-        place = wanted if self._resumed and wanted is not None else self._at
+        # Also after a standby took over: it has all that the log has, in the same history (R2).
+        position = wanted if self._resumed and wanted is not None else self._at
         first = self._snapshots.first()
-        self._toast.open(self._tables, self._schemas, place, first, self._query, self._resumed)
+        self._toast.open(self._tables, self._schemas, position, first, self._query, self._resumed)
         self._completes = self._toast.active
         self._given = self._at.lsn
-        self._news_from = 0.0
+        self._notices_from = 0.0
         self._even_at = self._opened_at = time.monotonic()
         self._began = True
-        return place
+        return position
 
     def claim(self) -> str:
-        """Return the slot: a server keeps it, and what it needs, until somebody removes it."""
+        """Return the slot: the server keeps it, and WAL for it, until it is dropped."""
         if not self._ours:
-            # Before the log says that it is: from then on it would be dropped as ours.
+            # Before the log records the claim: from then on the slot would be dropped as ours.
             refuse_unknown(self.options)
         return self._claim
 
     def recall(
         self, notes: Mapping[TableName, str], schemas: Mapping[TableName, TableSchema]
     ) -> None:
-        """Take what the log kept."""
+        """Take over the notes and schemas that the log has."""
         self._claimed = notes.get("") == self._claim
-        self._trees.recall(notes)
-        self._standing.recall(notes)
+        self._partitions.recall(notes)
+        self._identities.recall(notes)
         self._recorded = dict(schemas)
 
     def news(self) -> Sequence[News]:
-        """Tell of tables that are not published as they will be, and of partitions."""
-        if self._given < self._news_from:
-            return ()  # nearly always: what there is to tell is found by `open` and `maintain`
+        """Return notices of tables whose publication will change, and of partitions."""
+        if self._given < self._notices_from:
+            return ()  # nearly always: `open` and `maintain` find what there is to report
         left_out = sorted(self._publishing.unfollowed)
-        told = (*self._standing.news(), *self._trees.news(self._given))
-        found = [*(News(each, owed="left out", missing=True) for each in left_out), *told]
-        self._news_from = self._trees.news_from
+        notices = (*self._identities.notices(), *self._partitions.notices(self._given))
+        found = [*(News(each, owed="left out", missing=True) for each in left_out), *notices]
+        self._notices_from = self._partitions.notices_from
         return self._toast.news(found)
 
     def synced(self, upto: str) -> None:
-        """Let go of what was kept to read up to there again."""
+        """Discard what was kept to read again up to `upto`."""
         if self._completes:
             self._toast.synced(LsnPosition.parse(upto).lsn)
 
     def read(self, most: int, wait: float) -> Changes | None:
-        """Return the next commits, or a part of a large one, or how far the server came."""
+        """Return the next commits, a part of a large one, or how far the server has come."""
         stream, transactions = self._opened()
         until = time.monotonic() + wait
         while True:
@@ -278,9 +282,9 @@ class PostgresSource:
 
     def maintain(self) -> float:
         """
-        Bring the publication in line, and look for what the stream does not report (R23b, R23c).
+        Update the publication, and look for what the stream does not report (R23b, R23c).
 
-        That a table was altered is raised; what the log has to know of it is news.
+        Raises if a table was altered. What the log must record of it is returned by `news`.
         """
         if self._query is None or self._watch is None:
             return WATCH_SECONDS
@@ -291,7 +295,7 @@ class PostgresSource:
             except SchemaChanged as error:
                 raise altered(error) from error
         self._snapshots.tidy()
-        self._news_from = 0.0
+        self._notices_from = 0.0
         return max(0.0, self._watch.due - time.monotonic())
 
     def wake(self) -> None:
@@ -301,13 +305,13 @@ class PostgresSource:
             stream.wake()
 
     def acknowledge(self, upto: str) -> None:
-        """Tell the server that everything up to there is safe."""
-        place = LsnPosition.parse(upto)
-        if self._stream is not None and place.lineage == self._at.lineage:
-            self._stream.acknowledge(place.lsn)
+        """Confirm to the server that everything up to `upto` is durable."""
+        position = LsnPosition.parse(upto)
+        if self._stream is not None and position.lineage == self._at.lineage:
+            self._stream.acknowledge(position.lsn)
 
     def baseline(self, table: TableName) -> LateCopy:
-        """Begin to copy a table, as soon as that can be done exactly."""
+        """Return a copy of a table; it begins as soon as that can be done exactly."""
         return LateCopy(self._schemas[table], partial(self._copy, table))
 
     def _copy(self, table: TableName) -> PostgresCopy:
@@ -326,7 +330,7 @@ class PostgresSource:
         )
 
     def plan(self, table: TableName) -> PlannedCopy | None:
-        """Cut a baseline into ranges that any process can read; None: it is not worth it."""
+        """Split a baseline into ranges that any process can read; None: not worth it."""
         expected = expected_rows(self._query, self.options, self._tables[table])
         holder, own = self._snapshot(table)
         with speaking(self.options):
@@ -351,7 +355,7 @@ class PostgresSource:
     def read_part(
         self, part: bytes
     ) -> Iterator[tuple[TableSchema, pa.RecordBatch, pa.Array | None]]:
-        """Read a range of a planned baseline; also in a process that knows nothing else."""
+        """Read a range of a planned baseline; also in a process where the source is not open."""
         return self._parts.read(part)
 
     def lag(self) -> Lag:
@@ -359,18 +363,18 @@ class PostgresSource:
         stream = self._stream
         if stream is None:
             return Lag()
-        stream.beat()  # also while nothing is read, because there is no room (R7, R28)
-        behind = max(0, stream.end - self._given)
+        stream.beat()  # also while nothing is read, for lack of room (R7, R28)
+        unread = max(0, stream.end - self._given)
         now = time.monotonic()
-        if not behind:
+        if not unread:
             self._even_at = now
         room = None
         if self._query is not None and now >= self._meter.due:
             room = self._meter.measure(self._query, self._given)
-        return Lag(bytes=behind, seconds=now - self._even_at, room=room)
+        return Lag(bytes=unread, seconds=now - self._even_at, room=room)
 
     def close(self) -> None:
-        """Let go of the server; what is ours there stays."""
+        """Close all connections; the slot and the publication stay."""
         self._parts.close()
         self._toast.close()
         self._snapshots.close()
@@ -387,16 +391,16 @@ class PostgresSource:
 
     def teardown(self, data: str | os.PathLike[str] = "./headrace-data") -> None:
         """
-        Remove what is ours from the server: the slot, and the publication.
+        Remove the slot from the server, and the publication if it is ours.
 
-        `data` is the data directory of the engine that read: names that were not given are
-        made from it.
+        `data` is the data directory of the engine that captured: names that were not set are
+        derived from it.
         """
         theirs = options_of(self.name, self.spec.options, reader_of(self.name, data))
         remove(theirs, drop_publication=True)
 
     def reset(self, after: str | None, *, drop_publication: bool) -> None:
-        """Remove the slot, and the publication if asked: then `open` begins anew."""
+        """Remove the slot, and the publication if requested: then `open` starts over."""
         self.close()
         reset_slot(self.options, after, ours=self._ours, drop_publication=drop_publication)
 
@@ -412,24 +416,24 @@ class PostgresSource:
 
     @property
     def _ours(self) -> bool:
-        """Whether the slot is ours, should the log have no start: we died before it had one."""
-        # A name that we made up is nobody else's.
+        """Whether the slot is ours if the log has no start: the process may have ended before."""
+        # No other deployment has a slot with our default name.
         return self._claimed or self.options.slot == default_slot(self.name, self._reader)
 
     def _schema(self, table: CatalogTable) -> TableSchema:
         return described(table, self.options)
 
     def _start(self, wanted: LsnPosition | None) -> LsnPosition:
-        self._trees.begin(self._tables)
+        self._partitions.begin(self._tables)
         opening = open_slot(
             self.options,
             self._tables,
             self._publishing,
             wanted,
             ours=self._ours,
-            anew=self._anew or (self.options.always_baseline and not self._began),
+            start_over=self._start_over or (self.options.always_baseline and not self._began),
             on_wait=self.on_wait,
-            witness=self._witness,
+            history_check=self._history,
             known=self._recorded,
         )
         query, at, replication = opening.query, opening.at, opening.replication
@@ -437,11 +441,11 @@ class PostgresSource:
         try:
             self._resumed = opening.created is None
             if opening.created is not None:
-                # Before anything else goes over that connection: its snapshot ends with it (R14).
+                # Before any other command on that connection: the command ends the snapshot (R14).
                 self._snapshots.keep(opening.created)
-                self._anew = False
+                self._start_over = False
             self._altered_upto = record_end(slot.written(query)) if self._resumed else 0
-            self._standing.look(query, self._tables)
+            self._identities.look(query, self._tables)
             self._stream = ReplicationStream(
                 replication,
                 self.options.slot,
@@ -454,7 +458,7 @@ class PostgresSource:
             replication.close()
             raise
         self._spill = Spill(scratch_folder(self._reader))
-        (around,) = query.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()  # type: ignore[misc]
+        (xid,) = query.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()  # type: ignore[misc]
         self._layouts = Schemas(
             ((table, self._schemas[name]) for name, table in self._tables.items()), self._recorded
         )
@@ -463,7 +467,7 @@ class PostgresSource:
             self._spill,
             after=at.lsn,
             place=at.moved_to,
-            around=int(around),
+            around=int(xid),
         )
         self._watch = DdlWatch(
             self.options,
@@ -471,8 +475,8 @@ class PostgresSource:
             self._schemas,
             self._schema,
             time.monotonic,
-            self._trees,
-            self._standing,
+            self._partitions,
+            self._identities,
         )
         return at
 
@@ -480,8 +484,8 @@ class PostgresSource:
         try:
             return stream.receive(wait)
         except PublicationRefused as error:
-            # It is there, and was not when something was written that is to be sent now.
-            self._anew = True
+            # The publication exists, but did not when a change was written that is sent now.
+            self._start_over = True
             raise SourceUnreachable(error.message, source=self.name) from error
 
     def _next(self) -> Changes | None:
@@ -495,25 +499,27 @@ class PostgresSource:
 
     def _altered(self, error: SchemaChanged) -> HeadraceError:
         """
-        Say what a table's other columns mean.
+        Return what to do about a change with unknown columns.
 
-        It may have been altered since it was described: then reading goes on at the same place
-        with what it is now. Or it was altered before, several times, and this is what was
-        written in between: nobody can tell what its columns are, so every table is copied.
+        The table may have been altered since it was described: then reading continues at the
+        same position with its current columns. Or it was altered before, several times, and the
+        change was written in between: its columns cannot be determined, so every table is copied.
         """
         with speaking(self.options), connect(self.options) as connection:
             other = altered_table(connection, self._tables, self._schemas, self._schema)
         if other is not None:
-            return SourceUnreachable("A table was altered", table=other)
+            return SourceUnreachable("The table was altered", table=other)
         if "now" in error.facts:
-            return error  # it has another name: a person has to say which table is meant
-        self._anew = True
+            return error  # it was renamed: the user has to decide which table is meant
+        self._start_over = True
         return SourceUnreachable(
-            "A table was altered while nobody read", table=error.facts.get("table")
+            "The table was altered several times while it was not read; all tables are copied"
+            " again",
+            table=error.facts.get("table"),
         )
 
     def _moved(self, stream: ReplicationStream, transactions: Transactions) -> Changes | None:
-        """Return how far the server came without a change of ours, if it did (R34)."""
+        """Return how far the server has come without a change of our tables, if it has (R34)."""
         if stream.end <= self._given or not transactions.idle:
             return None
         self._given = stream.end
@@ -523,14 +529,14 @@ class PostgresSource:
         return Changes([], upto)
 
     def _snapshot(self, table: TableName) -> tuple[HeldSnapshot, bool]:
-        """Return a snapshot to copy a table under, and whether it is for this copy alone."""
+        """Return a snapshot to copy a table under, and whether it is only for this copy."""
         stream, transactions = self._opened()
         self.maintain()
-        if self._given < max(self._altered_upto, self._trees.floor(table)):
-            # Applied to its rows, what was written before a column was there would take from
-            # them what they got with it.
+        if self._given < max(self._altered_upto, self._partitions.floor(table)):
+            # A change that was written before a column was added would, applied to the copied
+            # rows, remove the values that they got with the column.
             raise NotYet
-        before = self._publishing.published_before(table) and not self._trees.moved(table)
+        before = self._publishing.published_before(table) and not self._partitions.moved(table)
         if before and (first := self._snapshots.first()):
             return first, False
         with speaking(self.options):
@@ -542,5 +548,5 @@ class PostgresSource:
 
     def _opened(self) -> tuple[ReplicationStream, Transactions]:
         if self._stream is None or self._transactions is None:
-            raise SourceUnreachable("Database is not open", source=self.name)
+            raise SourceUnreachable("The source is not open", source=self.name)
         return self._stream, self._transactions

@@ -1,21 +1,21 @@
 """
-What the server's catalogue says of the tables to capture, and the types of their columns.
+The tables to capture as the server's catalog describes them, and the types of their columns.
 
-Three queries, sent together and answered from one snapshot, bring everything for all tables. They
-lock no table: one that another session is altering right now must not make us wait, nor may a
-session wait for us.
+Three queries, sent together and answered from one snapshot, return everything for all tables. They
+lock no table: we must not wait for a session that is altering a table, and no session may wait for
+us.
 
-A column has one of the log's types, and a copy asks for it in one of two forms. The stream sends
-the text of every value. A copy sends the binary form where that says the same with less work, and
-the text where the binary form says something else or is a form of its own: `"char"`, `xml`,
-`money`, arrays, enums and all that extensions bring.
+A column has one of the log's types, and a copy requests it in one of two formats. The stream sends
+the text of every value. A copy sends the binary format if it means the same with less work, and
+the text if the binary format means something else or is particular to the type: `"char"`, `xml`,
+`money`, arrays, enums and all types of extensions.
 
-A cast to text is not that text. `inet '10.0.0.1'::text` ends in `/32`, `true::text` is not `t`,
-`char(5)` loses its blanks, and any user may create a cast; `concat` calls the type's output
-function, as the stream does, so that both have one text for one value (R18).
+A cast to text does not give that text. `inet '10.0.0.1'::text` ends in `/32`, `true::text` is not
+`t`, `char(5)` loses its blanks, and any user may create a cast. `concat` calls the type's output
+function, as the stream does, so that both have the same text for a value (R18).
 
-The key of a table follows from its replica identity, because what a delete carries is all that we
-learn of a row that was deleted (R23).
+The key of a table follows from its replica identity, because a delete sends only the columns of
+the replica identity (R23).
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from headrace.errors import NoIdentity, SchemaChanged, TableRefused
 
 _TREE = """
 with recursive wanted as (
-    select c.*, n.nspname, w.place
-    from unnest(%(schemas)s::text[], %(tables)s::text[]) with ordinality as w(schema, name, place)
+    select c.*, n.nspname, w.ordinal
+    from unnest(%(schemas)s::text[], %(tables)s::text[]) with ordinality as w(schema, name, ordinal)
     join pg_catalog.pg_namespace n on n.nspname = w.schema
     join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = w.name
 ), tree as (
-    select place, oid, 0 as level from wanted
+    select ordinal, oid, 0 as level from wanted
     union
-    select t.place, i.inhrelid, t.level + 1 from tree t
+    select t.ordinal, i.inhrelid, t.level + 1 from tree t
     join pg_catalog.pg_inherits i on i.inhparent = t.oid and not i.inhdetachpending
 )"""
-# pg_partition_tree() would wait for every lock on a partition, and would hold its own.
+# pg_partition_tree() would wait for every lock on a partition, and would take locks of its own.
 
 RELATIONS = f"""{_TREE}
-select t.place::int, min(t.level) as level, c.oid::int8, n.nspname as namespace,
+select t.ordinal::int, min(t.level) as level, c.oid::int8, n.nspname as namespace,
        c.relname as table, c.relkind::text as kind, c.relpersistence::text as persistence,
        c.relreplident::text as identity, c.relispartition as partition,
        nullif(pg_catalog.pg_relation_filenode(c.oid), 0)::int8 as filenode,
@@ -62,23 +62,23 @@ select t.place::int, min(t.level) as level, c.oid::int8, n.nspname as namespace,
 from tree t
 join pg_catalog.pg_class c on c.oid = t.oid
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
-group by t.place, c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
+group by t.ordinal, c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
          c.relispartition, c.relpages, c.reltoastrelid
 order by c.oid
 """
 
 COLUMNS = f"""{_TREE}, based as (
-    select w.place, a.attnum, a.atttypid as type, a.atttypmod as modifier, 0 as depth
+    select w.ordinal, a.attnum, a.atttypid as type, a.atttypmod as modifier, 0 as depth
     from wanted w join pg_catalog.pg_attribute a on a.attrelid = w.oid
     where a.attnum > 0 and not a.attisdropped
     union all
-    select b.place, b.attnum, t.typbasetype, t.typtypmod, b.depth + 1
+    select b.ordinal, b.attnum, t.typbasetype, t.typtypmod, b.depth + 1
     from based b join pg_catalog.pg_type t on t.oid = b.type and t.typtype = 'd'
 ), base as (
-    select distinct on (place, attnum) place, attnum, type, modifier
-    from based order by place, attnum, depth desc
+    select distinct on (ordinal, attnum) ordinal, attnum, type, modifier
+    from based order by ordinal, attnum, depth desc
 )
-select w.place::int, a.attnum::int as number, a.attname as name, b.type::int8, b.modifier,
+select w.ordinal::int, a.attnum::int as number, a.attname as name, b.type::int8, b.modifier,
        a.atttypid::int8 as own_type, a.atttypmod as own_modifier,
        pg_catalog.format_type(a.atttypid, a.atttypmod) as declared,
        not a.attnotnull as nullable, a.attgenerated::text as generated,
@@ -87,23 +87,23 @@ select w.place::int, a.attnum::int as number, a.attname as name, b.type::int8, b
        a.atthasdef or a.attidentity <> '' as defaulted, a.xmin::text::int8 as stamp
 from wanted w
 join pg_catalog.pg_attribute a on a.attrelid = w.oid
-join base b on b.place = w.place and b.attnum = a.attnum
-order by w.place, a.attnum
+join base b on b.ordinal = w.ordinal and b.attnum = a.attnum
+order by w.ordinal, a.attnum
 """
 
 INDEXES = f"""{_TREE}
 select i.indrelid::int8 as relation, c.relname as name, i.indisprimary as primary,
        i.indisreplident as identity, i.indimmediate as immediate,
-       pg_catalog.array_agg(a.attname::text order by k.place) as columns,
+       pg_catalog.array_agg(a.attname::text order by k.ordinal) as columns,
        pg_catalog.bool_and(a.attnotnull) as strict
 from (select distinct oid from tree) t
 join pg_catalog.pg_index i on i.indrelid = t.oid
 join pg_catalog.pg_class c on c.oid = i.indexrelid
--- What an index only INCLUDEs stands after its key.
-cross join lateral unnest(i.indkey::int2[]) with ordinality as k(number, place)
+-- Columns that an index only INCLUDEs come after its key.
+cross join lateral unnest(i.indkey::int2[]) with ordinality as k(number, ordinal)
 join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
 where i.indisunique and i.indislive and i.indpred is null and i.indexprs is null
-  and (i.indisvalid or i.indisprimary) and k.place <= i.indnkeyatts
+  and (i.indisvalid or i.indisprimary) and k.ordinal <= i.indnkeyatts
 group by i.indrelid, i.indexrelid, c.relname, i.indisprimary, i.indisreplident, i.indimmediate
 order by i.indisprimary desc, pg_catalog.count(*), c.relname
 """
@@ -117,7 +117,7 @@ order by 1, 2
 """
 
 
-# --- types of columns, and how a copy asks for them -----------------------------------------------
+# --- types of columns, and how a copy requests them -----------------------------------------------
 
 NUMERIC: Final = 1700
 _TEXT: Final = ValueType("text")
@@ -142,14 +142,14 @@ _TYPES: Final[Mapping[int, ValueType]] = {
     2950: ValueType("uuid"),
     3802: ValueType("json"),  # jsonb
 }
-"""By the type's oid, which for these is the same on every server. The rest is text."""
+"""By the type's oid, which is the same on every server. All other types are text."""
 
 _PLAIN_TEXT: Final = frozenset({19, 25, 1042, 1043})
-"""name, text, bpchar, varchar: their binary form is their text."""
+"""name, text, bpchar, varchar: their binary format is their text."""
 
 
 def value_type(oid: int, modifier: int) -> ValueType:
-    """Return the type of a column of this base type; a domain's is that of what it is over."""
+    """Return the log's type for a column of this base type (of a domain: the type below it)."""
     if oid != NUMERIC:
         return _TYPES.get(oid, _TEXT)
     if modifier < 4:
@@ -163,7 +163,7 @@ def value_type(oid: int, modifier: int) -> ValueType:
 
 
 def sends_binary(oid: int, modifier: int) -> bool:
-    """Return whether `binary_column` reads the type's binary form; else ask for `as_text`."""
+    """Return whether `binary_column` reads the type's binary format; otherwise use `as_text`."""
     return oid == NUMERIC or oid in _TYPES or oid in _PLAIN_TEXT
 
 
@@ -173,27 +173,27 @@ def as_text(expression: str) -> str:
     return f"case when {expression} is distinct from null then pg_catalog.concat({expression}) end"
 
 
-# --- tables as the catalogue describes them -------------------------------------------------------
+# --- tables as the catalog describes them ---------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogColumn:
-    """A column of a table, by the number that is never given to another one."""
+    """A column of a table. Its number is never used for another column."""
 
     number: int
     name: str
     type: int
-    """The oid of its type; of the type below where that is a domain."""
+    """The oid of its type; of a domain, the oid of the type below it."""
 
     modifier: int
-    """The type's modifier, of the innermost domain where it is one; -1: none."""
+    """The type's modifier; of a domain, that of the innermost domain. -1: none."""
 
     own_type: int
-    """The oid of its type as the stream names it: a domain's own."""
+    """The oid of its type as the stream has it: for a domain, the domain's own."""
 
     own_modifier: int
     declared: str
-    """The type as it was declared, for people."""
+    """The type as it was declared, for messages."""
 
     nullable: bool
     generated: bool
@@ -203,24 +203,24 @@ class CatalogColumn:
     """Computed when it is read: not published at all."""
 
     identity_key: bool
-    """Whether old values of it are sent: it belongs to the replica identity."""
+    """Whether its old values are sent, because it belongs to the replica identity."""
 
     toastable: bool
     """Whether an update may leave its value unsent (R21)."""
 
     missing: str | None
-    """What rows have that are older than the column, as text; None: null (R23b)."""
+    """The value of rows that are older than the column, as text; None: null (R23b)."""
 
     defaulted: bool
-    """Whether a row that does not name it gets a value: older rows may have got one, too."""
+    """Whether inserts that leave it out give it a value: older rows may have got one, too."""
 
     stamp: int = dataclasses.field(default=0, compare=False)
-    """Another one means that something was altered of the column, its type or only its default."""
+    """Changes whenever the column was altered, even if only its default was."""
 
 
 @dataclass(frozen=True, slots=True)
 class UniqueIndex:
-    """An index that rows can be known by: unique, over columns, checked at once, valid."""
+    """An index that may identify rows: unique and valid, over columns, without a predicate."""
 
     name: str
     columns: tuple[str, ...]
@@ -229,14 +229,14 @@ class UniqueIndex:
     """Chosen by REPLICA IDENTITY USING INDEX."""
 
     immediate: bool
-    """A deferrable constraint is none that the server takes as an identity."""
+    """Not deferrable: the server does not accept a deferrable constraint as an identity."""
 
     strict: bool
-    """None of its columns may be null."""
+    """All of its columns are NOT NULL."""
 
 
 class _Identified:
-    """What follows from a table's replica identity and its indexes."""
+    """Properties that follow from a table's replica identity and its indexes."""
 
     __slots__ = ()
 
@@ -249,43 +249,43 @@ class _Identified:
 
     @property
     def identity_columns(self) -> tuple[str, ...] | None:
-        """The columns of which old values are sent; None: all of them, as under FULL."""
+        """The columns whose old values are sent; None: all of them, as under FULL."""
         return _identity_columns(self.identity, self.indexes)
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf(_Identified):
-    """A table that holds rows: a partition, or a table that has none by itself."""
+    """A table that contains rows: a partition, or a table that is not partitioned."""
 
     oid: int
     namespace: str
     table: str
     filenode: int | None
-    """Another one means that the table was rewritten (R16); None: it has no file of its own."""
+    """Changes when the table is rewritten (R16); None: it has no file of its own."""
 
     pages: int
-    """As the last VACUUM or ANALYZE counted them: an estimate, 0 where there was none yet."""
+    """As counted by the last VACUUM or ANALYZE: an estimate, 0 before the first."""
 
     kind: str
     persistence: str
     identity: str
     indexes: tuple[UniqueIndex, ...]
     toasted: bool = dataclasses.field(default=True, compare=False)
-    """Whether it can keep values elsewhere at all: its rows may be too long for a page."""
+    """Whether it has a TOAST table: its rows may be too long for a page."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable(_Identified):
-    """A table that is wanted, and the tables its rows are in."""
+    """A table to capture, and the tables that contain its rows."""
 
     name: str
-    """As the user said it: what the log calls it."""
+    """As the user wrote it; also its name in the log."""
 
     oid: int
     namespace: str
     table: str
     kind: str
-    """`pg_class.relkind`: r a table, p a partitioned one; others are refused by the checks."""
+    """`pg_class.relkind`: r a table, p a partitioned table; the checks refuse others."""
 
     persistence: str
     identity: str
@@ -296,23 +296,23 @@ class CatalogTable(_Identified):
 
     indexes: tuple[UniqueIndex, ...]
     leaves: tuple[Leaf, ...]
-    """The table itself where it is not partitioned; in the order of their oids."""
+    """Its partitions, in the order of their oids; the table itself if it is not partitioned."""
 
     tree: frozenset[int]
-    """The oids of all tables below it: partitions of every level, or tables that inherit."""
+    """The oids of all tables below it: partitions of every level, or inheriting tables."""
 
     partition: bool
     """Whether it is a partition itself."""
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What its rows are known by; empty where there is nothing (R23)."""
+        """The columns that identify its rows; empty: there are none (R23)."""
         columns = self.identity_columns
         return self.primary_key if columns is None else columns
 
 
 def look_up(connection: psycopg.Connection[Any], names: Sequence[str]) -> dict[str, CatalogTable]:
-    """Return every table by the name given; raises `TableRefused` for one that is not there."""
+    """Return every table by its given name; raises `TableRefused` if one does not exist."""
     tables, problems = find(connection, names)
     if problems:
         raise problems[0]
@@ -322,28 +322,28 @@ def look_up(connection: psycopg.Connection[Any], names: Sequence[str]) -> dict[s
 def find(
     connection: psycopg.Connection[Any], names: Sequence[str]
 ) -> tuple[dict[str, CatalogTable], list[TableRefused]]:
-    """Return the tables that are there, and for each of the others why it is not."""
+    """Return the tables that exist, and an error for each of the others."""
     problems: list[TableRefused] = []
     wanted: dict[tuple[str, str], str] = {}
     for name in dict.fromkeys(names):
         try:
-            place = parse_name(name)
+            parts = parse_name(name)
         except TableRefused as error:
             problems.append(error)
             continue
-        if (other := wanted.setdefault(place, name)) != name:
+        if (other := wanted.setdefault(parts, name)) != name:
             problems.append(
                 TableRefused(
-                    "Two names mean one table",
+                    "The table is listed under two names",
                     table=name,
                     other=other,
-                    remedy="Use one of the names everywhere.",
+                    remedy="Use the same name everywhere.",
                 )
             )
     if not wanted:
         return {}, problems
     found = _read(connection, wanted)
-    missing = {place: name for place, name in wanted.items() if name not in found}
+    missing = {parts: name for parts, name in wanted.items() if name not in found}
     if missing:
         problems += _missing(connection, missing)
     return {name: found[name] for name in wanted.values() if name in found}, problems
@@ -353,9 +353,9 @@ def schema_of(table: CatalogTable, published: Sequence[str] | None = None) -> Ta
     """
     Return the table's schema in the log.
 
-    `published` names the columns that the server sends; without it, these are all that
-    are not generated. Raises `SchemaChanged` where one of them is not there (any more),
-    and `NoIdentity` where the key is not among them.
+    `published` names the columns that the server sends; by default, all columns that are not
+    generated. Raises `SchemaChanged` if one of them does not exist (any more), and
+    `NoIdentity` if the key is not among them.
     """
     if published is None:
         kept = [column for column in table.columns if not column.generated]
@@ -363,12 +363,10 @@ def schema_of(table: CatalogTable, published: Sequence[str] | None = None) -> Ta
         kept = [column for column in table.columns if column.name in published]
         if gone := set(published) - {column.name for column in kept}:
             raise SchemaChanged(
-                "Published columns are not there", table=table.name, columns=sorted(gone)
+                "Published columns do not exist", table=table.name, columns=sorted(gone)
             )
     if unsent := set(table.key) - {column.name for column in kept}:
-        raise NoIdentity(
-            "Columns of the key are not published", table=table.name, columns=sorted(unsent)
-        )
+        raise NoIdentity("Key columns are not published", table=table.name, columns=sorted(unsent))
     return TableSchema(
         table.name,
         tuple(_column(column) for column in kept),
@@ -383,13 +381,13 @@ _CAST = frozenset(
         *("text", "json", "date", "timestamp", "timestamptz"),
     )
 )
-"""Kinds of values that Spark makes of PostgreSQL's text as PostgreSQL does."""
+"""Types whose values Spark reads from PostgreSQL's text exactly as PostgreSQL does."""
 
 
 def _column(column: CatalogColumn) -> Column:
     type = value_type(column.type, column.modifier)
     missing = column.missing
-    # No number that is infinite, and no year before the first: only PostgreSQL writes them so.
+    # Not infinite numbers and years before 1: only PostgreSQL reads them in this form.
     if missing is not None and type.kind not in ("text", "json"):
         plain = type.kind in _CAST and not ("inf" in missing.lower() or "BC" in missing)
         missing = missing if plain else None
@@ -405,7 +403,7 @@ def _column(column: CatalogColumn) -> Column:
 
 
 def fingerprint(table: CatalogTable) -> str:
-    """Return a text that is another one as soon as a column is another one (R16)."""
+    """Return a text that changes whenever a column changes (R16)."""
     facts = [(column.number, column.name, column.type, column.modifier) for column in table.columns]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
@@ -424,7 +422,7 @@ def _read(
     with ExitStack() as stack:
         stack.enter_context(connection.pipeline())
         if idle:
-            # One snapshot for all three. A transaction that is open already has its own rules.
+            # One snapshot for all three. A transaction that is already open has its own.
             stack.enter_context(connection.transaction())
             connection.execute("set transaction isolation level repeatable read, read only")
         for cursor, query in zip(cursors, (RELATIONS, COLUMNS, INDEXES), strict=True):
@@ -438,9 +436,9 @@ def _read(
             )
         )
     made = {}
-    for place, name in enumerate(wanted.values(), 1):
-        family = [row for row in relations if row.place == place]
-        own = [row for row in columns if row.place == place]
+    for number, name in enumerate(wanted.values(), 1):
+        family = [row for row in relations if row.ordinal == number]
+        own = [row for row in columns if row.ordinal == number]
         if family:
             made[name] = _table(name, family, own, by_relation)
     return made
@@ -493,7 +491,7 @@ def _table(
                 indexes=tuple(indexes[row.oid]),
                 toasted=row.toasted,
             )
-            # Tables that inherit without being partitions are published under their own names.
+            # Inheriting tables that are not partitions are published under their own names.
             for row in (family if root.kind == "p" else [root])
             if row.kind != "p"
         ),
@@ -513,16 +511,16 @@ def _identity_columns(identity: str, indexes: Iterable[UniqueIndex]) -> tuple[st
 
 
 def _missing(
-    connection: psycopg.Connection[Any], places: dict[tuple[str, str], str]
+    connection: psycopg.Connection[Any], wanted: dict[tuple[str, str], str]
 ) -> list[TableRefused]:
-    """Say of each that it is not there, and where one of its name is."""
-    names = sorted({table.lower() for _, table in places})
+    """Return an error for each of these tables, with tables of a similar name."""
+    names = sorted({table.lower() for _, table in wanted})
     others: dict[str, list[str]] = defaultdict(list)
     for schema, table in connection.execute(ELSEWHERE, [names]).fetchall():
         others[table.lower()].append(written(schema, table))
     problems = []
-    for (_, table), name in places.items():
+    for (_, table), name in wanted.items():
         near = others[table.lower()]
         remedy = f"Did you mean {' or '.join(near[:3])}?" if near else "Check the name."
-        problems.append(TableRefused("The database has no such table", table=name, remedy=remedy))
+        problems.append(TableRefused("The table does not exist", table=name, remedy=remedy))
     return problems

@@ -1,19 +1,19 @@
 """
-Changes to tables that the stream does not report, found by comparing the catalogue with notes.
+Alterations of tables that the stream does not report, found by comparing the catalog with notes.
 
-A table that a user takes out of a publication of his own and puts back, or drops and creates
-again, has lost changes, and nothing in the stream reports it. A table with another file may have
-been rewritten with a column that was added (R23b), or by `ALTER … TYPE … USING`, which gives a
-column other values even where its type stays. So what was seen is noted in the log: which table it
-is, its file, how it is published. That is compared when reading begins, and now and then.
+If a user removes a table from a publication of their own and adds it again, or drops it and
+creates it again, changes are lost, and nothing in the stream reports it. A table with a new file
+may have been rewritten with an added column (R23b), or by `ALTER … TYPE … USING`, which changes the
+values of a column even if its type stays. So the log has notes of what was seen: the table's oid,
+its file, how it is published. They are compared when reading begins, and every few seconds.
 
-VACUUM FULL and CLUSTER make another file, too, and keep rows as they are; but they alter no
-column. A table whose default is altered and which is then rewritten is copied once for nothing.
+VACUUM FULL and CLUSTER create a new file, too, and leave the rows as they are; but they alter no
+column. If a default is altered and then the table is rewritten, the table is copied without need.
 
-A table that is dropped, or replaced by another of its name, or taken out of the publication, sends
-no more messages; a column that is added shows only with the next change, and a partition that is
-emptied, dropped or attached not at all (R23b, R23c). So the catalogue is asked now and then,
-without locks, and nothing waits for the answer.
+A table that is dropped, replaced by another one with the same name, or removed from the
+publication sends no more messages. An added column appears only with the next change, and a
+partition that is truncated, dropped or attached not at all (R23b, R23c). So the catalog is queried
+every few seconds, without locks, and nothing waits for the answer.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ import psycopg
 from headrace.capture.postgres.options import PostgresOptions
 from headrace.capture.postgres.server import publication
 from headrace.capture.postgres.server.catalog import CatalogTable, fingerprint, look_up
-from headrace.capture.postgres.server.partitions import Trees
+from headrace.capture.postgres.server.partitions import PartitionedTables
 from headrace.capture.source import News
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import SchemaChanged, SourceUnreachable
 
-# --- identity, file and publication, compared with what was noted ---------------------------------
+# --- identity, file and publication, compared with the notes --------------------------------------
 
 _KEY = "standing/"
-"""What notes of this kind stand under, before the table's name."""
+"""The key of these notes in the log; the table's name follows."""
 
 _PUBLISHED = """
 select c.oid::int8,
@@ -53,20 +53,20 @@ _NONE = "(select null::oid as oid, null::oid as pnpubid, null::oid as pnnspid) "
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One table at one moment, and its text in the log."""
+    """A table as it was seen once, and its text in the log."""
 
     oid: str
     published: str
     file: str
     stamps: Mapping[int, int]
-    """By column; none in notes of before."""
+    """By column; older notes have none."""
 
     @property
-    def place(self) -> tuple[str, str]:
+    def membership(self) -> tuple[str, str]:
         return self.oid, self.published
 
     def rewritten(self, now: _Seen) -> bool:
-        """Whether a column was altered, and rows were written anew."""
+        """Whether a column was altered and the rows were rewritten."""
         return self.file != now.file and any(
             now.stamps.get(number, stamp) != stamp for number, stamp in self.stamps.items()
         )
@@ -84,15 +84,15 @@ class _Seen:
 
 
 class IdentityCheck:
-    """Compares what was noted with what is. For one thread."""
+    """Compares tables with the notes of them in the log. For one thread."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
         self._noted: dict[TableName, _Seen] = {}
-        self._news: list[News] = []
+        self._notices: list[News] = []
 
     def recall(self, notes: Mapping[TableName, str]) -> None:
-        """Take what the log kept."""
+        """Take over the notes that the log has."""
         self._noted = {}
         for key, text in notes.items():
             if key.startswith(_KEY) and (seen := _Seen.parse(text)) is not None:
@@ -101,7 +101,7 @@ class IdentityCheck:
     def described(
         self, table: CatalogTable, schema: TableSchema, recorded: TableSchema | None
     ) -> TableSchema:
-        """Return the schema, saying which new columns older rows may have anything in."""
+        """Return the schema, with the new columns marked in which older rows may have any value."""
         noted = self._noted.get(table.name)
         if noted is None or recorded is None or noted.file == _file(table):
             return schema
@@ -117,10 +117,10 @@ class IdentityCheck:
     def look(
         self, connection: psycopg.Connection[Any], tables: Mapping[TableName, CatalogTable]
     ) -> None:
-        """Compare, and have the log told of what there is now."""
+        """Compare, and leave notices for the log of what has changed."""
         published: dict[int, int] = {}
         if not self._options.create_publication:
-            # One of ours is compared by what we did to it ourselves.
+            # For a publication of ours we know the changes, because we make them.
             namespaces = _NAMESPACES if connection.info.server_version >= 150000 else _NONE
             rows = connection.execute(
                 _PUBLISHED.format(namespaces=namespaces),
@@ -135,36 +135,36 @@ class IdentityCheck:
                 {column.number: column.stamp for column in table.columns},
             )
             noted = self._noted.get(name)
-            if noted is not None and noted.place != now.place and published:
-                self._news.append(News(name, owed="left out", missing=True))
+            if noted is not None and noted.membership != now.membership and published:
+                self._notices.append(News(name, owed="left out", missing=True))
             elif noted is not None and noted.rewritten(now):
-                self._news.append(News(name, owed="rewritten"))
+                self._notices.append(News(name, owed="rewritten"))
             if noted != now:
-                self._news.append(News(f"{_KEY}{name}", note=str(now)))
+                self._notices.append(News(f"{_KEY}{name}", note=str(now)))
             self._noted[name] = now
 
-    def news(self) -> list[News]:
-        """Return what the log should know, once."""
-        found, self._news = self._news, []
+    def notices(self) -> list[News]:
+        """Return what the log should record, each notice once."""
+        found, self._notices = self._notices, []
         return found
 
 
 def _file(table: CatalogTable) -> str:
     if table.kind != "p":
         return str(table.leaves[0].filenode or 0)
-    # Of partitions all together: which of them is another one, see `trees`.
+    # One value for all partitions: `partitions.py` finds out which of them changed.
     files = sorted(leaf.filenode or 0 for leaf in table.leaves)
     return f"p{zlib.crc32(repr(files).encode()):08x}"
 
 
-# --- what happens to tables without a message in the stream ---------------------------------------
+# --- alterations without a message in the stream --------------------------------------------------
 
 WATCH_SECONDS = 10.0
-"""The longest that such a thing goes unnoticed."""
+"""The longest time until such an alteration is noticed."""
 
 
 class DdlWatch:
-    """Remembers what tables were, and compares."""
+    """Remembers the tables as they were described, and compares them with the catalog."""
 
     def __init__(
         self,
@@ -173,17 +173,17 @@ class DdlWatch:
         schemas: Mapping[str, TableSchema],
         schema_of: Callable[[CatalogTable], TableSchema],
         clock: Callable[[], float],
-        trees: Trees,
-        standing: IdentityCheck,
+        partitions: PartitionedTables,
+        identities: IdentityCheck,
     ) -> None:
-        """`tables` are brought up to date where nothing but their partitions is another."""
+        """`tables` is updated when only the partitions of a table have changed."""
         self._options = options
         self._tables = tables
         self._schemas = schemas
         self._schema_of = schema_of
         self._clock = clock
-        self._trees = trees
-        self._standing = standing
+        self._partitions = partitions
+        self._identities = identities
         self._named: frozenset[int] | None = None
         self.due = clock()
         """When it is time to compare again."""
@@ -192,30 +192,32 @@ class DdlWatch:
         """
         Compare, if it is time to.
 
-        Raises `SchemaChanged` where a table's columns are others, `TableRefused` where one is
-        gone, and `SourceUnreachable` where reading has to begin anew to go on as it should.
+        Raises `SchemaChanged` if a table's columns have changed, `TableRefused` if a table no
+        longer exists, and `SourceUnreachable` if the source has to be opened again.
         """
-        if self._clock() < self.due and not self._trees.unknown(self._tables.values()):
+        if self._clock() < self.due and not self._partitions.unknown(self._tables.values()):
             return
         self.due = self._clock() + WATCH_SECONDS
         now = look_up(connection, list(self._tables))
         for name, table in now.items():
             if not same_shape(self._schema_of(table), self._schemas[name]):
-                raise SchemaChanged("Columns or the key were altered", table=name)
+                raise SchemaChanged("The table's columns or its key were altered", table=name)
             if table.oid != self._tables[name].oid:
-                raise SourceUnreachable("Table was replaced by another of its name", table=name)
+                raise SourceUnreachable(
+                    "The table was replaced by another one with the same name", table=name
+                )
         named = publication.named(connection, self._options)
         if self._named is not None and (gone := self._named - named):
             lost = [name for name, table in now.items() if table.oid in gone]
             raise SourceUnreachable(
-                "Tables were taken out of the publication",
+                "Tables were removed from the publication",
                 publication=self._options.publication,
                 tables=lost,
             )
         self._named = named
         self._tables.update(now)
-        self._trees.look(connection, now)
-        self._standing.look(connection, now)
+        self._partitions.look(connection, now)
+        self._identities.look(connection, now)
 
 
 def altered_table(
@@ -224,7 +226,7 @@ def altered_table(
     schemas: Mapping[str, TableSchema],
     schema_of: Callable[[CatalogTable], TableSchema],
 ) -> str | None:
-    """Return a table that is not as it was described; None where all are."""
+    """Return a table that was altered since it was described; None if there is none."""
     for name, table in look_up(connection, list(tables)).items():
         same = fingerprint(table) == fingerprint(tables[name])
         if not same or not same_shape(schema_of(table), schemas[name]):
@@ -233,7 +235,7 @@ def altered_table(
 
 
 def same_shape(one: TableSchema, other: TableSchema) -> bool:
-    """Whether rows of the one are rows of the other: columns by number, name and type, and key."""
+    """Whether both have the same key and columns, by number, name and type."""
     return one.key == other.key and [
         (column.field, column.name, column.type, column.declared) for column in one.columns
     ] == [(column.field, column.name, column.type, column.declared) for column in other.columns]

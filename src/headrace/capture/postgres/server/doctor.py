@@ -1,13 +1,13 @@
 """
-What can be found out about a database: its tables, settings and leftovers, and a few rows.
+What users can find out about a database: its tables, settings, leftovers, and sample rows.
 
-The tables are listed, and one of them can be added while others are read (H2). The catalogue is
-asked without locks, as in `ddl_watch.py`. A new table is published in a transaction of its own
-that gives up quickly where it does not get its lock: the others' changes wait for nothing, and it
-is tried again with the next look.
+The tables are listed, and one of them can be added while others are read (H2). The catalog is
+queried without locks, as in `ddl_watch.py`. A new table is published in a transaction of its own,
+which gives up quickly if it does not get its lock: changes of other tables do not wait for it, and
+the next look at the catalog tries again.
 
-Findings are what a server's settings bring, and what was left on it by an engine that is gone.
-Sample rows of a table are read in a transaction that may only read.
+Findings are settings with consequences, and what an engine left on the server when it was removed.
+Sample rows of a table are read in a read-only transaction.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ where c.relkind in ('r', 'p') and c.relpersistence = 'p' and not c.relispartitio
                     and d.deptype = 'e')
 order by 1, 2
 """
-# Not partitions: they come as part of the table above. Not tables of extensions: what these
-# keep for themselves nobody means by a pattern.
+# Without partitions: they are captured as part of their table. Without tables of extensions: a
+# pattern for the application's tables does not mean them.
 
 
 def table_names(options: PostgresOptions, connection: psycopg.Connection[Any] | None) -> list[str]:
-    """Return the tables that hold the application's rows, as a person would write them."""
+    """Return the application's tables, by their shortest names."""
     if connection is None:
         with connect(options) as made:
             return table_names(options, made)
@@ -71,7 +71,7 @@ def table_names(options: PostgresOptions, connection: psycopg.Connection[Any] | 
 def unpublished(
     connection: psycopg.Connection[Any], options: PostgresOptions, names: Sequence[str]
 ) -> list[PublicationRefused]:
-    """Return which tables somebody else's publication lacks: it is not ours to alter."""
+    """Return the tables that a publication lacks which is not ours, and so is never altered."""
     present = published.read(connection, options.publication)
     if present is None or (options.create_publication and publication.is_ours(present, options)):
         return []
@@ -79,7 +79,7 @@ def unpublished(
     sent = published.published(connection, options.publication)
     return [
         PublicationRefused(
-            "Publication lacks the table",
+            "The publication does not include the table",
             publication=options.publication,
             table=name,
             remedy=f"Run ALTER PUBLICATION {quoted(options.publication)}"
@@ -96,15 +96,15 @@ def examined(
     name: str,
     captured: Mapping[str, CatalogTable],
 ) -> CatalogTable:
-    """Return a table that can be captured beside those that are; raise what speaks against it."""
+    """Return one more table to capture; raises if a problem prevents that."""
     for problem in preflight.check(connection, options, [*captured, name]):
-        # What else is found, say that slots are few, speaks of a start, and this is none.
+        # Other problems, such as a lack of slots, only matter for a start.
         if name in (problem.facts.get("table"), problem.facts.get("other")):
             raise problem
     return look_up(connection, [name])[name]
 
 
-# --- settings with a consequence, and leftovers ---------------------------------------------------
+# --- settings with consequences, and leftovers ----------------------------------------------------
 
 _PUBLICATIONS = """
 select p.pubname from pg_catalog.pg_publication p
@@ -117,7 +117,7 @@ order by 1
 
 
 def findings(source: PostgresSource, tables: Sequence[str], reader: str) -> list[Finding]:
-    """Return settings with a consequence, and slots and publications that nobody uses."""
+    """Return settings with consequences, and unused slots and publications."""
     options = options_of(source.name, source.spec.options, reader)
     with connect(options) as connection, speaking(options):
         report = preflight.examine(connection, options, tables)
@@ -136,16 +136,16 @@ def _left(connection: psycopg.Connection[Any], options: PostgresOptions) -> Iter
         held = max(0, end - slot.restart) if slot.restart is not None else 0
         yield Finding(
             slot.name,
-            f"a slot of ours that nobody reads, in {slot.database_name}: the server keeps"
-            f" {held / 1e6:,.1f} MB of its log for it",
-            f"If no engine needs it: select pg_drop_replication_slot('{slot.name}');",
+            f"unused Headrace slot in database {slot.database_name}: the server keeps"
+            f" {held / 1e6:,.1f} MB of WAL for it",
+            f"If no engine needs it, run: select pg_drop_replication_slot('{slot.name}');",
         )
     for (name,) in connection.execute(_PUBLICATIONS, (MARK, options.publication)).fetchall():
         quoted = '"' + name.replace('"', '""') + '"'
         yield Finding(
             name,
-            "a publication of ours without a slot",
-            f"If no engine needs it: drop publication {quoted};",
+            "Headrace publication without a slot",
+            f"If no engine needs it, run: drop publication {quoted};",
         )
 
 
@@ -153,7 +153,7 @@ def _left(connection: psycopg.Connection[Any], options: PostgresOptions) -> Iter
 
 
 def sample(source: PostgresSource, table: str, most: int) -> TableSample:
-    """Return some of the rows that are published, with the columns that are, as a copy has them."""
+    """Return some of the published rows, with the published columns, as in a copy."""
     options = source.options
     asked = options.asked_of(table)
     with speaking(options), connect(options) as connection:
@@ -180,7 +180,7 @@ def _selected(table: CatalogTable, schema: TableSchema) -> list[SelectedColumn]:
 def _query(
     table: CatalogTable, columns: list[SelectedColumn], asked: TableOptions, most: int
 ) -> str:
-    # Tables that inherit are tables of their own; partitions are not.
+    # Inheriting tables are separate tables; partitions are not.
     only = "" if table.kind == "p" else "only "
     where = f" where ({asked.where})" if asked.where else ""
     listed = ", ".join(column.expression for column in columns)
@@ -188,14 +188,14 @@ def _query(
 
 
 def _copied(connection: psycopg.Connection[Any], query: str) -> list[bytes | memoryview]:
-    """Return the rows of a COPY, a message each."""
+    """Return the rows of a COPY, one message for each."""
     if setting := as_bytes(connection):
         connection.execute(setting)
     statement = f"copy ({query}) to stdout (format binary)".encode()
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         first, *rest = (bytes(each) for each in copy)
-    # The header is a message of its own, or stands before the first row or the trailer.
+    # The header is a message of its own, or is put before the first row or the trailer.
     messages: list[bytes | memoryview] = [first[header_size(first) :], *rest]
     if messages.pop() != TRAILER:
-        raise BadMessage("A copy of rows ended without its trailer")
+        raise BadMessage("COPY ended without its trailer")
     return [each for each in messages if each]

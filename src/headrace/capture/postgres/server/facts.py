@@ -1,16 +1,16 @@
 """
-What a server reports of itself, its settings and our rights, and what follows from that.
+A server's version and settings, the user's privileges, and what follows from them.
 
-Two queries read it, and change nothing.
+Two queries read them, and change nothing.
 
-A change may come without some columns, where no store keeps what the server does not send (R21).
-An update does not send a value that is kept out of its row and did not change. It comes all the
-same where the old row is sent whole, or where the store of TOAST values has it. With the store
-off, steps of a pipeline must not read such a column; what the store has to give up over its cap is
-not known before, and stops a pipeline when it comes to that.
+A change may lack some columns, unless a store keeps what the server does not send (R21). An update
+does not send a value that is stored out of line (TOAST) and did not change. The value is known
+nevertheless if the old row is sent whole, or if the store of TOAST values has it. With the store
+off, steps of a pipeline must not read such a column. Which values the store discards when it is
+full is not known beforehand; a pipeline that needs one stops at that change.
 
-Notes are what is worth knowing of a server that can be captured: nothing in them keeps us from
-capturing it.
+Notes are what users should know of a server that can be captured: nothing in them prevents
+capture.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from headrace.capture.postgres.server.catalog import (
 )
 from headrace.changelog.schema import TableSchema
 
-# --- the server, its settings and our rights ------------------------------------------------------
+# --- the server, its settings and the user's privileges -------------------------------------------
 
 SETTINGS = (
     "wal_level",
@@ -50,13 +50,13 @@ SETTINGS = (
     "rds.logical_replication",
     "cloudsql.logical_decoding",
 )
-"""Those a server does not know are not among what it answers."""
+"""A server returns only those that it knows."""
 
 REPLICATING_ROLES = ("rds_replication",)
-"""Managed services where membership stands for the attribute REPLICATION."""
+"""Roles of managed services that permit replication to their members."""
 
 _REPAIRED = {14: 140018, 15: 150013, 16: 160009, 17: 170005}
-"""Since when a running transaction cannot spoil what a sender knows of publications (R13)."""
+"""Since then, a running transaction cannot keep a sender's view of a publication outdated (R13)."""
 
 
 def old_publication_cache(version: int) -> bool:
@@ -66,7 +66,7 @@ def old_publication_cache(version: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server, as one of its databases and users sees it."""
+    """A server, as seen from one of its databases, by one user."""
 
     version: int
     """As `server_version_num`: 180004 is 18.4."""
@@ -83,20 +83,20 @@ class Server:
 
     slots: int
     idle_slots: Sequence[str]
-    """Names of slots that nobody reads from, ours left out."""
+    """Names of the slots that are not in use, without ours."""
 
     own_slot: bool
     senders: int
     own_sender: bool
     publication_owner: str | None
-    """Who owns the publication; None: it is not there."""
+    """The publication's owner; None: it does not exist."""
 
     owns_publication: bool
     published: Sequence[int]
-    """Oids of the tables that are in it already."""
+    """Oids of the tables that it already has."""
 
     standby_slots: Sequence[str]
-    """Names of physical slots, by which standbys follow."""
+    """Names of the physical slots, which standbys use."""
 
     feedback_slots: Sequence[str]
     """Those of them whose standby sends hot_standby_feedback."""
@@ -106,14 +106,14 @@ class Server:
         return old_publication_cache(self.version)
 
     def number(self, setting: str) -> int | None:
-        """Return a setting that is a number; None where the server does not have it."""
+        """Return a setting that is a number; None if the server does not have it."""
         value = self.settings.get(setting)
         return None if value is None else int(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What the user may do with one table or partition."""
+    """The user's privileges on one table or partition."""
 
     oid: int
     namespace: str
@@ -124,10 +124,10 @@ class Rights:
     """Whether the user may use its schema."""
 
     reads: bool
-    """SELECT on the whole table: rights on columns do not reach ctid, by which it is copied."""
+    """SELECT on the whole table: the copy uses ctid, which column privileges do not include."""
 
     hides: bool
-    """Whether row security would keep rows from the user."""
+    """Whether row security would hide rows from the user."""
 
     forced: bool
 
@@ -176,7 +176,7 @@ where c.oid = any(%s::oid[])
 
 
 def read_server(connection: psycopg.Connection[Any], slot: str, publication: str) -> Server:
-    """Ask the server for all that the checks need, in one query."""
+    """Return all that the checks need to know of the server, by one query."""
     with connection.cursor(row_factory=class_row(Server)) as cursor:
         cursor.execute(
             _SERVER,
@@ -192,24 +192,24 @@ def read_server(connection: psycopg.Connection[Any], slot: str, publication: str
 
 
 def read_rights(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, Rights]:
-    """Return what the user may do with each of these tables; one that is gone is left out."""
+    """Return the user's privileges on these tables; those that no longer exist are left out."""
     with connection.cursor(row_factory=class_row(Rights)) as cursor:
         cursor.execute(_RIGHTS, [list(oids)])
         return {found.oid: found for found in cursor.fetchall()}
 
 
-# --- columns that a change may come without -------------------------------------------------------
+# --- columns that a change may lack ---------------------------------------------------------------
 
 _CHARACTERS = (1042, 1043)
-"""char and varchar; their modifier is the number of characters and 4 more."""
+"""char and varchar; their modifier is the number of characters plus 4."""
 
 _MOST_CHARACTERS = 5
 _MOST_DIGITS = 28
-"""So many take 24 bytes at most, and no value of so few is ever kept elsewhere."""
+"""These take at most 24 bytes, and no value of that size is ever stored out of line."""
 
 
 def described(table: CatalogTable, options: PostgresOptions) -> TableSchema:
-    """Return a table's schema as the log has it, with what its changes may come without."""
+    """Return a table's schema in the log, with the columns marked that its changes may lack."""
     schema = schema_of(table, options.asked_of(table.name).columns or None)
     if not (lacking := unsent_columns(table, options)):
         return schema
@@ -221,7 +221,7 @@ def described(table: CatalogTable, options: PostgresOptions) -> TableSchema:
 
 
 def unsent_columns(table: CatalogTable, options: PostgresOptions) -> tuple[str, ...]:
-    """Return the columns that an update may come without, and nobody here can complete."""
+    """Return the columns that an update may lack and that no store completes."""
     if options.toast_store or "update" not in options.publish:
         return ()
     if all(each.identity == "f" for each in (table, *table.leaves)):
@@ -232,7 +232,7 @@ def unsent_columns(table: CatalogTable, options: PostgresOptions) -> tuple[str, 
     return tuple(
         column.name
         for column in table.columns
-        # The server sends what it has of a key with the old row, however it is stored.
+        # The server sends key values with the old row, however they are stored.
         if column.toastable
         and column.name not in table.key
         and (not asked or column.name in asked)
@@ -241,7 +241,7 @@ def unsent_columns(table: CatalogTable, options: PostgresOptions) -> tuple[str, 
 
 
 def _short(column: CatalogColumn) -> bool:
-    """Whether no value of the column is long enough to be kept elsewhere."""
+    """Whether no value of the column is long enough to be stored out of line."""
     if column.type in _CHARACTERS:
         return 4 <= column.modifier <= 4 + _MOST_CHARACTERS
     kind = value_type(column.type, column.modifier).arrow
@@ -251,7 +251,7 @@ def _short(column: CatalogColumn) -> bool:
 # --- notes on settings ----------------------------------------------------------------------------
 
 SHORT_SENDER_TIMEOUT_MS = 10_000
-"""Below this a busy second of ours can already cost the connection (R7)."""
+"""Below this, a second in which we are busy can already cost the connection (R7)."""
 
 _TIMEOUTS = (
     "statement_timeout",
@@ -263,19 +263,19 @@ _TIMEOUTS = (
 
 @dataclass(frozen=True, slots=True)
 class SettingNote:
-    """A setting that has a consequence."""
+    """A setting with a consequence that users should know."""
 
     setting: str
     value: str
     message: str
     remedy: str = ""
-    """Empty where it is information only."""
+    """Empty: for information only."""
 
 
 def notes_on(
     server: Server, options: PostgresOptions, tables: Sequence[CatalogTable] = ()
 ) -> Iterator[SettingNote]:
-    """Yield what somebody who runs this source should have read once."""
+    """Yield what the operator of this source should know."""
     yield from _unsent(tables, options)
     yield from _keeping(server)
     yield from _ending(server)
@@ -283,16 +283,16 @@ def notes_on(
         yield SettingNote(
             "server_version_num",
             str(server.version),
-            "Tables are locked against writing for a moment when they are added, because a"
-            " running transaction could make this release forget the new table",
+            "Adding a table to the publication locks it against writes for a moment: on this"
+            " release, a running transaction could otherwise prevent its changes from being sent",
             "Upgrade to the newest minor release.",
         )
     if "truncate" not in options.publish:
         yield SettingNote(
             "publish",
             ",".join(options.publish),
-            "Truncated tables keep their rows at the targets",
-            "Add truncate to what is published.",
+            "TRUNCATE is not published: truncated tables keep their rows in the targets",
+            "Add truncate to publish.",
         )
     if server.standby:
         yield from _standby(server)
@@ -301,64 +301,66 @@ def notes_on(
 
 
 def _unsent(tables: Sequence[CatalogTable], options: PostgresOptions) -> Iterator[SettingNote]:
-    """Which tables may have updates without some of their values, and nobody keeps these (R21)."""
+    """Tables with updates that may lack values, which are not kept either (R21)."""
     for table in tables:
         if columns := unsent_columns(table, options):
             yield SettingNote(
                 "toast_store",
                 "off",
-                f"An update of {table.name} that leaves a long value alone comes without it, and"
-                f" stops pipelines that do not drop it: {', '.join(columns)}",
-                "Leave the store on, or run ALTER TABLE … REPLICA IDENTITY FULL.",
+                f"An update of {table.name} does not send large values that it leaves unchanged,"
+                f" and pipelines that need them stop; columns: {', '.join(columns)}",
+                "Turn toast_store on, or run ALTER TABLE … REPLICA IDENTITY FULL.",
             )
 
 
 def _keeping(server: Server) -> Iterator[SettingNote]:
-    """How much WAL the server keeps for a slot, and for how long."""
+    """How much WAL the server keeps for the slot, and for how long."""
     keep = server.settings["max_slot_wal_keep_size"]
     yield SettingNote(
         "max_slot_wal_keep_size",
         keep,
-        "The server keeps WAL for us without limit: its disk fills if reading stops for long"
+        "The server keeps WAL for the slot without a limit: its disk fills up if the slot is not"
+        " read for long"
         if keep == "-1"
-        else "The server drops our slot when it holds back more WAL than this many MB",
+        else "The server invalidates the slot when it holds back more than this many MB of WAL",
     )
     idle = server.settings.get("idle_replication_slot_timeout", "0")
     if idle != "0":
         yield SettingNote(
             "idle_replication_slot_timeout",
             idle,
-            "The server drops our slot when nobody has read from it for this long",
+            "The server invalidates the slot when it was not read for this long",
             "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
         )
 
 
 def _ending(server: Server) -> Iterator[SettingNote]:
-    """What may end our connections."""
+    """Timeouts that may end our connections."""
     timeout = server.number("wal_sender_timeout") or 0
     if timeout == 0:
         yield SettingNote(
             "wal_sender_timeout",
             "0",
-            "A sender whose reader is gone without a word keeps our slot until it is ended",
+            "If a connection breaks without being closed, its WAL sender keeps the slot in use"
+            " until it is terminated",
             "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf();",
         )
     elif timeout < SHORT_SENDER_TIMEOUT_MS:
         yield SettingNote(
             "wal_sender_timeout",
             f"{timeout}ms",
-            "The server ends our connection after a short silence",
+            "The server closes the replication connection after a short pause",
             "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf();",
         )
     for setting in _TIMEOUTS:
         value = server.settings.get(setting, "0")
         if value != "0":
-            # We ask for 0 when we connect; something between us and the server lost it.
+            # We set 0 when we connect; something between us and the server dropped the setting.
             yield SettingNote(
                 setting,
                 f"{value}ms",
-                "The setting we connect with did not reach the server, and long copies may be"
-                " cut off: is there a pooler between?",
+                "Headrace connects with 0, but the server has another value, which may cut off long"
+                " copies: is there a pooler in between?",
                 "Connect to the server directly.",
             )
 
@@ -368,13 +370,14 @@ def _standby(server: Server) -> Iterator[SettingNote]:
         yield SettingNote(
             "hot_standby_feedback",
             server.settings["hot_standby_feedback"],
-            "The primary may remove what our slot on this standby needs, which ends the slot",
+            "The primary may remove rows that the slot on this standby needs, which invalidates"
+            " the slot",
             "ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf();",
         )
 
 
 def _failover(server: Server) -> Iterator[SettingNote]:
-    """R35, as far as a primary can see: what the standby is set to, it does not tell."""
+    """R35, as far as it can be seen on a primary, which does not know the standby's settings."""
     value = server.settings["synchronized_standby_slots"]
     named = [name.strip().strip('"') for name in value.split(",") if name.strip()]
     set_it = "ALTER SYSTEM SET synchronized_standby_slots = '{}'; SELECT pg_reload_conf();"
@@ -382,14 +385,15 @@ def _failover(server: Server) -> Iterator[SettingNote]:
         yield SettingNote(
             "synchronized_standby_slots",
             "",
-            "We may be sent commits that no standby has: after a failover all is copied again",
+            "Headrace may receive commits that no standby has: after a failover, all tables are"
+            " copied again",
             set_it.format(",".join(server.standby_slots) or "…"),
         )
     elif missing := [name for name in named if name not in server.standby_slots]:
         yield SettingNote(
             "synchronized_standby_slots",
             value,
-            f"Nothing is sent to us until these slots exist: {', '.join(missing)}",
+            f"The server sends no changes until these slots exist: {', '.join(missing)}",
             set_it.format(",".join(set(named) - set(missing))),
         )
     followed = named or server.standby_slots
@@ -398,7 +402,7 @@ def _failover(server: Server) -> Iterator[SettingNote]:
         yield SettingNote(
             "hot_standby_feedback",
             ", ".join(silent) or "no standby",
-            "No standby was seen that keeps what a synchronised slot needs",
+            "No standby sends hot_standby_feedback, which a synchronised slot needs",
             "On the standby: ALTER SYSTEM SET hot_standby_feedback = on; ALTER SYSTEM SET"
             " sync_replication_slots = on; SELECT pg_reload_conf(); its primary_slot_name and"
             " a dbname in primary_conninfo must be set too.",
@@ -406,8 +410,8 @@ def _failover(server: Server) -> Iterator[SettingNote]:
     else:
         yield SettingNote(
             "sync_replication_slots",
-            "not known here",
-            "Only the standby knows whether it copies our slot",
+            "not visible here",
+            "Only the standby knows whether it synchronises the slot",
             "On the standby: ALTER SYSTEM SET sync_replication_slots = on;"
             " SELECT pg_reload_conf();",
         )

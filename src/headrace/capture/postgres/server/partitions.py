@@ -1,23 +1,23 @@
 """
-Partitions that come and go (R23c).
+Partitions that are added and removed (R23c).
 
-Changes of partitions are published under the name of the partitioned table. That a partition was
-emptied, dropped or detached is not, nor that one was attached and brought rows with it. So the log
-keeps as a note which partitions its account of a table is right for, and what the catalogue says
-is compared with that, time and again. Where rows came or went without a change the table requires
-a baseline.
+Changes of partitions are published under the name of the partitioned table. The stream does not
+report that a single partition was truncated, dropped or detached, or that one was attached and
+brought rows with it. So the log has a note of the partitions that its rows of a table belong to,
+and the catalog is compared with the note every few seconds. If rows were added or removed without
+a change, the table needs a new baseline.
 
-Most new partitions do not: `CREATE TABLE … PARTITION OF` makes them, and whatever is in them came
-when they were part of the table. The catalogue shows the difference. Their columns are inherited
-from the beginning, while ATTACH and DETACH write each of these entries again. Numbers of
-transactions would not do: one that attaches a table may be older than one whose rows are in it. No
-transaction needs to be waited for, though: an ATTACH itself waits for all that have written to
-what it attaches, and keeps others from it until it has ended.
+Most new partitions do not need one: they are created by `CREATE TABLE … PARTITION OF`, and all
+their rows were written when they were part of the table. The catalog shows the difference. Their
+columns are inherited from the beginning, while ATTACH and DETACH rewrite these catalog entries.
+Transaction ids would not show it: a transaction that attaches a table may be older than one whose
+rows are in it. But no transaction needs to be waited for: ATTACH itself waits for all transactions
+that have written to the table it attaches, and blocks others until it has ended.
 
-A partition with another file was emptied, or rewritten by VACUUM FULL or CLUSTER, which keep rows
-as they are. If a row is in it that was there when it was last looked at, it was not emptied.
-TRUNCATE of the whole table empties partitions, too: that is a change, and a copy is taken that
-would not be needed.
+A partition with a new file was truncated, or rewritten by VACUUM FULL or CLUSTER, which keep the
+rows as they are. If it still has a row that it had at the last look, it was not truncated.
+TRUNCATE of the whole table truncates its partitions, too: that is a change, and the table is then
+copied without need.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ Connection = psycopg.Connection[Any]
 REASON = "partitions"
 
 GLANCE = "set local statement_timeout = '1s'; set local lock_timeout = '200ms'"
-"""For a look into a partition: changes are read by the same thread, and have to wait for it."""
+"""Limits of a query on a partition: the same thread reads changes, which wait meanwhile."""
 
-NOTICES_SINCE = 150000
+SENDER_UPDATES_SINCE = 150000
 """
-Before, a sender that has met a table once goes on to send it, or not, as it did then, whatever
-it is attached to or detached from; until a publication is altered.
+An older sender continues to send a table, or not, as it did when it first met it, whatever the
+table is attached to or detached from, until a publication is altered.
 """
 
 _KIND = "tree1"
-"""What a note begins with, and its version."""
+"""How a note begins: its kind, with its version."""
 
 _COMPARABLE = 1 << 30
-"""Numbers of transactions come round again: further apart, they are not compared."""
+"""Transaction ids wrap around: those that are further apart are not compared."""
 
 _QUERY = """
 with recursive tree as (
@@ -76,8 +76,8 @@ join pg_catalog.pg_class c on c.oid = t.oid
 join pg_catalog.pg_namespace n on n.oid = c.relnamespace
 order by t.root, t.oid
 """
-# pg_class is asked for the file, not pg_relation_filenode(): all of it is of one moment. How far
-# the server has written is read later than that, so it lies behind whatever is seen here.
+# The file is read from pg_class, not by pg_relation_filenode(), so that all is from one snapshot.
+# The end of the WAL is read later than that, so it lies after everything that is seen here.
 
 _BORN = """
 select distinct a.attrelid::int8
@@ -87,27 +87,27 @@ where a.attrelid = any(%s::oid[]) and a.attnum > 0 and not a.attisdropped
   and a.attinhcount > 0 and not a.attislocal
   and a.xmin = s.xmin and a.cmin = s.cmin and a.xmax = '0'::xid
 """
-# Entries of system columns are as old as the table. An inherited column that one command made
-# together with them was never attached.
+# The entries of system columns are as old as the table. If the same command created an inherited
+# column, the table was never attached.
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A table below a partitioned one, as it is kept in a note."""
+    """A table below a partitioned one, as a note has it."""
 
     filenode: int
-    """Another one means that it was emptied or written anew; 0: it holds no rows itself."""
+    """Changes when it is truncated or rewritten; 0: it has no rows itself."""
 
     edge: int
-    """Who put it below the table above: another one means that it was away in between."""
+    """The transaction that put it below its parent; changes if it was detached in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The tables below a partitioned one, by their oids, at one moment."""
+    """The tables below a partitioned one, by their oids, at one point in time."""
 
     horizon: int
-    """Every transaction with a smaller number had ended."""
+    """Every transaction with a smaller id had ended."""
 
     branches: Mapping[int, Branch]
 
@@ -118,7 +118,7 @@ class Tree:
 
     @classmethod
     def parse(cls, text: str) -> Tree:
-        """Read what `str()` wrote. What it did not write stands for a tree that is gone."""
+        """Read what `str()` wrote; any other text gives a tree that requires a baseline."""
         kind, _, rest = text.partition(" ")
         if kind != _KIND:
             return cls(0, {0: Branch(1, 0)})
@@ -129,7 +129,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A table in a tree, as the catalogue has it now."""
+    """A table in a tree, as the catalog has it now."""
 
     root: int
     oid: int
@@ -144,29 +144,29 @@ class PartitionRow:
     table: str
     horizon: int
     written: int
-    """How far the server had written, after all of this was so."""
+    """The end of the server's WAL, read after everything else."""
 
 
-class Trees:
+class PartitionedTables:
     """The partitioned tables of one source, over all its connections. For one thread."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
         self._noted: dict[str, Tree] = {}
-        """What the log's account of each is right for, once all news are told."""
+        """The partitions that the log's rows belong to, once all notices are recorded."""
 
         self._floors: dict[str, int] = {}
         self._moved: set[str] = set()
-        self._news: list[tuple[int, News]] = []
-        """With how far the stream must have come before each is told."""
+        self._notices: list[tuple[int, News]] = []
+        """Each with the position that the stream must have reached before it is returned."""
 
     def recall(self, notes: Mapping[str, str]) -> None:
-        """Take the log's notes; what was not told to it is found again."""
+        """Take over the log's notes; notices that were not recorded are found again."""
         self._noted = {name: Tree.parse(text) for name, text in notes.items() if name}
-        self._news = []
+        self._notices = []
 
     def begin(self, tables: Mapping[str, CatalogTable]) -> None:
-        """Compare at a new beginning, before there is a slot and its snapshot."""
+        """Compare when the source is opened, before there is a slot with its snapshot."""
         self._floors = {}
         if any(each.kind == "p" for each in tables.values()):
             with connect(self._options) as connection:
@@ -175,50 +175,50 @@ class Trees:
 
     def look(self, connection: Connection, tables: Mapping[str, CatalogTable]) -> None:
         """
-        Compare once more; `tables` as the catalogue has them now.
+        Compare once more; `tables` are as the catalog has them now.
 
-        A partition that makes the application's writes fail is told of as a problem (R23a).
-        Raises `SourceUnreachable` for one that changes cannot come from: opened anew, the
-        source is refused, with the reason.
+        A partition that makes the application's writes fail is reported as a problem (R23a).
+        Raises `SourceUnreachable` for a partition whose changes are not in the WAL: when the
+        source is opened again, it is refused with the reason.
         """
         for name in self._compare(connection, tables):
             for problem in preflight.check(connection, self._options, [tables[name]]):
                 if problem.facts.get("table") == name:
-                    self._news.append((0, News(name, problem=problem)))
+                    self._notices.append((0, News(name, problem=problem)))
 
     def unknown(self, tables: Iterable[CatalogTable]) -> bool:
-        """Whether one of these is partitioned and was never looked at."""
+        """Whether one of these is partitioned and was not compared yet."""
         return any(each.kind == "p" and each.name not in self._noted for each in tables)
 
     def moved(self, table: str) -> bool:
-        """Whether partitions came or went since the slot was made, if there is a new one."""
+        """Whether partitions changed since `begin`: then the slot's first snapshot is too old."""
         return table in self._moved
 
     def floor(self, table: str) -> int:
         """
-        Return how far the stream must have come before the table is copied.
+        Return the position that the stream must have reached before the table is copied.
 
-        What it says of rows from before they went without a word would bring them back.
+        Earlier changes of rows that were removed without a change would bring the rows back.
         """
         return self._floors.get(table, 0)
 
     @property
-    def news_from(self) -> float:
-        """How far the stream must have come before there is any news; infinity: none waits."""
-        return min((at for at, _ in self._news), default=math.inf)
+    def notices_from(self) -> float:
+        """The position at which the first notice is returned; infinity: there is none."""
+        return min((at for at, _ in self._notices), default=math.inf)
 
-    def news(self, given: int) -> list[News]:
-        """Return what the log should know; `given` is how far the stream has come."""
-        told: list[News] = []
+    def notices(self, given: int) -> list[News]:
+        """Return what the log should record; `given` is how far the stream has been read."""
+        ready: list[News] = []
         kept: list[tuple[int, News]] = []
-        for at, news in self._news:
-            # In their order: a later note without what was owed before it would be wrong.
-            if at <= given and not any(news.table == held.table for _, held in kept):
-                told.append(news)
+        for at, notice in self._notices:
+            # In their order: a later note without the baseline required before would be wrong.
+            if at <= given and not any(notice.table == held.table for _, held in kept):
+                ready.append(notice)
             else:
-                kept.append((at, news))
-        self._news = kept
-        return told
+                kept.append((at, notice))
+        self._notices = kept
+        return ready
 
     def _compare(self, connection: Connection, tables: Mapping[str, CatalogTable]) -> list[str]:
         """Find what has changed; return the tables that have new partitions."""
@@ -230,7 +230,7 @@ class Trees:
         grown = []
         for oid, name in roots.items():
             if not (rows := [row for row in found if row.root == oid]):
-                continue  # gone, which others notice
+                continue  # it no longer exists; `DdlWatch` reports that
             below = [row for row in rows if row.parent is not None]
             written = record_end(rows[0].written)
             now = Tree(rows[0].horizon, {row.oid: Branch(row.filenode, row.edge) for row in below})
@@ -243,20 +243,20 @@ class Trees:
             self._floors[name] = written
             self._moved.add(name)
             if old is None:
-                self._news.append((0, News(name, note=str(now))))
+                self._notices.append((0, News(name, note=str(now))))
                 continue
-            owed = REASON if _owes(connection, old, now, below) else ""
-            if owed and connection.info.server_version < NOTICES_SINCE:
-                self._floors[name] = written = self._make_it_notice(connection, name)
-            # Later, so that the stream has come far enough when the table is to be copied.
-            self._news.append((written, News(name, note=str(now), owed=owed)))
+            reason = REASON if _rebaseline_required(connection, old, now, below) else ""
+            if reason and connection.info.server_version < SENDER_UPDATES_SINCE:
+                self._floors[name] = written = self._update_sender(connection, name)
+            # Later, so that the stream has been read far enough when the table is to be copied.
+            self._notices.append((written, News(name, note=str(now), owed=reason)))
             if now.branches.keys() - old.branches.keys():
                 grown.append(name)
                 _check_logged(name, [row for row in below if row.oid not in old.branches])
         return grown
 
-    def _make_it_notice(self, connection: Connection, table: str) -> int:
-        """Make the sender look anew at what it sends; return where in the stream it does."""
+    def _update_sender(self, connection: Connection, table: str) -> int:
+        """Make the sender look again at what it sends; return the position where it does."""
         publication = quoted(self._options.publication)
         statement = f"alter publication {publication} set (publish_via_partition_root = true)"
         try:
@@ -265,16 +265,18 @@ class Trees:
             if connection.closed:
                 raise
             problem = PublicationRefused(
-                "The server goes on to send partitions as they were",
+                "The server still sends the partitions as they were before",
                 table=table,
                 remedy=f"{statement};",
             )
-            self._news.append((0, News(table, problem=problem)))
+            self._notices.append((0, News(table, problem=problem)))
         return record_end(slot.written(connection))
 
 
-def _owes(connection: Connection, old: Tree, now: Tree, below: Sequence[PartitionRow]) -> bool:
-    """Whether rows may have come or gone without a change, between two moments."""
+def _rebaseline_required(
+    connection: Connection, old: Tree, now: Tree, below: Sequence[PartitionRow]
+) -> bool:
+    """Whether rows may have been added or removed without a change, between two looks."""
     for oid, was in old.branches.items():
         is_now = now.branches.get(oid)
         if is_now is None and was.filenode:
@@ -283,14 +285,14 @@ def _owes(connection: Connection, old: Tree, now: Tree, below: Sequence[Partitio
             return True
     new = {row.oid: row for row in below if row.oid not in old.branches}
     born = _born(connection, list(new)) if new else frozenset[int]()
-    notices = connection.info.server_version >= NOTICES_SINCE
+    updates = connection.info.server_version >= SENDER_UPDATES_SINCE
     for row in below:
         if not row.filenode:
             continue
         if row.oid in new:
             if _always_below(row.oid, new, born):
                 continue
-            if not notices or _has_rows(connection, row) is not False:
+            if not updates or _has_rows(connection, row) is not False:
                 return True
         elif row.filenode != old.branches[row.oid].filenode and not _kept(
             connection, row, old.horizon
@@ -301,16 +303,19 @@ def _owes(connection: Connection, old: Tree, now: Tree, below: Sequence[Partitio
 
 def _check_logged(name: str, leaves: Sequence[PartitionRow]) -> None:
     if any(leaf.kind == "f" or leaf.persistence != "p" for leaf in leaves):
-        raise SourceUnreachable("A partition has no changes that could be read", table=name)
+        raise SourceUnreachable(
+            "A partition is a foreign, unlogged or temporary table: its changes are not in the WAL",
+            table=name,
+        )
 
 
 def _born(connection: Connection, oids: Sequence[int]) -> frozenset[int]:
-    """Return which of these tables were partitions from the beginning, and ever since."""
+    """Return which of these tables were created as partitions, and never detached."""
     return frozenset(oid for (oid,) in connection.execute(_BORN, [list(oids)]).fetchall())
 
 
 def _always_below(oid: int, new: Mapping[int, PartitionRow], born: frozenset[int]) -> bool:
-    """Whether a new partition was part of the table, by all that is between, from the beginning."""
+    """Whether a new partition, and all between it and the table, were created as partitions."""
     while (found := new.get(oid)) is not None and found.parent is not None:
         if oid not in born:
             return False
@@ -319,7 +324,7 @@ def _always_below(oid: int, new: Mapping[int, PartitionRow], born: frozenset[int
 
 
 def _kept(connection: Connection, leaf: PartitionRow, horizon: int) -> bool:
-    """Whether a partition surely has a row that it had when everything below `horizon` ended."""
+    """Whether a partition certainly has a row of a transaction that is older than `horizon`."""
     if not 0 <= leaf.horizon - horizon < _COMPARABLE:
         return False
     older = f"age(xmin) > age('{horizon % (1 << 32)}'::xid)"
@@ -327,7 +332,7 @@ def _kept(connection: Connection, leaf: PartitionRow, horizon: int) -> bool:
 
 
 def _has_rows(connection: Connection, leaf: PartitionRow, where: str = "") -> bool | None:
-    """Whether a partition has (such) rows; None where that cannot be told soon."""
+    """Whether a partition has (such) rows; None if that takes too long to find out."""
     relation = quoted(leaf.namespace, leaf.table)
     try:
         with connection.transaction():
@@ -335,7 +340,7 @@ def _has_rows(connection: Connection, leaf: PartitionRow, where: str = "") -> bo
             found = connection.execute(
                 f"select 1 from only {relation}{where} limit 1".encode()
             ).fetchall()
-            # Locked by now: it is still known by that name if it ever was.
+            # It is locked now, so its name cannot change any more.
             same = connection.execute("select to_regclass(%s)::oid::int8", [relation]).fetchone()
     except psycopg.Error:
         if connection.closed:

@@ -1,26 +1,26 @@
 """
-Everything that keeps a server's tables from being captured exactly, found beforehand.
+All problems that prevent an exact capture of a server's tables, found before it starts.
 
-Nothing is changed on the server and nothing raised: each finding is an error with its remedy, the
-statement or the setting, and whether that needs a restart. What only deserves a look is a note.
+Nothing is changed on the server and nothing is raised. Each problem is an error with its remedy:
+the statement or the setting, and whether that needs a restart. What users should only know is a
+note.
 
 Publishing a table could make the application's own statements fail (R23a). PostgreSQL refuses
-every UPDATE and DELETE of a published table that has no identity, or whose row filter or column
-list goes beyond it. It does so when the application writes, not when the table is published. So
-all of it is foreseen here, for the table and for each of its partitions, since the server looks at
-the one that is written to.
+every UPDATE and DELETE of a published table that has no replica identity, or whose row filter or
+column list does not fit the identity. It does so when the application writes, not when the table
+is published. So this is checked beforehand, for the table and for each of its partitions, since
+the server looks at the identity of the partition that is written to.
 
-A row filter must be a valid expression, and use only columns of the identity. Only the server can
-read an expression of its own language, so it is asked to, without running anything: a query with
-the filter in it is parsed and thrown away. Which columns the filter uses is determined by offering
-it a row that has no others (R23a). What only CREATE PUBLICATION objects to, such as functions of
-the user's own, is left to that statement. It fails by itself then, and no statement of the
-application does.
+A row filter must be a valid expression, and use only columns of the replica identity. Only the
+server can parse an expression of its own language. So it is asked to, without running anything: a
+query with the filter is parsed and discarded. To find out whether the filter uses other columns, it
+is applied to a row that has only those of the identity (R23a). What only CREATE PUBLICATION
+rejects, such as user-defined functions, is left to that statement: then it fails, and no statement
+of the application does.
 
-Of rights it is checked whether the user may do what capturing needs, and each finding has the
-statements that allow it.
+The user's privileges are checked as well, and each problem has the statements that grant them.
 
-Long because every check stands next to the statements that remedy what it finds.
+Long because every check is next to the statements that remedy what it finds.
 """
 
 from __future__ import annotations
@@ -56,20 +56,23 @@ from headrace.errors import (
     TableRefused,
 )
 
-# --- identity of rows, and column lists -----------------------------------------------------------
+# --- replica identity, and column lists -----------------------------------------------------------
 
 LISTS_SINCE = 150000
-"""Column lists and row filters."""
+"""Since then there are column lists and row filters."""
 
 GENERATED_SINCE = 180000
-"""Generated columns can be published, and those that are not count against an identity."""
+"""Since then generated columns can be published, and an unpublished one makes FULL unusable."""
+
+_WOULD_FAIL = "would make your updates and deletes fail"
+"""What publishing a table without a usable identity would do (R23a)."""
 
 _MOST_STATEMENTS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationScope:
-    """What is published of a table, and by which server."""
+    """Which columns, rows and operations of a table are published, and by which version."""
 
     options: TableOptions
     publish: Sequence[str]
@@ -84,15 +87,15 @@ class PublicationScope:
 
 
 def identity_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
-    """Yield what is wrong with the identity of a table or of its partitions."""
+    """Yield problems with the replica identity of a table or of its partitions."""
     if not asked.changing:
         return
     if not table.key:
         lost = table.identity_columns is None
         yield NoIdentity(
-            "Rows have no primary key to know them by"
+            "The table has REPLICA IDENTITY FULL but no primary key to identify its rows"
             if lost
-            else "Updates and deletes would fail once the table is published: it has no identity",
+            else f"The table has no primary key or replica identity; publishing it {_WOULD_FAIL}",
             remedy=_statements([table], _give_identity),
         )
         return
@@ -100,31 +103,31 @@ def identity_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[
     without = [leaf for leaf in partitions if leaf.identity_columns == ()]
     if without:
         yield NoIdentity(
-            "Updates and deletes would fail once the table is published:"
-            " partitions have no identity",
+            "Partitions have no primary key or replica identity;"
+            f" publishing the table {_WOULD_FAIL}",
             partitions=len(without),
             remedy=_statements(without, _give_identity),
         )
-    # Under FULL of the root the server announces old rows as whole, also where a partition
-    # sends only its key: nulls would be taken for values.
+    # If the root has FULL, the server declares all old rows as whole, even if a partition sends
+    # only its key: nulls would be mistaken for values.
     if table.identity == "f":
         partly = [leaf for leaf in partitions if leaf.identity != "f" and leaf not in without]
         if partly:
             yield NoIdentity(
-                "The table has REPLICA IDENTITY FULL, and partitions of it have not",
+                "The table has REPLICA IDENTITY FULL, but some of its partitions do not",
                 partitions=len(partly),
                 remedy=_statements(partly, _give_full),
             )
     elif other := [leaf for leaf in partitions if leaf not in without and not _covers(table, leaf)]:
         yield NoIdentity(
-            "Partitions have another identity than the table",
+            "Some partitions have another replica identity than the table",
             partitions=len(other),
             remedy=_statements(other, lambda leaf: _give_same(table, leaf)),
         )
 
 
 def generated_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
-    """Yield where a generated column that is not published belongs to an identity."""
+    """Yield problems with generated columns that belong to an identity and are not published."""
     unsent = {column.name for column in table.columns if column.generated}
     if asked.generated:
         unsent = {column.name for column in table.columns if column.virtual}
@@ -135,8 +138,8 @@ def generated_problems(table: CatalogTable, asked: PublicationScope) -> Iterator
     full = [each for each in relations if each.identity_columns is None]
     if full and asked.version >= GENERATED_SINCE:
         yield NoIdentity(
-            "Updates and deletes would fail once the table is published:"
-            " REPLICA IDENTITY FULL takes in generated columns that are not published",
+            "REPLICA IDENTITY FULL includes generated columns, which are not published;"
+            f" publishing the table {_WOULD_FAIL}",
             columns=sorted(unsent),
             remedy=_statements(_distinct(full), _give_key),
         )
@@ -144,22 +147,21 @@ def generated_problems(table: CatalogTable, asked: PublicationScope) -> Iterator
         yield NoIdentity(
             "The key has generated columns, which are not published",
             columns=sorted(keyed),
-            remedy="Give the table a REPLICA IDENTITY USING INDEX over columns that are stored"
-            " as the application wrote them.",
+            remedy="Set REPLICA IDENTITY USING INDEX with an index that has no generated columns.",
         )
 
 
 def list_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[HeadraceError]:
-    """Yield what is wrong with the columns that were asked for."""
+    """Yield problems with the column list."""
     columns = asked.options.columns
     if not columns:
         if all(column.generated for column in table.columns):
-            yield TableRefused("The table has no columns to capture", remedy="Leave it out.")
+            yield TableRefused("The table has no columns to capture", remedy="Leave the table out.")
         return
     if asked.version < LISTS_SINCE:
         yield ServerRefused(
-            "Columns can be chosen on PostgreSQL 15 and newer only",
-            remedy="Leave the list of columns out, or upgrade the server.",
+            "Column lists need PostgreSQL 15 or newer",
+            remedy="Leave the column list out, or upgrade the server.",
         )
     there = {column.name: column for column in table.columns}
     if unknown := sorted(set(columns) - set(there)):
@@ -170,9 +172,9 @@ def list_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[Head
         )
     if twice := sorted({name for name in columns if columns.count(name) > 1}):
         yield TableRefused(
-            "Columns are named twice",
+            "Columns are listed more than once",
             columns=twice,
-            remedy="Name each column once.",
+            remedy="List each column once.",
         )
     unsendable = [
         name
@@ -183,8 +185,8 @@ def list_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[Head
     ]
     if unsendable:
         yield TableRefused(
-            "Generated columns cannot be published: stored ones from PostgreSQL 18 on,"
-            " virtual ones not at all",
+            "These generated columns cannot be published: stored ones need PostgreSQL 18,"
+            " virtual ones are never sent",
             columns=unsendable,
             remedy=f"Leave {listed(unsendable)} out of the table's columns.",
         )
@@ -192,7 +194,7 @@ def list_problems(table: CatalogTable, asked: PublicationScope) -> Iterator[Head
 
 
 def identity_sets(table: CatalogTable) -> list[tuple[str, ...]]:
-    """Return the identities that a row filter must do with; FULL has every column."""
+    """Return the identities whose columns a row filter must not exceed; FULL has all columns."""
     found = {each.identity_columns for each in (table, *table.leaves)}
     return sorted(columns for columns in found if columns)
 
@@ -202,18 +204,17 @@ def _uncovered(table: CatalogTable, asked: PublicationScope) -> Iterator[Headrac
     full = [each for each in relations if each.identity_columns is None]
     if asked.changing and full:
         yield NoIdentity(
-            "Updates and deletes would fail once the table is published:"
-            " with REPLICA IDENTITY FULL no columns can be chosen",
-            remedy="Leave the list of columns out, or run: "
-            + _statements(_distinct(full), _give_key),
+            "The table has REPLICA IDENTITY FULL, which does not allow a column list;"
+            f" publishing the table {_WOULD_FAIL}",
+            remedy="Leave the column list out, or run: " + _statements(_distinct(full), _give_key),
         )
-    # Without the key's columns no row is known, even where nothing but inserts is published.
+    # Without the key's columns no row can be identified, even if only inserts are published.
     needed = set(table.key)
     if asked.changing:
         needed |= {name for each in relations for name in each.identity_columns or ()}
     if missing := sorted(needed - set(asked.options.columns)):
         yield NoIdentity(
-            "The columns chosen leave out some of the identity",
+            "The column list leaves out columns of the replica identity",
             columns=missing,
             remedy=f"Add {listed(missing)} to the table's columns.",
         )
@@ -225,14 +226,14 @@ def _covers(table: CatalogTable, leaf: Leaf) -> bool:
 
 
 def _distinct(relations: Sequence[CatalogTable | Leaf]) -> list[CatalogTable | Leaf]:
-    """A table without partitions is its own leaf: once is enough."""
+    """Return each table once: one without partitions is its own leaf."""
     return list({relation.oid: relation for relation in relations}.values())
 
 
 def _statements(relations: Collection[CatalogTable | Leaf], repair: Callable[..., str]) -> str:
     made = [repair(relation) for relation in list(relations)[:_MOST_STATEMENTS]]
     more = len(relations) - len(made)
-    return " ".join(made) + (f" And so on for {more} more." if more else "")
+    return " ".join(made) + (f" The same for {more} more." if more else "")
 
 
 def _name(relation: CatalogTable | Leaf) -> str:
@@ -246,7 +247,7 @@ def _alter(relation: CatalogTable | Leaf, action: str) -> str:
 def _index_identity(
     relation: CatalogTable | Leaf, key: Collection[str] | None = None
 ) -> str | None:
-    """Return the identity by an index that can be one, over the key where one is given."""
+    """Return a replica identity by a usable index, over the columns of `key` if that is given."""
     for index in relation.indexes:
         if index.immediate and index.strict and (key is None or set(index.columns) == set(key)):
             return "DEFAULT" if index.primary else f"USING INDEX {quoted(index.name)}"
@@ -254,7 +255,7 @@ def _index_identity(
 
 
 def _give_identity(relation: CatalogTable | Leaf) -> str:
-    """Return what gives rows something to be known by."""
+    """Return the statement that gives a table a replica identity."""
     if relation.identity != "f" and relation.primary_key:
         usable = any(index.primary and index.immediate for index in relation.indexes)
         return _alter(relation, f"REPLICA IDENTITY {'DEFAULT' if usable else 'FULL'}")
@@ -269,7 +270,7 @@ def _give_full(relation: CatalogTable | Leaf) -> str:
 
 
 def _give_key(relation: CatalogTable | Leaf) -> str:
-    """Return what replaces FULL."""
+    """Return the statement that replaces FULL by a key."""
     if chosen := _index_identity(relation):
         return _alter(relation, f"REPLICA IDENTITY {chosen}")
     return _alter(relation, "ADD PRIMARY KEY (…), REPLICA IDENTITY DEFAULT")
@@ -283,11 +284,11 @@ def _give_same(table: CatalogTable, leaf: Leaf) -> str:
 # --- row filters ----------------------------------------------------------------------------------
 
 _LOCK_TIMEOUT = "2s"
-"""Parsing waits for whoever is altering the table, and the application queues behind us."""
+"""Parsing waits for a session that alters the table, and the application's writes wait for us."""
 
 _LOCKED = "55P03"
 _NO_COLUMN = frozenset(["42703", "42P01"])
-"""Undefined column; undefined table, for a column that is named with schema and table."""
+"""Undefined column; undefined table, if the filter qualifies a column with schema and table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +300,12 @@ class _Objection:
 def filter_problems(
     connection: psycopg.Connection[Any], table: CatalogTable, asked: PublicationScope
 ) -> Iterator[HeadraceError]:
-    """Yield what is wrong with a table's row filter."""
+    """Yield problems with a table's row filter."""
     if not (where := asked.options.where):
         return
     if asked.version < LISTS_SINCE:
         yield ServerRefused(
-            "Rows can be filtered on PostgreSQL 15 and newer only",
+            "Row filters need PostgreSQL 15 or newer",
             remedy="Leave the row filter out, or upgrade the server.",
         )
         return
@@ -323,11 +324,11 @@ def filter_problems(
         if objection := _objection(connection, narrow, where):
             yield (
                 NoIdentity(
-                    "Updates and deletes would fail once the table is published:"
-                    " its row filter looks at columns outside the identity",
+                    "The row filter uses columns that are not in the replica identity;"
+                    f" publishing the table {_WOULD_FAIL}",
                     identity=listed(columns),
-                    remedy=f"Use only {listed(columns)} in the row filter, without the name of"
-                    " the schema, or give the table a REPLICA IDENTITY that has the others.",
+                    remedy=f"Use only {listed(columns)} in the row filter, without the schema's"
+                    " name, or give the table a REPLICA IDENTITY that includes the other columns.",
                 )
                 if objection.state in _NO_COLUMN
                 else _refused(objection)
@@ -338,23 +339,23 @@ def filter_problems(
 def _refused(objection: _Objection) -> HeadraceError:
     if objection.state == _LOCKED:
         return SourceUnreachable(
-            "The table is locked, so that its row filter could not be looked at",
-            remedy="Try again when the statement that alters the table has ended.",
+            "The table is locked, so its row filter could not be checked",
+            remedy="Try again when the statement that alters the table has finished.",
         )
     return TableRefused(
-        "The row filter is not a condition on rows of the table",
+        "The row filter is not a valid condition on this table",
         state=objection.state,
         reason=objection.reason,
-        remedy="Write it as after WHERE, over columns of this table alone.",
+        remedy="Write what would follow WHERE, using only columns of this table.",
     )
 
 
 def _objection(
     connection: psycopg.Connection[Any], rows: sql.Composed, where: str
 ) -> _Objection | None:
-    """Return what the server has against the filter over these rows."""
-    # A text can close the parenthesis it stands in and open another, or a CASE, but not
-    # both: what is right in both places is one expression.
+    """Return the server's objection to the filter over these rows, if it has one."""
+    # A text can close the parenthesis around it and open another one, or do so with a CASE, but
+    # not both: a text that is valid in both queries is one expression.
     for shape in ("SELECT 1 FROM {} WHERE ({}\n)", "SELECT CASE WHEN {1}\n THEN 1 END FROM {0}"):
         query = sql.SQL(shape).format(rows, sql.SQL(where))
         if objection := _parse(connection, query.as_bytes(connection)):
@@ -363,7 +364,7 @@ def _objection(
 
 
 def _parse(connection: psycopg.Connection[Any], query: bytes) -> _Objection | None:
-    """Let the server parse one statement. It is neither planned nor run."""
+    """Have the server parse one statement; it is neither planned nor run."""
     with connection.transaction(force_rollback=True):
         connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
         result = connection.pgconn.prepare(b"", query)
@@ -372,20 +373,20 @@ def _parse(connection: psycopg.Connection[Any], query: bytes) -> _Objection | No
             reason = result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b""
             return _Objection(state.decode(), reason.decode(errors="replace"))
         if connection.pgconn.describe_prepared(b"").nparams:
-            return _Objection("42P02", "it has parameters")
+            return _Objection("42P02", "parameters are not allowed")
     return None
 
 
-# --- rights of the user ---------------------------------------------------------------------------
+# --- the user's privileges ------------------------------------------------------------------------
 
 
 def role_problems(server: Server, options: PostgresOptions) -> Iterator[HeadraceError]:
-    """Yield what the user may not do on the server or with the publication."""
+    """Yield privileges that the user lacks on the server or on the publication."""
     user = quoted(server.user)
     if not server.replicates:
         managed = "rds.logical_replication" in server.settings
         yield NotPermitted(
-            "The user may not replicate",
+            "The user does not have the REPLICATION attribute",
             user=server.user,
             remedy=f"GRANT rds_replication TO {user};"
             if managed
@@ -394,21 +395,21 @@ def role_problems(server: Server, options: PostgresOptions) -> Iterator[Headrace
     if not options.create_publication or server.standby:
         if not options.create_publication and server.publication_owner is None:
             yield PublicationRefused(
-                "The publication is not there, and is not to be created",
+                "The publication does not exist, and create_publication is false",
                 publication=options.publication,
                 remedy=f"CREATE PUBLICATION {quoted(options.publication)} FOR TABLE …"
-                " WITH (publish_via_partition_root = true); or let it be created.",
+                " WITH (publish_via_partition_root = true); or set create_publication to true.",
             )
         return
     if server.publication_owner is None and not server.creates:
         yield NotPermitted(
-            "The user may not create a publication",
+            "The user may not create publications in this database",
             user=server.user,
             remedy=f"GRANT CREATE ON DATABASE {quoted(server.database)} TO {user};",
         )
     elif server.publication_owner is not None and not server.owns_publication:
         yield NotPermitted(
-            "The user does not own the publication, and could not change it",
+            "The user does not own the publication, and so cannot alter it",
             user=server.user,
             publication=options.publication,
             remedy=f"ALTER PUBLICATION {quoted(options.publication)} OWNER TO {user};",
@@ -418,27 +419,28 @@ def role_problems(server: Server, options: PostgresOptions) -> Iterator[Headrace
 def right_problems(
     table: CatalogTable, options: PostgresOptions, server: Server, rights: dict[int, Rights]
 ) -> Iterator[HeadraceError]:
-    """Yield what the user may not do with a table and its partitions."""
+    """Yield privileges that the user lacks on a table and its partitions."""
     found = [rights[each.oid] for each in relations(table) if each.oid in rights]
     user = quoted(server.user)
     if schemas := sorted({each.namespace for each in found if not each.enters}):
         yield NotPermitted(
-            "The user may not use the table's schema",
+            "The user has no USAGE privilege on the table's schema",
             user=server.user,
             remedy=f"GRANT USAGE ON SCHEMA {', '.join(map(quoted, schemas))} TO {user};",
         )
     if unread := [each for each in found if not each.reads]:
-        # Partitions are copied one by one, and rights on the whole do not reach them then.
+        # Partitions are copied one by one, and privileges on the table do not extend to them.
         names = ", ".join(quoted(each.namespace, each.table) for each in unread)
+        what = "the table" if unread[0].oid == table.oid else "partitions of the table"
         yield NotPermitted(
-            "The user may not read the table",
+            f"The user has no SELECT privilege on {what}",
             user=server.user,
             remedy=f"GRANT SELECT ON {names} TO {user};",
         )
     if hidden := [each for each in found if each.hides]:
         forced = [each for each in hidden if each.forced and each.owns]
         yield NotPermitted(
-            "Row security would keep rows of the table from being copied",
+            "Row-level security would hide rows of the table from the copy",
             user=server.user,
             remedy=" ".join(
                 f"ALTER TABLE {quoted(each.namespace, each.table)} NO FORCE ROW LEVEL SECURITY;"
@@ -451,7 +453,7 @@ def right_problems(
     adds = options.create_publication and table.oid not in server.published
     if own is not None and adds and not own.owns:
         yield NotPermitted(
-            "The user does not own the table, and could not add it to a publication",
+            "The user does not own the table, and so cannot add the table to a publication",
             user=server.user,
             owner=own.owner,
             remedy=f"GRANT {quoted(own.owner)} TO {user}; or let the owner create the publication,"
@@ -460,7 +462,7 @@ def right_problems(
 
 
 def relations(table: CatalogTable) -> list[CatalogTable | Leaf]:
-    """The table and its partitions, each once."""
+    """Return the table and its partitions, each once."""
     return [table, *(leaf for leaf in table.leaves if leaf.oid != table.oid)]
 
 
@@ -470,7 +472,7 @@ OLDEST, NEWEST = 14, 18
 STANDBY_SINCE = 160000
 FAILOVER_SINCE = 170000
 _FIRST_USER_OID = 16384
-"""Below are the server's own tables, which cannot be published."""
+"""Smaller oids belong to system tables, which cannot be published."""
 
 _KINDS = {
     "v": "a view",
@@ -486,16 +488,16 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the checks found."""
+    """The result of the checks."""
 
     problems: tuple[HeadraceError, ...]
-    """What must be mended first, all of it."""
+    """All problems that must be fixed first."""
 
     notes: tuple[SettingNote, ...] = ()
-    """What is worth knowing."""
+    """What users should know."""
 
     server: Server | None = None
-    """None where the server could not be asked."""
+    """None: the server could not be queried."""
 
 
 def check(
@@ -505,7 +507,7 @@ def check(
     *,
     generated: bool = False,
 ) -> list[HeadraceError]:
-    """Return everything that keeps these tables from being captured; see `examine`."""
+    """Return all problems that prevent the capture of these tables; see `examine`."""
     return list(examine(connection, options, tables, generated=generated).problems)
 
 
@@ -517,11 +519,11 @@ def examine(
     generated: bool = False,
 ) -> Report:
     """
-    Look at the server, the rights on it and the tables.
+    Check the server, the user's privileges and the tables.
 
-    A table may be given by its name; one that is not there is a finding like others.
+    A table may be given by its name; if it does not exist, that is a problem like others.
     `generated`: stored generated columns are published, as PostgreSQL 18 can.
-    A connection that breaks on the way is one more finding.
+    If the connection breaks meanwhile, that is one more problem.
     """
     version = connection.info.server_version
     if not OLDEST <= version // 10000 <= NEWEST:
@@ -551,38 +553,38 @@ def examine(
 
 def _wrong_version(version: int) -> HeadraceError:
     return ServerRefused(
-        f"PostgreSQL {OLDEST} to {NEWEST} can be captured, and this is another version",
+        f"PostgreSQL {version // 10000} is not supported (supported: {OLDEST} to {NEWEST})",
         version=version,
         remedy=f"Upgrade the server to PostgreSQL {OLDEST} or newer."
         if version // 10000 < OLDEST
-        else "Upgrade Headrace to a release that knows this PostgreSQL.",
+        else "Upgrade Headrace to a release that supports this version of PostgreSQL.",
     )
 
 
 def _setting_problems(server: Server, options: PostgresOptions) -> Iterator[HeadraceError]:
     if (level := server.settings["wal_level"]) != "logical":
         yield ServerRefused(
-            "The server does not write what logical replication needs",
+            f"wal_level is '{level}'; logical replication needs 'logical'",
             wal_level=level,
             remedy=_wal_level_remedy(server),
         )
     if server.standby and server.version < STANDBY_SINCE:
         yield ServerRefused(
-            "The server is a standby, which can be captured from PostgreSQL 16 on",
+            "The server is a standby; capturing from a standby needs PostgreSQL 16 or newer",
             version=server.version,
             remedy="Point the source at the primary.",
         )
     elif server.standby and options.create_publication:
         yield ServerRefused(
-            "The server is a standby, where no publication can be made or changed",
+            "The server is a standby, where publications cannot be created or altered",
             publication=options.publication,
-            remedy="Make the publication on the primary, and set create_publication to false:"
+            remedy="Create the publication on the primary, and set create_publication to false:"
             f" CREATE PUBLICATION {quoted(options.publication)} FOR TABLE …"
             " WITH (publish_via_partition_root = true);",
         )
     if options.failover and server.version < FAILOVER_SINCE:
         yield ServerRefused(
-            "Slots that survive a failover need PostgreSQL 17 or newer",
+            "Failover slots need PostgreSQL 17 or newer",
             version=server.version,
             remedy="Set failover to false, or upgrade the server.",
         )
@@ -598,24 +600,23 @@ def _wal_level_remedy(server: Server) -> str:
 
 def _room_problems(server: Server, options: PostgresOptions) -> Iterator[HeadraceError]:
     most = server.number("max_replication_slots") or 0
-    # A temporary slot goes with its connection, so only a lasting one is taken up again.
+    # A temporary slot ends with its connection, so only a permanent slot is reused.
     reusable = server.own_slot and options.slot_mode == "stateful"
     if server.slots >= most and not reusable:
         yield NoRoom(
-            "All replication slots are taken",
+            f"All {server.slots} replication slots of the server are in use",
             slots=server.slots,
             unread=list(server.idle_slots),
             remedy=f"ALTER SYSTEM SET max_replication_slots = {server.slots + 4}; then restart"
-            " the server; or drop a slot that nobody reads:"
-            " SELECT pg_drop_replication_slot('…');",
+            " the server; or drop an unused slot: SELECT pg_drop_replication_slot('…');",
         )
     most = server.number("max_wal_senders") or 0
     if server.senders - server.own_sender >= most:
         yield NoRoom(
-            "All senders are taken",
+            f"All {server.senders} WAL senders of the server are in use",
             senders=server.senders,
             remedy=f"ALTER SYSTEM SET max_wal_senders = {server.senders + 4}; then restart the"
-            " server; or end a replication client that is not needed.",
+            " server; or stop a replication client that is not needed.",
         )
 
 
@@ -637,7 +638,7 @@ def _table_problems(
         list_problems(table, asked),
         filter_problems(connection, table, asked),
     )
-    # Of what is not a table to be captured the others would only repeat that.
+    # If it cannot be captured at all, the other checks would only repeat that.
     for problem in [*_kind_problems(table)] or chain.from_iterable(checks):
         problem.facts = {"table": table.name, **problem.facts}
         yield problem
@@ -646,32 +647,34 @@ def _table_problems(
 def _kind_problems(table: CatalogTable) -> Iterator[HeadraceError]:
     if table.kind in _KINDS:
         yield TableRefused(
-            f"It is {_KINDS[table.kind]}, of which no changes are logged",
-            remedy="Name the tables behind it instead." if table.kind in "vm" else "Leave it out.",
+            f"{table.name} is {_KINDS[table.kind]}; its changes are not in the WAL",
+            remedy="Name the tables that it reads instead."
+            if table.kind in "vm"
+            else "Leave it out.",
         )
         return
     if table.oid < _FIRST_USER_OID:
-        yield TableRefused("It is a table of the server's own", remedy="Leave it out.")
+        yield TableRefused(f"{table.name} is a system table", remedy="Leave it out.")
         return
     if table.tree and table.kind != "p":
         yield TableRefused(
-            "Other tables inherit from it, and their rows would come under their own names",
+            "Other tables inherit from this table, and are published under their own names",
             children=len(table.tree),
-            remedy="Name the tables that inherit instead, or make it a partitioned table.",
+            remedy="Name the inheriting tables instead, or make this a partitioned table.",
         )
     for persistence, what in (("u", "unlogged"), ("t", "temporary")):
         if found := [each for each in relations(table) if each.persistence == persistence]:
             yield TableRefused(
-                f"It is {what}, so that its changes are not logged"
+                f"The table is {what}: its changes are not in the WAL"
                 if found[0].oid == table.oid
-                else f"Partitions are {what}, so that their changes are not logged",
+                else f"Partitions are {what}: their changes are not in the WAL",
                 remedy=" ".join(_alter(each, "SET LOGGED") for each in found)
                 if persistence == "u"
                 else "Leave it out.",
             )
     if foreign := [leaf for leaf in table.leaves if leaf.kind == "f"]:
         yield TableRefused(
-            "Partitions are foreign tables, of which no changes are logged",
+            "Partitions are foreign tables: their changes are not in the WAL",
             partitions=len(foreign),
             remedy=" ".join(_alter(table, f"DETACH PARTITION {_name(leaf)}") for leaf in foreign),
         )
@@ -681,8 +684,8 @@ def _overlaps(tables: Sequence[CatalogTable]) -> Iterator[HeadraceError]:
     for table in tables:
         if above := [each.name for each in tables if table.oid in each.tree and each.kind == "p"]:
             yield TableRefused(
-                "It is a partition of another table that is captured, and comes as part of that",
+                f"{table.name} is a partition of {above[0]}, which is captured, too",
                 table=table.name,
                 other=above[0],
-                remedy="Name one of the two; or two sources, with a publication each.",
+                remedy="Name only one of the two, or use two sources with a publication each.",
             )

@@ -1,16 +1,17 @@
 """
 The publication: which changes of which tables the server sends.
 
-One that we made carries a comment that says so, and is kept in step with what is asked for. Any
-other belongs to another user: it is read and never altered. Changes are made in one transaction
-that gives up quickly where it does not get its locks, so that statements of the application do not
-queue up behind it.
+A publication that we created has a comment that says so, and is kept in line with the options.
+Any other publication belongs to another user: it is read and never altered. It is altered in one
+transaction, which gives up quickly if it does not get its locks, so that the application's
+statements do not queue up.
 
 What a transaction wrote before its table was published is never sent. If it commits after a copy
-was begun, its rows are in neither. So, after a publication was changed, the transactions that are
-writing to the table at that moment are waited for (R13): they are found by their locks.
+has begun, its rows are neither in the copy nor in the stream. So after a publication was altered,
+we wait for the transactions that are writing to the table at that time (R13). They are found by
+their locks.
 
-Long because what a publication holds is compared and altered by the same rules, for every version.
+Long because what a publication has is compared and altered by the same rules, for every version.
 """
 
 from __future__ import annotations
@@ -51,20 +52,20 @@ __all__ = [
 ]
 
 
-# --- transactions that have written to a table and not ended --------------------------------------
+# --- transactions that have written to a table and are still open ---------------------------------
 
 WRITING = ("RowExclusiveLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock")
 """
-Modes of those who may have written, or emptied the table, or rewrote it. Left out are
-ShareUpdateExclusiveLock and ShareLock: VACUUM and CREATE INDEX hold them, for hours
-perhaps, and who writes rows has RowExclusiveLock besides.
+Lock modes of transactions that may have written to the table, truncated or rewritten it.
+ShareUpdateExclusiveLock and ShareLock are left out: VACUUM and CREATE INDEX hold them,
+perhaps for hours, and a transaction that writes rows also has RowExclusiveLock.
 """
 
 EVERY = (*WRITING, "ShareUpdateExclusiveLock", "ShareLock")
-"""Modes that keep a table from being published."""
+"""Lock modes that prevent a table from being published."""
 
 POLL_SECONDS = (0.01, 0.5)
-"""The first and the longest pause between two looks."""
+"""The first and the longest pause between two queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +73,26 @@ class Locker:
     """A transaction that holds a lock."""
 
     transaction: str
-    """The server's name for it, unique as long as the server runs."""
+    """Its virtual transaction id, unique as long as the server runs."""
 
     pid: int | None
-    """None: it is prepared, and no session has it."""
+    """None: it is prepared, and belongs to no session."""
 
     user: str | None
     application: str | None
     age: float | None
-    """Seconds since it began or was prepared; None where we may not know."""
+    """Seconds since it began or was prepared; None: we lack the privilege to see it."""
 
     gid: str | None
-    """The name it was prepared under."""
+    """The name under which it was prepared."""
 
 
 def lockers(
     connection: psycopg.Connection[Any], oids: Sequence[int], modes: Sequence[str] = WRITING
 ) -> list[Locker]:
-    """Return who has one of these tables locked in one of `modes`, the longest open first."""
-    # A prepared transaction has no pid in pg_locks. Its number stands only in the lock that it
-    # holds on itself; those of its savepoints look the same, but are not in pg_prepared_xacts.
+    """Return the transactions with a lock on these tables in one of `modes`, the oldest first."""
+    # A prepared transaction has no pid in pg_locks. Only the lock that it holds on itself has its
+    # id; the locks of its savepoints look the same, but are not in pg_prepared_xacts.
     query = """
         SELECT DISTINCT l.virtualtransaction AS transaction, l.pid,
                coalesce(a.usename, p.owner)::text AS user, a.application_name AS application,
@@ -117,13 +118,13 @@ def lockers(
 
 
 class Writers:
-    """Who has a table locked when they are first looked for: those that are to be waited for."""
+    """The transactions that have a table locked at the first query, and are to be waited for."""
 
     def __init__(self) -> None:
         self._first: frozenset[str] | None = None
 
     def left(self, connection: psycopg.Connection[Any], oids: Sequence[int]) -> list[Locker]:
-        """Return those of them that have not ended. Who came later does not count."""
+        """Return those of them that have not ended; later ones do not count."""
         found = lockers(connection, oids)
         if self._first is None:
             self._first = frozenset(locker.transaction for locker in found)
@@ -137,11 +138,11 @@ def wait_for_lockers(
     on_wait: Callable[[Sequence[Locker], float], None] | None = None,
 ) -> None:
     """
-    Return when all who hold such a lock now have ended, however they end.
+    Return when all transactions that hold such a lock now have ended, however they end.
 
-    Those who come later are not waited for: what they write is published. Before every
-    pause `on_wait` gets who is still there and the seconds so far; it may raise to give
-    up. After `patience` seconds `SourceUnreachable` is raised.
+    Later transactions are not waited for: what they write is published. Before every pause,
+    `on_wait` is called with the open transactions and the seconds so far; it may raise to
+    give up. After `patience` seconds `SourceUnreachable` is raised.
     """
     started = time.monotonic()
     writers = Writers()
@@ -150,11 +151,11 @@ def wait_for_lockers(
         waited = time.monotonic() - started
         if patience is not None and waited >= patience:
             raise SourceUnreachable(
-                "Transactions that write to the table do not end",
+                "Transactions that write to the table are still open",
                 pids=[found.pid for found in left if found.pid is not None],
                 prepared=[found.gid for found in left if found.gid is not None],
                 waited=round(waited, 1),
-                remedy="Commit them or roll them back, prepared ones too.",
+                remedy="Commit them or roll them back, including prepared ones.",
             )
         if on_wait is not None:
             on_wait(left, waited)
@@ -162,18 +163,18 @@ def wait_for_lockers(
         pause = min(pause * 2, longest)
 
 
-# --- what a publication holds, as the server has it -----------------------------------------------
+# --- a publication as the server has it -----------------------------------------------------------
 
 FILTERS_SINCE = 150000
-"""Row filters, column lists and whole schemas."""
+"""Since then there are row filters, column lists and publications of whole schemas."""
 
 LOCK_MILLISECONDS = 100
-"""How long a look at a table's columns may wait for somebody who alters it."""
+"""How long reading a table's columns may wait for a session that alters it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table that a publication names."""
+    """A table that a publication lists by name."""
 
     namespace: str
     table: str
@@ -181,12 +182,12 @@ class PublishedTable:
     """Its column list; empty: it has none."""
 
     where: str
-    """Its row filter in the server's own words; empty: it has none."""
+    """Its row filter as the server prints it; empty: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication, with the tables it names; those it holds otherwise are not here."""
+    """A publication, with the tables that it lists by name; others are not included here."""
 
     name: str
     comment: str
@@ -198,7 +199,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class PublishedColumns:
-    """What is sent of a table, however it came into the publication."""
+    """The published columns and rows of a table, however it got into the publication."""
 
     columns: tuple[str, ...]
     where: str
@@ -206,7 +207,7 @@ class PublishedColumns:
 
 
 def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
-    """Return the publication of that name."""
+    """Return the publication with this name, if it exists."""
     row = connection.execute(
         """
         SELECT p.oid::int8, coalesce(obj_description(p.oid, 'pg_publication'), ''),
@@ -224,7 +225,7 @@ def read(connection: psycopg.Connection[Any], name: str) -> Publication | None:
 
 
 def published(connection: psycopg.Connection[Any], name: str) -> dict[int, PublishedColumns]:
-    """Return what is sent, by the table's oid; baselines read exactly this (R18)."""
+    """Return what is published, by the table's oid; baselines read exactly this (R18)."""
     if connection.info.server_version >= FILTERS_SINCE:
         sent = "p.attnames::text[], coalesce(p.rowfilter, '')"
     else:
@@ -247,11 +248,11 @@ def published(connection: psycopg.Connection[Any], name: str) -> dict[int, Publi
 def published_columns(
     connection: psycopg.Connection[Any], publication: str, table: CatalogTable
 ) -> tuple[str, ...]:
-    """Return the columns that are sent of a table; raises `PublicationRefused` if it is not."""
+    """Return a table's published columns; raises `PublicationRefused` if it is not published."""
     sent = published(connection, publication).get(table.oid)
     if sent is None:
         raise PublicationRefused(
-            "Publication does not have the table", publication=publication, table=table.name
+            "The publication does not include the table", publication=publication, table=table.name
         )
     return sent.columns
 
@@ -259,15 +260,15 @@ def published_columns(
 def same_filter(
     connection: psycopg.Connection[Any], table: CatalogTable, asked: str, present: str
 ) -> bool:
-    """Whether a filter as the user wrote it is the one that the server has in its own words."""
+    """Whether a filter as the user wrote it is the same as one that the server printed."""
     if not asked or not present:
         return asked == present
     return asked == present or _in_server_words(connection, table, asked) == present
 
 
 def _in_server_words(connection: psycopg.Connection[Any], table: CatalogTable, where: str) -> str:
-    # The server shows only what it has stored. So it is stored: as a check of an empty table
-    # with the same columns, which nobody but this transaction sees, and which goes with it.
+    # The server prints only expressions that it has stored. So the filter is stored: as a check
+    # constraint of an empty temporary table with the same columns, which is rolled back.
     name = "headrace_row_filter"
     scratch = quoted("pg_temp", name)
     try:
@@ -289,7 +290,7 @@ def _in_server_words(connection: psycopg.Connection[Any], table: CatalogTable, w
                 (scratch, name),
             ).fetchone()
     except psycopg.errors.InsufficientPrivilege:
-        # Without the right to make temporary tables only the very words can be compared.
+        # Without the privilege to create temporary tables, only the texts can be compared.
         return where
     except (psycopg.ProgrammingError, psycopg.DataError) as error:
         raise unreadable(error, table=table.name) from None
@@ -297,31 +298,31 @@ def _in_server_words(connection: psycopg.Connection[Any], table: CatalogTable, w
 
 
 def unreadable(error: psycopg.Error, **facts: object) -> PublicationRefused:
-    """Return the refusal of a column list or filter that the server does not understand."""
-    # The server's text is left out, because it can hold what the filter compares with.
+    """Return the error for a column list or filter that the server rejects."""
+    # The server's text is left out, because it can contain the values in the filter.
     return PublicationRefused(
-        "Server does not take a row filter or a list of columns",
+        "The server rejected a row filter or a column list",
         **facts,
         sqlstate=error.sqlstate,
-        remedy="Check names and types in where and columns of the tables; a row filter may use"
-        " only the table's own columns and what PostgreSQL itself brings along.",
+        remedy="Check the names and types in where and columns of the tables. A row filter may use"
+        " only the table's own columns and PostgreSQL's built-in functions and types.",
     )
 
 
 def parenthesised(where: str) -> str:
-    """Return a filter as statements take it."""
+    """Return a filter in parentheses, for use in a statement."""
     return f"({where}\n)"  # the filter may end in a comment
 
 
 def needs_newer(connection: psycopg.Connection[Any]) -> ServerRefused | None:
-    """Return the refusal of row filters and column lists by an older server."""
+    """Return the error if the server is too old for row filters and column lists."""
     version = connection.info.server_version
     if version >= FILTERS_SINCE:
         return None
     return ServerRefused(
-        "Row filters and column lists need PostgreSQL 15",
+        "Row filters and column lists need PostgreSQL 15 or newer",
         version=version // 10000,
-        remedy="Leave where and columns of the tables out, or use a newer server.",
+        remedy="Leave out where and columns of the tables, or use a newer server.",
     )
 
 
@@ -347,40 +348,40 @@ def _entries(connection: psycopg.Connection[Any], publication: int) -> dict[int,
     }
 
 
-# --- keeping a publication in step with what is asked for -----------------------------------------
+# --- keeping a publication in line with the options -----------------------------------------------
 
 MARK = "headrace: "
 """How the comment of a publication of ours begins; the source's name and its slot follow."""
 
 LOCK_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0)
 """
-How long each attempt may wait for its locks. The last is longer than the second after
-which autovacuum makes way for whoever waits for it.
+How long each attempt may wait for its locks. The last is longer than one second, after
+which autovacuum is cancelled in favour of a session that waits for its lock.
 """
 
 HARD_LOCK_SECONDS = 0.2
-"""The same where writers queue up behind us."""
+"""The same if writers queue up while we wait."""
 
 _REPAIRED = {14: 140018, 15: 150013, 16: 160009, 17: 170005}
-"""Since when a transaction under way does not keep an older view of a publication (R13)."""
+"""Since then, a running transaction no longer keeps an outdated view of a publication (R13)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationResult:
-    """What became of a publication; tables by the names the user gave them."""
+    """What was changed in a publication; tables by the names that the user gave them."""
 
     created: bool = False
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    """Other rows, columns or operations of these are sent now: they need a baseline."""
+    """Tables of which other rows, columns or operations are sent now: they need a baseline."""
 
     unsent: tuple[str, ...] = ()
-    """Operations that were asked for, and that somebody else's publication leaves out."""
+    """Operations that were requested, and that a publication of another user leaves out."""
 
     @property
     def baselines(self) -> tuple[str, ...]:
-        """The tables that need a new baseline, after a wait for their lockers (R13)."""
+        """The tables that need a new baseline, after waiting for their lockers (R13)."""
         return self.added + self.changed
 
 
@@ -389,7 +390,7 @@ class _Plan:
     statements: tuple[str, ...]
     outcome: PublicationResult
     locked: tuple[CatalogTable, ...] = ()
-    """Tables that have to be free of writers first, on servers with the defect of R13."""
+    """Tables that must be locked against writers first, on servers with the defect of R13."""
 
 
 def ensure(
@@ -400,17 +401,18 @@ def ensure(
     waits: Sequence[float] = (),
 ) -> PublicationResult:
     """
-    Bring the publication in line with what is asked for, and say what was changed.
+    Bring the publication in line with the options, and return what was changed.
 
-    The connection is in autocommit. Somebody else's publication, or any where the options
-    say so, is only verified. Where locks cannot be had `SourceUnreachable` is raised
-    after a few attempts, as long as `waits` says; `on_wait` is called between them.
+    The connection is in autocommit. A publication that is not ours is only verified, as is
+    every one if `create_publication` is off. If the locks are not available, the attempts
+    have the timeouts in `waits`, `on_wait` is called between them, and after the last
+    `SourceUnreachable` is raised.
     """
     if not tables:
         raise PublicationRefused(
-            "There is no table to publish",
+            "No tables to publish",
             publication=options.publication,
-            remedy="Name the tables that are to be captured.",
+            remedy="Name at least one table to capture.",
         )
     _check_version(connection, options, tables)
     waits = waits or LOCK_SECONDS
@@ -428,7 +430,7 @@ def ensure(
         except (
             psycopg.errors.LockNotAvailable,
             psycopg.errors.DeadlockDetected,
-            psycopg.errors.DuplicateObject,  # somebody did the same a moment before us
+            psycopg.errors.DuplicateObject,  # another session did the same just before us
         ):
             continue
         return plan.outcome
@@ -438,7 +440,7 @@ def ensure(
 def missing_changes(
     connection: psycopg.Connection[Any], options: PostgresOptions, tables: Sequence[CatalogTable]
 ) -> PublicationResult:
-    """Return what `ensure` would change now; nothing is changed."""
+    """Return what `ensure` would change now, without changing it."""
     present = read(connection, options.publication)
     if not options.create_publication or (present and not is_ours(present, options)):
         return verify(connection, options, tables)
@@ -446,7 +448,7 @@ def missing_changes(
 
 
 def named(connection: psycopg.Connection[Any], options: PostgresOptions) -> frozenset[int]:
-    """Return the oids of the tables that the publication names; waits for no lock."""
+    """Return the oids of the tables that the publication lists by name; waits for no lock."""
     found = connection.execute(
         "SELECT r.prrelid::int8 FROM pg_catalog.pg_publication_rel r"
         " JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid WHERE p.pubname = %s",
@@ -458,7 +460,7 @@ def named(connection: psycopg.Connection[Any], options: PostgresOptions) -> froz
 def verify(
     connection: psycopg.Connection[Any], options: PostgresOptions, tables: Sequence[CatalogTable]
 ) -> PublicationResult:
-    """Raise the first of the `differences`; otherwise say which operations are not sent."""
+    """Raise the first of the `differences`; if there are none, return the unsent operations."""
     if found := differences(connection, options, tables):
         raise found[0]
     present = read(connection, options.publication)
@@ -470,15 +472,15 @@ def differences(
     connection: psycopg.Connection[Any], options: PostgresOptions, tables: Sequence[CatalogTable]
 ) -> list[HeadraceError]:
     """
-    Return in what a publication falls short of what is asked for; it is not altered.
+    Return how a publication differs from the options; it is not altered.
 
-    It may hold more tables. It may leave truncates out: that is for the checks to warn of.
+    It may have more tables. It may leave out truncates: the preflight checks warn of that.
     """
     name = options.publication
     present = read(connection, name)
     if present is None:
         statement = _creation(options, tables)
-        return [_refused(options, "There is no such publication", f"Run {statement};")]
+        return [_refused(options, "The publication does not exist", f"Run {statement};")]
     alter = f"ALTER PUBLICATION {quoted(name)}"
     found: list[HeadraceError] = []
     asked, sent = set(options.publish), present.operations
@@ -486,9 +488,9 @@ def differences(
         found.append(
             _refused(
                 options,
-                "Publication sends other operations",
+                "The publication sends other operations than configured",
                 f"Run {alter} SET (publish = '{', '.join(options.publish)}');"
-                " or ask for what it has.",
+                " or set publish to what it sends.",
                 operations=sorted(sent),
             )
         )
@@ -496,11 +498,11 @@ def differences(
         found.append(
             _refused(
                 options,
-                "Publication sends partitions under their own names",
+                "The publication sends partitions under their own names",
                 f"Run {alter} SET (publish_via_partition_root = true);",
             )
         )
-        return found  # what it sends of a partitioned table cannot be compared like this
+        return found  # its columns and rows of partitioned tables cannot be compared like this
     everything = published(connection, name)
     missing = [table for table in tables if table.oid not in everything]
     if missing:
@@ -508,7 +510,7 @@ def differences(
         found.append(
             _refused(
                 options,
-                "Publication lacks tables",
+                "The publication does not include all tables",
                 f"Run {alter} ADD TABLE {clauses};",
                 tables=[table.name for table in missing],
             )
@@ -520,7 +522,7 @@ def differences(
 
 
 def drop(connection: psycopg.Connection[Any], options: PostgresOptions) -> bool:
-    """Drop the publication if it is ours; False where it is not there or somebody else's."""
+    """Drop the publication if it is ours; False: it does not exist, or is not ours."""
     present = read(connection, options.publication)
     if present is None or not is_ours(present, options):
         return False
@@ -530,10 +532,10 @@ def drop(connection: psycopg.Connection[Any], options: PostgresOptions) -> bool:
 
 def is_ours(publication: Publication, options: PostgresOptions) -> bool:
     """
-    Whether we made it, for this source and this reader of it.
+    Whether we created it, for this source and this reader of it.
 
-    Two that read one database under one name have a slot each: what the one does not capture
-    would otherwise be taken from under the other.
+    Two readers of one database with the same source name have a slot each. Without this check,
+    one would remove tables from the publication that the other captures.
     """
     mark = _mark(options)
     return publication.comment == mark or publication.comment.startswith(f"{mark};")
@@ -544,7 +546,7 @@ def _mark(options: PostgresOptions) -> str:
 
 
 def oids_of(table: CatalogTable) -> tuple[int, ...]:
-    """Return the table and all its partitions: where to look for its lockers."""
+    """Return the oids of the table and all its partitions, on which its lockers have locks."""
     below = table.tree if table.kind == "p" else frozenset[int]()
     return (table.oid, *sorted(below))
 
@@ -573,8 +575,8 @@ def _plan(
         and not _as_asked(connection, table, _asked(options, table), entry)
     ]
     removed = [entry for oid, entry in present.entries.items() if oid not in wanted]
-    # There is no statement that alters how a table is published: it goes and comes back,
-    # and nobody sees it gone.
+    # No statement alters how a table is published. It is dropped and added in one transaction,
+    # so that no other session sees the publication without it.
     going = [quoted(entry.namespace, entry.table) for entry in removed]
     going += [quoted(table.namespace, table.table) for table in altered]
     coming = [_clause(table, _asked(options, table)) for table in (*altered, *added)]
@@ -610,15 +612,15 @@ def _apply(
         with connection.transaction():
             connection.execute(f"SET LOCAL lock_timeout = {round(seconds * 1000)}".encode())
             for table in sorted(plan.locked, key=lambda table: table.oid):
-                place = quoted(table.namespace, table.table)
-                connection.execute(f"LOCK TABLE {place} IN SHARE ROW EXCLUSIVE MODE".encode())
+                name = quoted(table.namespace, table.table)
+                connection.execute(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE".encode())
             for statement in plan.statements:
                 connection.execute(statement.encode())
     except psycopg.errors.InsufficientPrivilege:
-        # Without the comment: what another user makes is another user's.
+        # Without the comment: a publication that another user creates is not ours.
         shown = plan.statements[:1] if plan.outcome.created else plan.statements
         raise NotPermitted(
-            "User may not set up the publication",
+            "The user may not create or alter the publication",
             publication=options.publication,
             remedy=f"Run as the owner of the tables: {'; '.join(shown)};",
         ) from None
@@ -630,8 +632,8 @@ def _apply(
 
 def _creation(options: PostgresOptions, tables: Sequence[CatalogTable]) -> str:
     clauses = ", ".join(_clause(table, _asked(options, table)) for table in tables)
-    # Via the root also where no table is partitioned: if one is later, nothing changes for
-    # the others.
+    # Via the root even if no table is partitioned: if one is added later, the setting need not
+    # change, which would affect the others.
     return (
         f"CREATE PUBLICATION {quoted(options.publication)} FOR TABLE {clauses}"
         f" WITH (publish = '{', '.join(options.publish)}', publish_via_partition_root = true)"
@@ -654,7 +656,7 @@ def _asked(options: PostgresOptions, table: CatalogTable) -> TableOptions:
 
 
 def _clause(table: CatalogTable, asked: TableOptions) -> str:
-    # ONLY: tables that inherit from it are tables of their own here.
+    # ONLY: inheriting tables are separate tables here.
     columns = f" ({listed(asked.columns)})" if asked.columns else ""
     where = f" WHERE {parenthesised(asked.where)}" if asked.where else ""
     return f"ONLY {quoted(table.namespace, table.table)}{columns}{where}"
@@ -689,14 +691,14 @@ def _table_differences(
         f"Run BEGIN; ALTER PUBLICATION {name} DROP TABLE"
         f" ONLY {quoted(table.namespace, table.table)};"
         f" ALTER PUBLICATION {name} ADD TABLE {_clause(table, asked)}; COMMIT;"
-        " or ask for what it has."
+        " or set columns and where to what it has."
     )
     found: list[HeadraceError] = []
     if not same_columns:
-        message = "Publication sends other columns of the table"
+        message = "The publication has another column list for the table"
         found.append(_refused(options, message, remedy, table=table.name))
     if not same_filter(connection, table, asked.where, sent.where):
-        message = "Publication sends other rows of the table"
+        message = "The publication has another row filter for the table"
         found.append(_refused(options, message, remedy, table=table.name))
     return found
 
@@ -722,11 +724,11 @@ def _locked(
     oids = [oid for table in tables for oid in oids_of(table)]
     holders = lockers(connection, oids, EVERY)
     return SourceUnreachable(
-        "Tables could not be locked to publish them",
+        "The tables could not be locked to publish them",
         publication=options.publication,
         pids=[found.pid for found in holders if found.pid is not None],
         prepared=[found.gid for found in holders if found.gid is not None],
-        remedy="End what alters or maintains the tables; it is tried again.",
+        remedy="End the statements that alter or maintain the tables. Headrace tries again.",
     )
 
 

@@ -1,20 +1,22 @@
 """
-The replication slot: the server's memory of how far we have read.
+The replication slot, in which the server remembers how far we have read.
 
-Looking at slots and dropping them goes over an ordinary connection; making one goes over a
-replication connection, as do IDENTIFY_SYSTEM and TIMELINE_HISTORY. All connections are open and in
-autocommit; errors of the server that have no class of their own here are left as psycopg's, for
-the caller to translate.
+Slots are queried and dropped over an ordinary connection, and created over a replication
+connection, which IDENTIFY_SYSTEM and TIMELINE_HISTORY need, too. All connections are open and in
+autocommit. Server errors without a class of ours are left as psycopg's errors, for the caller to
+translate.
 
-Commands on a replication connection may take long. None blocks inside the driver: the socket is
-waited for in short slices, with other threads running meanwhile, so that a command that the server
-keeps waiting can be watched, limited and cancelled.
+Commands on a replication connection may take long. None blocks inside the driver: we wait for the
+socket in short intervals while other threads run, so that a command which the server delays can be
+watched, limited and cancelled.
 
-What is waited for is reported in words. A new slot waits for every transaction that has a number,
-prepared ones too (R17); a copy waits for those that wrote its table before it was published (R13).
-Either may take hours, and an operator can end it only by knowing which transactions to look for:
-by pid, user and application, and since when. What those transactions do is never said: a query can
-hold anything.
+A wait is reported with its reason. A new slot waits for every transaction that has an id,
+including prepared ones (R17). A copy waits for those that wrote to its table before it was
+published (R13). Either may take hours, and an operator can end it only by knowing the
+transactions: their pid, user and application, and since when they are open. Their statements are
+never reported: a query can contain anything.
+
+Long because a slot, the command that creates it and the wait for that belong together.
 """
 
 from __future__ import annotations
@@ -47,10 +49,10 @@ from headrace.errors import (
 # --- commands on a replication connection ---------------------------------------------------------
 
 SLICE_SECONDS = 0.2
-"""How often somebody who waits is heard."""
+"""How often `on_wait` is called during a wait."""
 
 CANCEL_SECONDS = 5.0
-"""How long a server may take to act on a request to stop; a healthy one needs milliseconds."""
+"""How long a server may take to cancel a command; a healthy one needs milliseconds."""
 
 
 def answer(
@@ -60,16 +62,16 @@ def answer(
     on_wait: Callable[[float], None] | None = None,
 ) -> pq.abc.PGresult | None:
     """
-    Send a command and return the server's answer, an error too; None: not in time.
+    Send a command and return the server's answer, which may be an error; None: not in time.
 
-    After None, and after whatever `on_wait` raised, the command is still under way.
+    After None, and after an exception from `on_wait`, the command is still running.
     """
     connection.pgconn.send_query(command.encode())
     return _result(connection, timeout, on_wait)
 
 
 def cancel(connection: psycopg.Connection[Any]) -> pq.abc.PGresult | None:
-    """Call off the command under way and return its answer; None where there came none."""
+    """Cancel the running command and return its answer; None: there was none in time."""
     connection.cancel_safe(timeout=CANCEL_SECONDS)
     return _result(connection, CANCEL_SECONDS, None)
 
@@ -106,31 +108,31 @@ def _result(
 
 PLUGIN = "pgoutput"
 PREFIX = "headrace_"
-"""What the names of our own slots begin with, unless the user named one."""
+"""How the default names of our slots begin."""
 
 ANSWER_SECONDS = 30.0
 """How long a command that has nothing to wait for may take."""
 
 RELEASE_SECONDS = 10.0
-"""How long a terminated reader may take to end: it may be in the middle of sending."""
+"""How long a terminated sender may take to end: it may be sending."""
 
 
 class SlotState(StrEnum):
-    """What can be done with a slot, or why nothing can (R35)."""
+    """Whether a slot can be used, or why not (R35)."""
 
     USABLE = "usable"
     ABSENT = "absent"
     BUSY = "busy"
-    """Somebody reads from it."""
+    """A process reads from it."""
 
     LOST = "lost"
-    """The server removed log that was still needed: max_slot_wal_keep_size."""
+    """The server removed WAL that was still needed (max_slot_wal_keep_size)."""
 
     CONFLICTING = "conflicting"
     """On a standby: its primary removed rows or lowered wal_level."""
 
     INVALIDATED = "invalidated"
-    """The server gave it up for another reason: idle for too long, for one."""
+    """The server invalidated it for another reason, for example because it was idle too long."""
 
     OTHER_PLUGIN = "other_plugin"
     OTHER_DATABASE = "other_database"
@@ -138,7 +140,7 @@ class SlotState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A row of pg_replication_slots; what a version does not have is None."""
+    """A row of pg_replication_slots; columns that the server does not have are None."""
 
     name: str
     plugin: str | None
@@ -149,24 +151,24 @@ class Slot:
     temporary: bool
     active: bool
     reader: int | None
-    """The pid of who reads from it."""
+    """The pid of the process that reads from it."""
 
     restart: int | None
-    """Where the server keeps its log from."""
+    """The server keeps its WAL from here on."""
 
     confirmed: int | None
-    """Up to where we said that we have everything."""
+    """Up to here we have acknowledged everything."""
 
     wal_status: str | None
     safe_wal_size: int | None
-    """Bytes that may still be written before it is in danger; None: no limit is set."""
+    """Bytes that may still be written before it can be lost; None: there is no limit."""
 
     two_phase: bool
     conflicting: bool | None = None
     """PostgreSQL 16 and newer."""
 
     invalidation: str | None = None
-    """The server's reason. PostgreSQL 17 and newer, as are the following."""
+    """The server's reason. PostgreSQL 17 and newer, like the following."""
 
     failover: bool | None = None
     synced: bool | None = None
@@ -175,7 +177,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which server and database a connection speaks to, and how far its log goes."""
+    """The server and database of a connection, and the end of the server's WAL."""
 
     system: str
     timeline: int
@@ -186,7 +188,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """The end of a timeline: the server went on from `at` on another one."""
+    """The end of a timeline: from `at` on, the server continued on another one."""
 
     timeline: int
     at: int
@@ -194,7 +196,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class CreatedSlot:
-    """A new slot: every commit after `consistent` comes, the snapshot holds those before it."""
+    """A new slot: it sends every commit after `consistent`, and the snapshot has those before."""
 
     consistent: int
     snapshot: str
@@ -206,24 +208,24 @@ class Older:
     """A transaction that the creation of a slot may be waiting for (R17)."""
 
     pid: int | None
-    """None: it is prepared, and no session has it."""
+    """None: it is prepared, and belongs to no session."""
 
     user: str | None
     application: str | None
     database: str | None
     age: float | None
-    """Seconds since it began or was prepared; None where we may not know."""
+    """Seconds since it began or was prepared; None: we lack the privilege to see it."""
 
     query_age: float | None
     gid: str | None
-    """The name it was prepared under."""
+    """The name under which it was prepared."""
 
     blocks: bool
-    """Whether it is the one waited for at this moment."""
+    """Whether the server is waiting for this transaction now."""
 
 
 def identify(connection: psycopg.Connection[Any]) -> Identity:
-    """Ask IDENTIFY_SYSTEM, and for the database's oid, over a replication connection."""
+    """Return the server's identity and the database's oid, over a replication connection."""
     system, timeline, flushed = _row(connection, "IDENTIFY_SYSTEM")[:3]
     (database,) = _row(
         connection, "SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()"
@@ -234,7 +236,7 @@ def identify(connection: psycopg.Connection[Any]) -> Identity:
 def timeline_history(connection: psycopg.Connection[Any], timeline: int) -> tuple[Switch, ...]:
     """Return where the timelines before `timeline` ended, the first one first."""
     if timeline == 1:
-        return ()  # the server has no file for it, and would refuse
+        return ()  # the server has no history file for it, and would return an error
     content = _text(_row(connection, f"TIMELINE_HISTORY {timeline}")[1])
     switches = []
     for line in content.splitlines():
@@ -245,13 +247,13 @@ def timeline_history(connection: psycopg.Connection[Any], timeline: int) -> tupl
 
 
 def find(connection: psycopg.Connection[Any], name: str) -> Slot | None:
-    """Return the slot of that name, in whatever database it is."""
+    """Return the slot with this name, in any database."""
     found = _slots(connection, sql.SQL("s.slot_name = {}").format(sql.Literal(name)))
     return found[0] if found else None
 
 
 def leftovers(connection: psycopg.Connection[Any], prefix: str = PREFIX) -> list[Slot]:
-    """Return the lasting slots of ours that nobody reads: each makes the server keep its log."""
+    """Return our permanent slots that are not in use: the server keeps WAL for each of them."""
     condition = sql.SQL(
         "starts_with(s.slot_name::text, {}) AND s.plugin = {} AND NOT s.active AND NOT s.temporary"
     )
@@ -259,16 +261,16 @@ def leftovers(connection: psycopg.Connection[Any], prefix: str = PREFIX) -> list
 
 
 def state(slot: Slot | None, database: int) -> SlotState:
-    """Say what a slot is worth to a reader of `database`."""
+    """Return whether a reader of `database` can use the slot, or why not."""
     if slot is None:
         return SlotState.ABSENT
     if slot.plugin != PLUGIN:
         return SlotState.OTHER_PLUGIN
     if slot.database != database:
         return SlotState.OTHER_DATABASE
-    # Newer servers say `lost` of a slot that they gave up for any reason. PostgreSQL 16 says
-    # `conflicting` of each of these besides, without a reason; there it is the removal of log
-    # that leaves a slot without a place.
+    # Newer servers report `lost` for a slot that they invalidated for any reason. PostgreSQL 16
+    # also reports `conflicting` for each of these, without a reason; there, a slot without
+    # restart_lsn is one whose WAL was removed.
     if slot.invalidation == "wal_removed" or (
         slot.invalidation is None
         and slot.wal_status == "lost"
@@ -292,26 +294,26 @@ def create(
     on_wait: Callable[[float], None] | None = None,
 ) -> CreatedSlot:
     """
-    Make a slot over a replication connection, and return its consistent point and snapshot.
+    Create a slot over a replication connection, and return its consistent point and snapshot.
 
-    The server waits until every transaction with a number has ended, prepared ones too
-    (R17); meanwhile `on_wait` is called a few times a second with the seconds so far. It
-    may raise to give up. Then, as after `timeout` seconds, the server is told to stop,
-    and no slot is left behind; if it cannot be told, the connection is closed.
+    The server waits until every transaction with an id has ended, including prepared ones
+    (R17). Meanwhile `on_wait` is called a few times a second with the seconds so far. It may
+    raise to give up. Then, as after `timeout` seconds, the command is cancelled and no slot
+    remains; if it cannot be cancelled, the connection is closed.
     """
     command = _creation(connection, name, temporary=temporary, failover=failover)
     started = time.monotonic()
     try:
         result = answer(connection, command, timeout, on_wait)
     except BaseException:
-        # Whoever raised it, the server may still be at it.
+        # The command may still be running on the server.
         _abandon(connection, name)
         raise
     if result is not None:
         return _created(result, name)
     _abandon(connection, name)
     raise SlotTimeout(
-        "Slot could not be made in time: older transactions are still open",
+        "The slot could not be created in time: older transactions are still open",
         slot=name,
         waited=round(time.monotonic() - started, 1),
     )
@@ -319,10 +321,10 @@ def create(
 
 def waiting_for(connection: psycopg.Connection[Any], sender: int | None = None) -> list[Older]:
     """
-    Return the transactions that have a number, the longest open first.
+    Return the transactions that have an id, the oldest first.
 
-    `sender` is the pid at the other end of the replication connection that makes a slot:
-    which of them it waits for at this moment is then said as well.
+    `sender` is the server's process for the replication connection that creates a slot; with
+    it, the result also shows for which of them it is waiting now.
     """
     query = """
         SELECT r.pid, r.user, r.application, r.database, r.age::float8, r.query_age::float8, r.gid,
@@ -348,16 +350,18 @@ def waiting_for(connection: psycopg.Connection[Any], sender: int | None = None) 
 
 
 def drop(connection: psycopg.Connection[Any], name: str) -> bool:
-    """Drop the slot over an ordinary connection; False where there was none."""
+    """Drop the slot over an ordinary connection; False: there was none."""
     try:
         connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
     except psycopg.errors.UndefinedObject:
         return False
     except psycopg.errors.ObjectInUse as error:
-        raise SlotBusy("Slot cannot be dropped while somebody reads from it", slot=name) from error
+        raise SlotBusy(
+            "The slot cannot be dropped: it is in use by another process", slot=name
+        ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise NotPermitted(
-            "User may not drop replication slots",
+            "The user may not drop replication slots",
             slot=name,
             remedy=f"Run SELECT pg_drop_replication_slot('{name}') as a user with REPLICATION.",
         ) from error
@@ -366,13 +370,13 @@ def drop(connection: psycopg.Connection[Any], name: str) -> bool:
 
 def release(connection: psycopg.Connection[Any], name: str, application: str) -> bool:
     """
-    See to it that nobody reads from the slot; True where a dead reader of ours was ended.
+    Make sure that the slot is not in use; True: a stale sender of ours was terminated.
 
-    A sender whose application_name begins with `application` serves a connection of ours
-    that is gone: only one process has the log, and that is us (R31). Anybody else is left
-    alone, and `SlotBusy` raised.
+    A sender whose application_name begins with `application` serves a former connection of
+    ours: only one process has the log, and that is this one (R31). For any other sender,
+    `SlotBusy` is raised.
     """
-    # One statement looks and acts, so that a pid cannot pass to somebody else in between.
+    # One statement finds and terminates it, so that its pid cannot be reused in between.
     query = """
         SELECT pg_catalog.pg_terminate_backend(a.pid, %s)
         FROM pg_catalog.pg_replication_slots s
@@ -388,15 +392,29 @@ def release(connection: psycopg.Connection[Any], name: str, application: str) ->
         ).fetchone()
     except psycopg.errors.InsufficientPrivilege as error:
         raise NotPermitted(
-            "User may not end the sender that still serves its slot",
+            f"The user may not terminate process {found.reader}, which still uses the slot",
             slot=name,
             pid=found.reader,
             remedy=f"Run SELECT pg_terminate_backend({found.reader}) as the user it belongs to.",
         ) from error
     found = find(connection, name)
     if found is not None and found.active:
-        raise SlotBusy("Somebody else reads from the slot", slot=name, pid=found.reader)
+        raise busy(found)
     return ended is not None
+
+
+def busy(slot: Slot) -> SlotBusy:
+    """Return the error for a slot that another process uses."""
+    user = "another process" if slot.reader is None else f"process {slot.reader}"
+    return SlotBusy(f"The slot is in use by {user}", slot=slot.name, pid=slot.reader)
+
+
+def name_or_drop(name: str) -> str:
+    """Return the remedy for a slot that exists and is not known to be ours."""
+    return (
+        "Choose another slot name for this source. If the existing slot is no longer needed, run"
+        f" SELECT pg_drop_replication_slot('{name}');"
+    )
 
 
 def _slots(connection: psycopg.Connection[Any], condition: sql.Composable) -> list[Slot]:
@@ -424,21 +442,21 @@ def _creation(
 ) -> str:
     if not SLOT_NAME.fullmatch(name):
         raise SlotRefused(
-            "A slot cannot have this name",
+            "Invalid slot name",
             slot=name,
-            remedy="Use small letters, digits and underscores, 63 at most.",
+            remedy="Use only a-z, 0-9 and _, at most 63 characters.",
         )
     version = connection.info.server_version
     if failover and version < 170000:
         raise ServerRefused(
-            "Failover slots need PostgreSQL 17",
+            "Failover slots need PostgreSQL 17 or newer",
             version=version // 10000,
-            remedy="Leave failover off, or use a newer server.",
+            remedy="Set failover to false, or use a newer server.",
         )
     lifetime = " TEMPORARY" if temporary else ""
     options = "EXPORT_SNAPSHOT"
     if version >= 150000:
-        # A temporary slot ends with its connection: there is nothing to hand over.
+        # A temporary slot ends with its connection, and cannot fail over.
         options = f"(SNAPSHOT 'export'{', FAILOVER' if failover and not temporary else ''})"
     return f'CREATE_REPLICATION_SLOT "{name}"{lifetime} LOGICAL {PLUGIN} {options}'
 
@@ -451,33 +469,32 @@ def _created(result: pq.abc.PGresult, name: str) -> CreatedSlot:
     match error:
         case psycopg.errors.DuplicateObject():
             raise SlotRefused(
-                "A slot of that name is there already",
+                "A slot with this name already exists",
                 slot=name,
-                remedy="Name another slot for this source; or, if nobody needs it any more, run"
-                f" SELECT pg_drop_replication_slot('{name}').",
+                remedy=name_or_drop(name),
             ) from error
         case psycopg.errors.ConfigurationLimitExceeded():
-            raise NoRoom("Server has no replication slot left", slot=name) from error
+            raise NoRoom("All replication slots of the server are in use", slot=name) from error
         case psycopg.errors.InsufficientPrivilege():
             raise NotPermitted(
-                "User may not make replication slots",
+                "The user may not create replication slots",
                 slot=name,
-                remedy="Run ALTER ROLE … REPLICATION for the source's user as a superuser.",
+                remedy="As a superuser, run ALTER ROLE … REPLICATION for the source's user.",
             ) from error
         case psycopg.errors.ObjectNotInPrerequisiteState():
             raise ServerRefused(
-                "Server does not write what logical decoding needs",
+                "wal_level is not 'logical', which logical replication needs",
                 remedy="Set wal_level = logical and restart the server.",
             ) from error
     raise error
 
 
 def _abandon(connection: psycopg.Connection[Any], name: str) -> None:
-    """End a creation under way; afterwards there is no slot, or no connection."""
+    """Cancel the creation of a slot; afterwards there is no slot, or no connection."""
     try:
         last = cancel(connection)
         if last is not None and last.status == pq.ExecStatus.TUPLES_OK:
-            # It was done a moment before it was told to stop.
+            # The slot was created just before the cancellation.
             answer(connection, f'DROP_REPLICATION_SLOT "{name}"', ANSWER_SECONDS)
     except psycopg.Error:
         last = None
@@ -486,11 +503,11 @@ def _abandon(connection: psycopg.Connection[Any], name: str) -> None:
 
 
 def _row(connection: psycopg.Connection[Any], command: str) -> list[bytes]:
-    """Return the one row that the server answers a replication command with."""
+    """Return the row with which the server answers a replication command."""
     result = answer(connection, command, ANSWER_SECONDS)
     if result is None:
         connection.close()
-        raise SourceUnreachable("Server does not answer", waited=ANSWER_SECONDS)
+        raise SourceUnreachable("The server did not answer in time", waited=ANSWER_SECONDS)
     if result.status != pq.ExecStatus.TUPLES_OK:
         raise error_from_result(result)
     return [result.get_value(0, column) or b"" for column in range(result.nfields)]
@@ -501,7 +518,7 @@ def _text(value: bytes | None) -> str:
 
 
 def written(connection: psycopg.Connection[Any]) -> int:
-    """Return how far the server has written, flushed or not."""
+    """Return the end of the server's WAL, flushed or not."""
     found = connection.execute(
         "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::int8"
     ).fetchone()
@@ -509,14 +526,14 @@ def written(connection: psycopg.Connection[Any]) -> int:
     return int(found[0])
 
 
-# --- the transactions that are waited for, in words -----------------------------------------------
+# --- descriptions of the transactions that are waited for -----------------------------------------
 
 LOOK_SECONDS = 1.0
-"""Between two looks at who is waited for: it costs the server a little."""
+"""Between two queries of the transactions that are waited for, which cost the server a little."""
 
 
 class Transaction(Protocol):
-    """A transaction of somebody else, as `Older` and `Locker` have it."""
+    """A transaction of another session: `Older` or `Locker`."""
 
     @property
     def pid(self) -> int | None: ...
@@ -532,55 +549,55 @@ class Transaction(Protocol):
 
 class Watcher:
     """
-    Looks at whom a slot under way waits for, and tells.
+    Reports the transactions that the creation of a slot is waiting for.
 
-    `query` is an ordinary connection of the same thread, `sender` the pid at the other end of
-    the connection that makes the slot. What `tell` raises ends the creation.
+    `query` is an ordinary connection of the same thread, `sender` the server's process for the
+    connection that creates the slot. An exception from `report` ends the creation.
     """
 
     def __init__(
-        self, query: psycopg.Connection[Any], sender: int, tell: Callable[[str], object]
+        self, query: psycopg.Connection[Any], sender: int, report: Callable[[str], object]
     ) -> None:
         self._query = query
         self._sender = sender
-        self._tell = tell
+        self._report = report
         self._looked = 0.0
         self._text = ""
 
     def look(self, waited: float) -> None:
-        """Tell whom is waited for; called as often as you like with the seconds so far."""
+        """Report what is waited for; may be called at any rate, with the seconds so far."""
         if not self._text or waited - self._looked >= LOOK_SECONDS:
             self._looked = waited
             found = waiting_for(self._query, self._sender)
-            # The server waits for one after the other, and says for which.
+            # The server waits for one transaction after the other, and shows for which.
             blocking = [one for one in found if one.blocks]
-            self._text = whom("A new slot waits for", blocking or found)
-        self._tell(self._text)
+            self._text = wait_reason("The new slot is waiting for", blocking or found)
+        self._report(self._text)
 
 
-def whom(who_waits: str, transactions: Sequence[Transaction]) -> str:
-    """Say for whom somebody waits, the first of them by name."""
+def wait_reason(begins: str, transactions: Sequence[Transaction]) -> str:
+    """Return `begins` with a description of the first transaction and the number of others."""
     if not transactions:
-        return f"{who_waits} transactions that are open"
+        return f"{begins} open transactions"
     first, others = transactions[0], len(transactions) - 1
     more = f", and {others} more" if others else ""
-    return f"{who_waits} {_named(first)}{more}"
+    return f"{begins} {_described(first)}{more}"
 
 
-def _named(one: Transaction) -> str:
-    who = f"pid {one.pid}" if one.pid is not None else f"the prepared transaction {one.gid!r}"
+def _described(one: Transaction) -> str:
+    text = f"pid {one.pid}" if one.pid is not None else f"the prepared transaction {one.gid!r}"
     if one.user is not None:
-        who += f" of user {one.user}"
+        text += f" of user {one.user}"
     if one.application:
-        who += f" ({one.application})"
+        text += f" ({one.application})"
     if one.age is None:
-        return who
+        return text
     began = datetime.fromtimestamp(time.time(), UTC) - timedelta(seconds=one.age)
-    return f"{who}, open for {_span(one.age)}, since {began:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{text}, open for {_span(one.age)}, since {began:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _span(seconds: float) -> str:
-    """Return a time as a person says it; coarse, so that it does not change all the time."""
+    """Return a duration in its largest unit, so that the text does not change all the time."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"

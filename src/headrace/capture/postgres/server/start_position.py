@@ -1,37 +1,37 @@
 """
-Where reading begins: the decision before every START_REPLICATION, and what it takes (R2).
+The start position: the decision before every START_REPLICATION, and its preparations (R2).
 
-A server never refuses a wrong place to start from. Below what was confirmed it silently moves
-forward, above the end of its log it silently skips all that comes before. So the place is worked
-out here, from what the log has and what the server says, and there are four outcomes: reading goes
-on at the log's end; changes are gone (a gap); the server no longer has what the log holds (it was
-rewound); or this is another database.
+A server never refuses a wrong start position. If it is before the confirmed position, the server
+silently moves forward; if it is after the end of its WAL, the server silently skips everything up
+to it. So the position is determined here, from our log and from the server's state, with four
+outcomes: reading continues at the log's end; changes are missing (a gap); the server no longer has
+what the log has (it was rewound); or this is another database.
 
-The publication is brought in line, with something to do before and after. *Before*: a table that
-comes back into the publication may have a baseline in the log, of no use any more. The log must
-record that first, because afterwards nothing would show it, should we die in between. *After*:
-transactions that wrote the table before it was published have to end before it is copied (R13).
+The publication is altered, with steps before and after. *Before*: a table that is added to the
+publication again may have a baseline in the log that is no longer valid. The log must record that
+first, because nothing would show it afterwards if the process ended in between. *After*:
+transactions that wrote to the table before it was published must end before it is copied (R13).
 
 The server's history must be the one that the log was recorded from (R2). A server whose files were
-put back to an earlier state has the same identity and the same timeline. While its log is shorter
-than ours that is noticed; but it writes on, and once it has passed our end nothing in its numbers
-distinguishes the two histories. What was newly written below our end would never be read. So the
-log keeps with each place the last commit before it: where its record began, its transaction and
-its time. Before reading goes on, the server is asked to send from there once more what it has not
-been allowed to discard: it must be that very commit, and up to the log's end no other with changes
-of our tables. Files are put back while a server stands still, so it is asked once after each of
-its starts.
+restored to an earlier state has the same identity and the same timeline. While its WAL is shorter
+than our log, that is detected. But it writes more, and once it has passed our end, its positions no
+longer distinguish the two histories. What was newly written before our end would never be read. So
+the log has, with each position, the last commit before it: where its record began, its transaction
+and its time. Before reading continues, the server sends once more from there, which it must still
+be able to do. It must begin with exactly that commit, and up to the log's end send no other commit
+with changes of our tables. Files are restored while a server is stopped, so this is checked once
+after each start of the server.
 
-Opening leads from the log's end to a slot that the server sends from (H0, H1). What the server
-says decides whether reading goes on or starts over (R2); where it starts over, the publication is
-brought in order first and the slot is made after. That may have to wait for transactions of
-others, for hours: the caller is given those that are waited for (R17).
+`open_slot` leads from the log's end to a slot that the server sends from (H0, H1). The server's
+state decides whether reading continues or starts over (R2). If it starts over, first the
+publication is set up and then the slot is created. That may have to wait for transactions of other
+sessions, for hours: they are reported to the caller (R17).
 
-Removing takes away what is ours at a server, the slot and the publication. The slot goes first.
-Without its slot, reading starts over whatever else is there; a slot that outlived its publication
-would be read on, and what was written meanwhile not be sent.
+`remove` drops what is ours on a server, the slot and the publication. The slot is dropped first.
+Without its slot, reading starts over, whatever else exists. A slot without its publication would
+be read further, and what was written meanwhile would not be sent.
 
-Long because the steps of a start are safe only in their order, and stand here in that order.
+Long because the steps of a start are safe only in their order, and are here in that order.
 """
 
 from __future__ import annotations
@@ -61,30 +61,29 @@ from headrace.capture.postgres.server.slot import (
     Switch,
     Watcher,
     state,
-    whom,
+    wait_reason,
 )
 from headrace.capture.postgres.stream.stream import ReceivedMessages, ReplicationStream
 from headrace.capture.source import NotYet
 from headrace.errors import (
     OtherDatabase,
     PublicationRefused,
-    SlotBusy,
     SlotRefused,
     SourceUnreachable,
 )
 from headrace.storage import killpoints
 
-# --- the decision where reading begins ------------------------------------------------------------
+# --- the decision on the start position -----------------------------------------------------------
 
 
 class Reason(StrEnum):
-    """Why every table is read anew; each a code that is shown and logged."""
+    """Why every table is copied again; each is a code that is shown and logged."""
 
     FIRST = "capture.first_start"
     EPHEMERAL = "capture.ephemeral"
     ALWAYS = "capture.always_baseline"
     GAP = "capture.gap"
-    """The slot was moved on beyond the log's end: what lies between is gone."""
+    """The slot was advanced beyond the log's end: the changes between are lost."""
 
     REWOUND = "capture.rewound"
     """The log has commits that the server no longer has."""
@@ -112,14 +111,14 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A new slot is made and every table baselined (H1)."""
+    """A new slot is created and every table is copied (H1)."""
 
     reason: Reason
     branch: int
-    """Of the places to come; one more than the log's where the server was rewound."""
+    """Of the following positions; one more than the log's if the server was rewound."""
 
     drop: bool
-    """Whether the slot that is there has to go first."""
+    """Whether the existing slot has to be dropped first."""
 
 
 def decide(
@@ -134,20 +133,20 @@ def decide(
     other: bool = False,
 ) -> Resume | Begin:
     """
-    Say how reading goes on after `after`, the log's end; None where the log has no start.
+    Decide how reading continues after `after`, the log's end; None: the log has no start.
 
-    `history` is that of the server's timeline; it is looked at only where the log's end is
-    on another one. `intended`: the log says that the slot is one we were making when we
-    died. `always_baseline` is for the first start of a process, not for its reconnects.
-    `other`: the server was asked, and its history is not the log's, however long it is.
+    `history` is that of the server's timeline; it is used only if the log's end is on another
+    timeline. `intended`: according to the log, we were creating the slot when the process
+    ended. `always_baseline` is for the first start of a process, not for its reconnects.
+    `other`: the check found that the server's history is not the log's, however long it is.
 
-    Raises `OtherDatabase`, `SlotRefused` where the slot is somebody else's, and `SlotBusy`.
+    Raises `OtherDatabase`, `SlotRefused` if the slot is not ours, and `SlotBusy`.
     """
     check_database(after, server)
     rewound = after is not None and (other or _rewound(after, server, history))
     branch = 0 if after is None else after.branch + rewound
     if ephemeral:
-        # A slot of that name is not ours to drop: a temporary one ends with its reader.
+        # A slot with this name is not ours: a temporary one ends with its connection.
         reason = Reason.FIRST if after is None else Reason.EPHEMERAL
         return Begin(Reason.REWOUND if rewound else reason, branch, drop=False)
     found = state(slot, server.database)
@@ -169,56 +168,57 @@ def decide(
 
 
 def check_database(after: LsnPosition | None, server: Identity) -> None:
-    """Raise `OtherDatabase` where the log that ends at `after` is not of this one."""
+    """Raise `OtherDatabase` if the log that ends at `after` is of another database."""
     if after is not None and (after.system, after.database) != (server.system, server.database):
         raise OtherDatabase(
-            "Server is not the one the log was recorded from",
+            "This is not the database that the log was recorded from",
             recorded=f"{after.system}/{after.database}",
             found=f"{server.system}/{server.database}",
         )
 
 
 def _rewound(after: LsnPosition, server: Identity, history: Sequence[Switch]) -> bool:
-    """Whether the log holds commits that the server does not have."""
+    """Whether the log has commits that the server does not have."""
     if after.lsn > server.flushed:
         return True
     if after.timeline == server.timeline:
         return False
     ends = {switch.timeline: switch.at for switch in history}
-    # A timeline the server never was on shares at most its beginning with ours.
+    # If the server was never on this timeline, the histories share at most their beginning.
     return after.timeline not in ends or ends[after.timeline] < after.lsn
 
 
 def refuse(slot: Slot | None, found: SlotState) -> None:
-    """Raise where a slot is not ours to read or drop, or is being read."""
+    """Raise if a slot is in use, or not ours to read or drop."""
     if slot is None:
         return
     match found:
         case SlotState.OTHER_PLUGIN:
             raise SlotRefused(
-                "Slot is of another plugin", slot=slot.name, plugin=slot.plugin or "physical"
+                "The slot has another output plugin than pgoutput",
+                slot=slot.name,
+                plugin=slot.plugin or "physical",
             )
         case SlotState.OTHER_DATABASE:
             raise SlotRefused(
-                "Slot is of another database", slot=slot.name, database=slot.database_name
+                "The slot belongs to another database", slot=slot.name, database=slot.database_name
             )
         case SlotState.BUSY:
-            raise SlotBusy("Somebody reads from the slot", slot=slot.name, pid=slot.reader)
+            raise slots.busy(slot)
 
 
 def unknown(slot: Slot) -> SlotRefused:
-    """Return that there is a slot which nothing says is ours."""
+    """Return the error for an existing slot of which there is no record that it is ours."""
     confirmed = None if slot.confirmed is None else lsn_text(slot.confirmed)
     return SlotRefused(
-        "A slot of that name is there, and the log knows nothing of it",
+        "A slot with this name exists, but the log has no record of it",
         slot=slot.name,
         confirmed=confirmed,
-        remedy="Name another slot for this source; or, if nobody needs it any more, run"
-        f" SELECT pg_drop_replication_slot('{slot.name}').",
+        remedy=slots.name_or_drop(slot.name),
     )
 
 
-# --- bringing the publication in line -------------------------------------------------------------
+# --- keeping the publication in line --------------------------------------------------------------
 
 Connection = psycopg.Connection[Any]
 
@@ -228,16 +228,16 @@ class SourcePublication:
 
     def __init__(self, options: PostgresOptions) -> None:
         self.unfollowed: set[str] = set()
-        """Tables that are not published yet, or otherwise than they will be."""
+        """Tables that are not published yet, or with other columns or rows than they will be."""
 
         self._options = options
-        self._behind = False
+        self._outdated = False
         self._known = False
         self._writers: dict[str, Writers] = {}
-        """Tables that somebody may have written to before they were published."""
+        """Tables that a transaction may have written to before they were published."""
 
         self._later: set[str] = set()
-        """Tables that were published after the slot was there: its own snapshot is too old."""
+        """Tables that were published after the slot was created: its own snapshot is too old."""
 
         self._tries: dict[str, int] = {}
         """How often a table could not be locked to be published."""
@@ -246,66 +246,67 @@ class SourcePublication:
         self, connection: Connection, decision: Resume | Begin, tables: Mapping[str, CatalogTable]
     ) -> Resume | Begin:
         """
-        Say how reading begins, as far as the publication goes.
+        Return the decision, with the publication taken into account.
 
-        Where all begins anew the old slot goes and the publication is made what it should be.
-        Otherwise what is to be done is found, and done by `settle`.
+        If reading starts over, the old slot is dropped and the publication is set up.
+        Otherwise this only finds out what has to be altered; `settle` does it.
         """
         wanted = list(tables.values())
         if isinstance(decision, Resume):
             ahead = publication.missing_changes(connection, self._options, wanted)
             if not ahead.created:
-                self._behind = bool(ahead.added or ahead.removed or ahead.changed)
+                self._outdated = bool(ahead.added or ahead.removed or ahead.changed)
                 self.unfollowed.update(ahead.baselines)
-                # One before us may have published tables, and died before they were copied.
+                # An earlier process may have published tables and ended before it copied them.
                 for name in ahead.baselines if self._known else tables:
                     self._writers[name] = Writers()
                 self._known = True
                 return decision
-            # It was away for a while, and what was written then cannot be had any more.
+            # The publication was missing for a while, and changes of that time are not sent.
             decision = Begin(Reason.GAP, decision.at.branch, drop=True)
         if decision.drop:
-            # First: a slot that outlived this would be read on as if nothing had happened.
+            # First: a slot that still existed after this would be read further as if valid.
             slot.drop(connection, self._options.slot)
         publication.ensure(connection, self._options, wanted)
         killpoints.reach(killpoints.PUBLICATION_ENSURED)
         self.unfollowed.clear()
         self._writers.clear()
         self._later.clear()
-        self._behind, self._known = False, True
+        self._outdated, self._known = False, True
         return decision
 
     def settle(self, connection: Connection, tables: Mapping[str, CatalogTable]) -> None:
-        """Bring the publication in line; whoever reads or copies has told the log before."""
+        """Alter the publication; the log must have recorded the affected tables before."""
         declared, self.unfollowed = self.unfollowed, set()
-        if not self._behind:
+        if not self._outdated:
             return
         done = publication.ensure(connection, self._options, list(tables.values()))
         killpoints.reach(killpoints.PUBLICATION_ENSURED)
-        self._behind = False
+        self._outdated = False
         if more := set(done.baselines) - declared:
             self._declare(more)
 
     def _declare(self, more: set[str]) -> NoReturn:
-        """Have the log told of tables that were published otherwise than anybody knew."""
+        """Make the log record tables whose publication was changed by another session."""
         self.unfollowed = more
         self._writers.update((name, Writers()) for name in more)
         raise SourceUnreachable(
-            "Somebody else altered the publication", publication=self._options.publication
+            "The publication was altered outside of Headrace",
+            publication=self._options.publication,
         )
 
     def widen(
         self, connection: Connection, tables: Mapping[str, CatalogTable], new: CatalogTable
     ) -> None:
         """
-        Publish one more table, at once; the log was told before, where it has the table.
+        Publish one more table at once; if the log has the table, it has recorded that before.
 
-        Raises `PublicationRefused` where that cannot be, or the table is locked: the longer it
-        is, the longer the next attempt waits.
+        Raises `PublicationRefused` if that is impossible or the table is locked: with each
+        attempt, the next one waits longer for the lock.
         """
         tries = self._tries.get(new.name, 0)
         seconds = publication.LOCK_SECONDS[min(tries, len(publication.LOCK_SECONDS) - 1)]
-        # First: should the answer get lost, the next connection finds the table published.
+        # First: if the answer is lost, the next connection finds the table published.
         self._writers[new.name] = Writers()
         self._later.add(new.name)
         try:
@@ -322,49 +323,49 @@ class SourcePublication:
             self._declare(more)
 
     def published_before(self, table: str) -> bool:
-        """Whether the table was published before anything that matters was written to it."""
+        """Whether the table was published before the slot, with no earlier writers left."""
         return table not in self._writers and table not in self._later
 
     def check_writers(self, connection: Connection, table: CatalogTable) -> None:
-        """Raise `NotYet` while somebody goes on who wrote the table before it was published."""
+        """Raise `NotYet` while a transaction is open that wrote to the table before."""
         if (writers := self._writers.get(table.name)) is not None:
             if left := writers.left(connection, [table.oid, *table.tree]):
-                raise NotYet(whom("A copy waits for", left))
+                raise NotYet(wait_reason("The copy is waiting for", left))
             del self._writers[table.name]
 
 
 # --- whether the server's history is that of the log ----------------------------------------------
 
 ASK_SECONDS = 30.0
-"""How long an answer is waited for: the server may have much to read before it can give one."""
+"""How long to wait for the answer: the server may have to read much WAL first."""
 
 LOOK_SECONDS = 0.5
 
 _oid = struct.Struct(">I").unpack_from
-_places = struct.Struct(">qqq").unpack_from
+_commit_fields = struct.Struct(">qqq").unpack_from
 _CHANGES = frozenset(b"IUD")
 
 
-class Witness:
-    """Remembers which start of a server has the history of the log. For one thread."""
+class HistoryCheck:
+    """Remembers for which start of the server its history was found to be the log's. One thread."""
 
     def __init__(self) -> None:
         self._seen = ""
         self._now = ""
 
-    def unsure(self, query: psycopg.Connection[Any]) -> bool:
+    def required(self, query: psycopg.Connection[Any]) -> bool:
         """Whether the server has started since its history was last found to be the log's."""
         found = query.execute("select pg_postmaster_start_time()::text").fetchone()
         self._now = str(found)
         return self._now != self._seen
 
-    def believe(self) -> None:
-        """Take it that the start that was just asked for has the log's history."""
+    def passed(self) -> None:
+        """Remember that the history was found to be the log's, for the current start."""
         self._seen = self._now
 
 
-def first_place(end: LsnPosition, confirmed: int) -> tuple[int, Mark | None]:
-    """Return from where the server can be asked, and the commit it has to begin with."""
+def check_start(end: LsnPosition, confirmed: int) -> tuple[int, Mark | None]:
+    """Return the position from where the server can send, and the commit it must begin with."""
     if end.mark is not None and confirmed <= end.mark.start:
         return end.mark.start, end.mark
     return confirmed, None
@@ -378,16 +379,17 @@ def same_history(
     on_wait: Callable[[str], object],
 ) -> bool | None:
     """
-    Return whether the server has up to `end`, the log's, what the log has; None: not answered.
+    Return whether the server has the log's commits up to the log's end; None: unknown.
 
-    `begin` starts a stream; it is closed again. `confirmed` is the slot's, `ours` are the oids of
-    tables that the log has followed up to there. `on_wait` is called now and then.
+    `begin` starts a stream, which is closed again. `end` is the log's end, `confirmed` the slot's
+    confirmed position, `ours` are the oids of the tables that the log has followed up to there.
+    `on_wait` is called during the wait.
     """
     if end.mark is None and confirmed < end.lsn:
-        return None  # nothing was kept to compare with
-    start, expected = first_place(end, confirmed)
+        return None  # there is nothing to compare with
+    start, expected = check_start(end, confirmed)
     if start >= end.lsn:
-        return True  # the slot itself knows of the log's end
+        return True  # the slot has confirmed the log's end
     reading = _Reading(end.lsn, expected, ours)
     until = time.monotonic() + ASK_SECONDS
     try:
@@ -397,17 +399,17 @@ def same_history(
                 if (received := stream.receive(LOOK_SECONDS)) is not None:
                     reading.take(received)
                 else:
-                    on_wait("what the server has")
+                    on_wait("Comparing the server's history with the log")
                 reading.reached(stream.end)
         finally:
             stream.close()
     except (SlotRefused, PublicationRefused):
-        return None  # it is found out again, by who can mend it
+        return None  # the following steps find the same problem, and handle it
     return reading.answer
 
 
 class _Reading:
-    """What was read so far; `answer` is None until it can be given."""
+    """What was read so far; `answer` is None until it is known."""
 
     def __init__(self, end: int, expected: Mark | None, ours: Collection[int]) -> None:
         self.answer: bool | None = None
@@ -423,9 +425,9 @@ class _Reading:
                 self._message(bytes(received.buffer[start:stop]))
 
     def reached(self, end: int) -> None:
-        """Take it that the server has sent everything up to `end`."""
+        """Take note that the server has sent everything up to `end`."""
         if self.answer is None and self._xid is None and end >= self._end:
-            # It has come as far as the log without the commit that it should have begun with.
+            # It has reached the log's end without the commit that it should have begun with.
             self.answer = self._expected is None
 
     def _message(self, message: bytes) -> None:
@@ -439,7 +441,7 @@ class _Reading:
             named: Sequence[int] = pgoutput.read_truncate(message, streamed=False)
             self._touched |= not self._ours.isdisjoint(named)
         elif kind == pgoutput.COMMIT:
-            self._commit(*_places(message, 2))
+            self._commit(*_commit_fields(message, 2))
 
     def _commit(self, start: int, end: int, at: int) -> None:
         found = Mark(start, self._xid or 0, at + pgoutput.EPOCH)
@@ -454,27 +456,27 @@ class _Reading:
             self.answer = False
 
 
-# --- from the log's end to a slot that sends ------------------------------------------------------
+# --- from the log's end to a slot to read from ----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedConnections:
-    """Two connections to one server, and the place that reading begins at."""
+    """Two connections to one server, and the start position."""
 
     query: Connection
     replication: Connection
     at: LsnPosition
     created: slots.CreatedSlot | None
     """
-    The new slot; None where reading goes on with the one there was.
+    The new slot; None: reading continues with the existing one.
 
-    Nothing may go over the replication connection before its snapshot is held (R14).
+    No command may be sent on the replication connection before its snapshot is held (R14).
     """
 
 
 def application_of(options: PostgresOptions) -> str:
-    """Return the name that sessions of the slot's reader have at the server."""
-    # The server cuts names off, and who looks for a dead reader must know where.
+    """Return the application_name of the sessions that belong to the slot."""
+    # The server truncates names, and the search for a stale sender must use the same text.
     return f"headrace {options.slot}"[:63]
 
 
@@ -485,17 +487,18 @@ def open_slot(
     wanted: LsnPosition | None,
     *,
     ours: bool,
-    anew: bool,
+    start_over: bool,
     on_wait: Callable[[str], object],
-    witness: Witness,
+    history_check: HistoryCheck,
     known: Collection[str],
 ) -> OpenedConnections:
     """
-    Bring publication and slot in order, and find the place to read on from.
+    Set up the publication and the slot, and determine the start position.
 
-    `wanted` is the log's end; `ours`: the slot may be dropped where the log has no start;
-    `anew`: what the slot has is not wanted. `on_wait` is told whom the new slot waits for.
-    `known` are the tables that the log has followed so far.
+    `wanted` is the log's end. `ours`: the slot may be dropped if the log has no start.
+    `start_over`: the changes in the slot are not used. `on_wait` gets a text with the
+    transactions that the new slot is waiting for. `known` are the tables that the log has
+    followed so far.
     """
     application = application_of(options)
     query = connect(options, application=application)
@@ -512,20 +515,20 @@ def open_slot(
                 server,
                 history=slots.timeline_history(replication, server.timeline) if moved else (),
                 ephemeral=options.slot_mode == "ephemeral",
-                always_baseline=anew,
+                always_baseline=start_over,
                 intended=ours,
             )
             decision = decided(slot=slot)
-            if isinstance(decision, Resume) and wanted and slot and witness.unsure(query):
+            if isinstance(decision, Resume) and wanted and slot and history_check.required(query):
                 begin = partial(_peek, options, replication)
                 followed = [table.oid for name, table in tables.items() if name in known]
                 same = same_history(begin, wanted, slot.confirmed or 0, followed, on_wait)
                 if same:
-                    witness.believe()
+                    history_check.passed()
                 replication.close()
                 slots.release(query, options.slot, application)
                 replication = connect(options, replication=True, application=application)
-                # Looked for again: meanwhile the server may have given it up.
+                # The slot is queried again: the server may have invalidated it meanwhile.
                 decision = decided(slot=slots.find(query, options.slot), other=same is False)
             match publishing.prepare(query, decision, tables):
                 case Resume(at):
@@ -545,7 +548,7 @@ def open_slot(
 
 
 def _peek(options: PostgresOptions, replication: Connection, at: int) -> ReplicationStream:
-    """Start to read from the slot, without what has not been committed."""
+    """Start a stream from the slot that has only committed transactions."""
     return ReplicationStream(replication, options.slot, at, options.publication, streaming=False)
 
 
@@ -571,7 +574,7 @@ def _create(
 
 
 def remove(options: PostgresOptions, *, drop_publication: bool) -> None:
-    """Drop the slot, and the publication if it is ours; nothing where there is neither."""
+    """Drop the slot, and the publication if it is ours; either may be missing."""
     name = application_of(options)
     with speaking(options), connect(options) as connection:
         if options.slot_mode != "ephemeral" and slots.find(connection, options.slot) is not None:
@@ -584,9 +587,9 @@ def remove(options: PostgresOptions, *, drop_publication: bool) -> None:
 
 
 def refuse_unknown(options: PostgresOptions) -> None:
-    """Raise where there is a slot already, of the name that is to be given to ours."""
+    """Raise if a slot with the name that ours is to have exists already."""
     if options.slot_mode == "ephemeral":
-        return  # making one fails while there is another, and drops nothing
+        return  # its creation fails if another slot has the name, and drops nothing
     with speaking(options), connect(options) as connection:
         if (slot := slots.find(connection, options.slot)) is not None:
             raise unknown(slot)
@@ -596,10 +599,10 @@ def reset_slot(
     options: PostgresOptions, after: str | None, *, ours: bool, drop_publication: bool
 ) -> None:
     """
-    Remove the slot, and the publication if asked, so that reading begins anew.
+    Remove the slot, and the publication if requested, so that reading starts over.
 
-    Raises where the slot is somebody else's, or this is not the server of the log that ends
-    at `after`; then nothing is removed.
+    Raises if the slot is not ours, or if the log that ends at `after` is of another server;
+    then nothing is removed.
     """
     name = application_of(options)
     with speaking(options), connect(options) as connection:
@@ -608,7 +611,7 @@ def reset_slot(
         with connect(options, replication=True, application=name) as replication:
             server = slots.identify(replication)
     check_database(None if after is None else LsnPosition.parse(after), server)
-    if options.slot_mode != "ephemeral":  # of that one nothing is left, without its connection
+    if options.slot_mode != "ephemeral":  # that one ended with its connection
         refuse(slot, slots.state(slot, server.database))
         if slot is not None and not ours:
             raise unknown(slot)

@@ -1,5 +1,5 @@
 """
-How much of its log a server keeps for our slot, and how much it may (R28).
+How much WAL a server keeps for our slot, and how much it may keep (R28).
 
 ```
  restart ───────── confirmed ───────── read ───────── written
@@ -8,9 +8,9 @@ How much of its log a server keeps for our slot, and how much it may (R28).
     └──────────────────── used ─────────────────────────────┘
 ```
 
-The server removes its log up to `restart` only. That follows what we acknowledge, but never passes
-the beginning of a transaction that is still open (R4): where one of these is older than what we
-hold back, nothing that we do would make room.
+The server removes WAL only up to `restart`. That follows what we acknowledge, but never passes the
+beginning of a transaction that is still open (R4): if such a transaction is older than what we hold
+back, nothing that we do would free WAL.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from headrace.capture.postgres.server.slot import Older, waiting_for
 from headrace.capture.source import Room
 
 EVERY_SECONDS = 5.0
-"""Between two measurements: a fifth of the room does not fill up in that time."""
+"""Between two measurements: a fifth of the limit is not used up in that time."""
 
 SMALL_BYTES = 16 << 20
-"""A segment of the server's log, usually: nobody asks who holds less than that."""
+"""Usually one WAL segment: below that, the transactions that hold it are not queried."""
 
 MOST_SAMPLES = 2_000
-"""Of how far the log was when: beyond, every second one is forgotten."""
+"""Maximum number of samples of the end of the WAL; beyond it, every second one is dropped."""
 
 _QUERY = """
     select (w.at - '0/0')::int8, (s.restart_lsn - '0/0')::int8,
@@ -45,7 +45,7 @@ _QUERY = """
 
 
 class Meter:
-    """Measures one slot's room, now and then. For one thread."""
+    """Measures the WAL of one slot, every few seconds. For one thread."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Meter:
         clock: Callable[[], float],
         every: float = EVERY_SECONDS,
     ) -> None:
-        """`budget` is the limit where the server has none."""
+        """`budget` is the limit if the server has none."""
         self._slot = slot
         self._budget = budget
         self._clock = clock
@@ -67,10 +67,10 @@ class Meter:
 
     def measure(self, connection: psycopg.Connection[Any], read: int) -> Room | None:
         """
-        Measure, if it is time to; `read` is the place that we have read up to.
+        Measure, if it is time to; `read` is the position that we have read up to.
 
-        None: not now, or the server does not say. That is nothing to stop for: whoever reads
-        from it finds out by himself what is wrong.
+        None: it is not time, or the server did not answer. That is no reason to stop: if
+        something is wrong, reading the stream fails as well.
         """
         if self._clock() < self.due:
             return None
@@ -107,13 +107,13 @@ class Meter:
             self._times, self._ends = self._times[::2], self._ends[::2]
 
     def _written_at(self, when: float) -> int:
-        """Return how far the log was then, or a little later: of what was before we looked, too."""
-        # Later rather than earlier: the server's log that a transaction is said to hold is not
-        # made room in, and a place that is lost costs more than a baseline too many.
+        """Return the end of the WAL at that time or a little later; the first sample if earlier."""
+        # Later rather than earlier: no pipeline is released for WAL that a transaction is said to
+        # hold, and a lost slot costs more than an unnecessary baseline.
         return self._ends[min(bisect_left(self._times, when), len(self._ends) - 1)]
 
 
 def _named(older: Older) -> str:
-    """Return who that is: never what it does, which may hold values of rows."""
-    who = "prepared transaction" if older.pid is None else f"transaction of pid {older.pid}"
-    return f"{who}, {older.age or 0:.0f} s old"
+    """Return a description without the transaction's statement, which may contain row values."""
+    text = "prepared transaction" if older.pid is None else f"transaction of pid {older.pid}"
+    return f"{text}, {older.age or 0:.0f} s old"

@@ -33,8 +33,8 @@ from headrace.changelog.values import (
     BeyondTime,
     BeyondTimestamp,
     Interval,
-    Misfits,
     OffsetTime,
+    Unrepresentable,
     ValueType,
 )
 from headrace.embedded.postgres import PostgresServer
@@ -262,7 +262,7 @@ def copied(connection: psycopg.Connection[object], expression: str) -> list[byte
 
 def both_ways(
     connection: psycopg.Connection[object],
-) -> tuple[ValueType, tuple[pa.Array, Misfits], tuple[pa.Array, Misfits]]:
+) -> tuple[ValueType, tuple[pa.Array, Unrepresentable], tuple[pa.Array, Unrepresentable]]:
     """Return the type of `t.v`, and its values as the stream and as the copy would give them."""
     row = connection.execute(BASE.encode()).fetchone()
     assert isinstance(row, tuple)

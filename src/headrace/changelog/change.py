@@ -100,8 +100,8 @@ def as_segment(schema: TableSchema, changes: Iterable[Change]) -> pa.Table:
         children = []
         for column in schema.columns:
             values = [None if values is None else values.get(column.name) for values in image]
-            array, misfits = column.type.to_arrow(values)
-            for index, text in misfits:
+            array, unrepresentable = column.type.to_arrow(values)
+            for index, text in unrepresentable:
                 field = column.field if side == "after" else -column.field
                 exact[index] = [*(exact[index] or []), (field, text)]
             children.append(array)

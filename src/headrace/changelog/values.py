@@ -630,7 +630,7 @@ EDGES: Final[Mapping[str, Callable[[object], object]]] = {
 
 # --- the type of a column -------------------------------------------------------------------------
 
-Misfits: TypeAlias = list[tuple[int, str]]
+Unrepresentable: TypeAlias = list[tuple[int, str]]
 """Index and exact text of the values that a column could not hold."""
 
 _TEXT = re.compile(r"([a-z0-9_]+)(?:\((.*)\))?")
@@ -667,22 +667,22 @@ class ValueType:
         mark = {MARK: str(self).encode()} if self.kind in MARKED else None
         return pa.field(name, self.arrow, metadata=mark)
 
-    def to_arrow(self, values: Sequence[object]) -> tuple[pa.Array, Misfits]:
+    def to_arrow(self, values: Sequence[object]) -> tuple[pa.Array, Unrepresentable]:
         """Return the values as a column, None as null; misfits are null as well."""
         # Most columns are of one Python type; one look at the types is all they cost.
         if (array := quickly(self.kind, self.arrow, values)) is not None:
             return array, []
         physical = PHYSICAL.get(self.kind)
         ready: list[object] = []
-        misfits: Misfits = []
+        unrepresentable: Unrepresentable = []
         for index, value in enumerate(values):
             try:
                 fit = None if value is None else self._fit(physical, value)
             except Unfit:
-                misfits.append((index, exact_text(value)))
+                unrepresentable.append((index, exact_text(value)))
                 fit = None
             ready.append(fit)
-        return pa.array(ready, self.arrow), misfits
+        return pa.array(ready, self.arrow), unrepresentable
 
     def _fit(self, physical: Callable[[object], object] | None, value: object) -> object:
         fit = physical(value) if physical else value

@@ -127,8 +127,8 @@ def batch_of(
             array = fixed_column(column.type, field.size, rows.buffer, field.start, field.here)
         if array is None:
             decode = binary_column if sent else text_column
-            array, misfits = decode(column.type, _gather(raw, field))
-            for index, text in misfits:
+            array, unrepresentable = decode(column.type, _gather(raw, field))
+            for index, text in unrepresentable:
                 marks.setdefault(index, {})[column.field] = text
         arrays.append(array)
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)

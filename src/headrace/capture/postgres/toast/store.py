@@ -216,8 +216,8 @@ def _missing(column: Column) -> Cell:
         return UNKNOWN
     if column.missing is None:
         return None
-    array, misfits = text_column(column.type, pa.array([column.missing.encode()]))
-    return misfits[0][1] if misfits else cells(array)[0]
+    array, unrepresentable = text_column(column.type, pa.array([column.missing.encode()]))
+    return unrepresentable[0][1] if unrepresentable else cells(array)[0]
 
 
 def _fixed(array: pa.Array) -> pa.Array:

@@ -163,9 +163,9 @@ class RowLookup:
 
 
 def _cells(column: Column, values: Sequence[bytes | None]) -> list[Cell]:
-    array, misfits = text_column(column.type, pa.array(values, pa.binary()))
+    array, unrepresentable = text_column(column.type, pa.array(values, pa.binary()))
     found: list[Cell] = list(cells(array))
-    for row, text in misfits:
+    for row, text in unrepresentable:
         found[row] = text
     return found
 

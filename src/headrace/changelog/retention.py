@@ -49,8 +49,8 @@ def prune(
     Drop all flushes that end at or before `upto`, and these baselines.
 
     A baseline that is the newest of its table, and usable after that, stays. Baselines of
-    entries later than `known_entry` keep every change after their F: they were not known when `upto`
-    was decided. None if there is nothing to drop.
+    entries later than `known_entry` keep every change after their F: they were not known when
+    `upto` was decided. None if there is nothing to drop.
     """
     history = log.history
     if upto > history.end:

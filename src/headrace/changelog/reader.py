@@ -5,8 +5,8 @@ A reader follows the index by reading the next number; it never lists a folder a
 opened. Everything it returns comes from memory.
 
 `LogHolds` records which parts of the log are being read in this process, and for what, so that
-they are kept until then (R27). `overtaken` returns whether a later writer has taken a log, by its
-current index, not as it was last read.
+they are not pruned meanwhile (R27). `overtaken` returns whether a later writer has taken a log,
+by its current index, not as it was last read.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ MOST_FILES = 1_000
 
 MOST_OBJECTS = 200
 MOST_ENTRIES = 20
-"""The same in a bucket, with requests: objects are deleted together, entries one by one."""
+"""The same in a bucket, where each needs a request: segments go together, entries one by one."""
 
 
 def prune(

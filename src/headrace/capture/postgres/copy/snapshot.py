@@ -213,7 +213,7 @@ NO_LIMITS = (
 
 PAGE_BYTES = 8192
 HEADER_BYTES = (24, 40)
-"""The sizes of a page of the server's log and of its header, which is longer in a first page."""
+"""The sizes of a page of the server's log, and of its header: a segment's first is longer."""
 
 
 class Connect(Protocol):

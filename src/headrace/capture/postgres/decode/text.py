@@ -12,8 +12,9 @@ that an `infinity` in every other row costs no more than none. A reader gets a c
 and returns null for a value that the column's type cannot hold; the value is then found by its row.
 
 For dates and times in ISO style, `read_…` reads the usual format of a whole column at once and
-returns which rows have it. `parse_…` reads any single text that PostgreSQL writes, and returns
-None for others: infinities, years before Christ and beyond 9999, 24:00, offsets other than UTC's.
+returns which rows have it. `parse_…` reads any single text that PostgreSQL writes, including
+infinities, years before Christ and beyond 9999, 24:00, and offsets other than UTC's. It returns
+None for anything else.
 
 Long because every type has its reader of whole columns next to its reader of single values.
 """
@@ -431,8 +432,7 @@ def text_column(type: ValueType, values: pa.Array) -> tuple[pa.Array, Unrepresen
     """
     Return a column of `type` from PostgreSQL's texts, and the values that it cannot hold.
 
-    `values` is binary, null for NULL, and may be a slice. It raises nothing, whatever the
-    bytes are.
+    `values` is binary, null for NULL, and may be a slice. No bytes make it raise an error.
     """
     if (reader := _READERS.get(type.kind)) is None:
         raise BadSchema("PostgreSQL has no values of this kind", kind=type.kind)

@@ -596,9 +596,9 @@ class Toast:
         self, table: TableName, holder: HeldSnapshot, own: bool, query: Connection | None
     ) -> bool:
         """
-        Whether Spark can copy a table under this snapshot; otherwise close it if it is `own`.
+        Whether other processes can copy a table under this snapshot; if not, close an `own` one.
 
-        It can if there is nothing to store: while the table's TOAST relation is empty, no row
+        They can if there is nothing to store: while the table's TOAST relation is empty, no row
         in the snapshot has a TOAST value.
         """
         if not self.fills(table):

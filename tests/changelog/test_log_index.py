@@ -98,8 +98,8 @@ def test_a_damaged_checkpoint_costs_nothing_but_reads(files: Files, damage: str)
         files.remove(at)
     index = LogIndex(files)
     assert [entry.entry for entry in index.load()] == [*range(1, CHECKPOINT_EVERY + 2)]
-    assert index.owed == (CHECKPOINT_EVERY,)
-    index.mend()
+    assert index.missing_checkpoints == (CHECKPOINT_EVERY,)
+    index.write_missing_checkpoints()
     for number in range(1, CHECKPOINT_EVERY):
         files.remove(name(number))
     assert len(load(files)) == CHECKPOINT_EVERY + 1

@@ -137,8 +137,8 @@ READ: dict[str, Callable[[Any], object]] = {
 def test_every_value_can_be_read_back_from_its_json(text: str, data: st.DataObject) -> None:
     kind = ValueType.parse(text)
     values = data.draw(st.lists(st.none() | FITTING[text], max_size=6))
-    array, misfits = kind.to_arrow(values)
-    assert not misfits
+    array, unrepresentable = kind.to_arrow(values)
+    assert not unrepresentable
     written = msgspec.json.encode(plain(kind, kind.from_arrow(array)))
     found = json.loads(written)
     read: Callable[[Any], object] = READ.get(kind.kind, lambda value: value)

@@ -1,7 +1,7 @@
 """
 Every row of the value table: value, Arrow, Parquet, Arrow, value.
 
-Each value comes back as it was, or is a misfit from whose text it can be told (R23f).
+Each value is read back as it was, or is unrepresentable and its exact text identifies it (R23f).
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ def through_a_segment(kind: ValueType, array: pa.Array) -> list[object]:
 
 def round_trip(text: str, values: Sequence[object]) -> tuple[list[object], dict[int, str]]:
     kind = ValueType.parse(text)
-    array, misfits = kind.to_arrow(values)
+    array, unrepresentable = kind.to_arrow(values)
     assert array.type == kind.arrow
     assert len(array) == len(values)
-    return through_a_segment(kind, array), dict(misfits)
+    return through_a_segment(kind, array), dict(unrepresentable)
 
 
 def test_every_kind_is_tried() -> None:
@@ -146,8 +146,8 @@ def test_every_kind_is_tried() -> None:
 @given(data=st.data())
 def test_a_value_of_its_kind_comes_back_as_it_was(text: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | FITTING[text], max_size=8))
-    back, misfits = round_trip(text, values)
-    assert misfits == {}
+    back, unrepresentable = round_trip(text, values)
+    assert unrepresentable == {}
     assert all(map(same, values, back)), (values, back)
     assert [type(a) for a in values] == [type(b) for b in back]
 
@@ -159,14 +159,14 @@ def test_a_value_of_its_kind_comes_back_as_it_was(text: str, data: st.DataObject
 @given(data=st.data())
 def test_any_value_comes_back_or_is_told_by_its_exact_text(text: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | ANYTHING | FITTING[text], max_size=6))
-    back, misfits = round_trip(text, values)
+    back, unrepresentable = round_trip(text, values)
     for index, value in enumerate(values):
-        if index in misfits:
+        if index in unrepresentable:
             assert back[index] is None
-            assert misfits[index] == exact_text(value)
-            misfits[index].encode()
+            assert unrepresentable[index] == exact_text(value)
+            unrepresentable[index].encode()
             if type(value) in PLAIN and value not in surrogate_texts(values):
-                assert same(from_exact(misfits[index]), value)
+                assert same(from_exact(unrepresentable[index]), value)
         elif isinstance(value, str) and text.startswith(("decimal", "numeric")):
             assert numeric_text(value) is not None
             assert same(Decimal(value), back[index])
@@ -237,8 +237,8 @@ def surrogate_texts(values: Sequence[object]) -> set[str]:
 def test_what_does_not_fit_is_null_with_its_exact_text(
     text: str, value: object, exact: str
 ) -> None:
-    array, misfits = ValueType.parse(text).to_arrow([None, value, None])
-    assert misfits == [(1, exact)]
+    array, unrepresentable = ValueType.parse(text).to_arrow([None, value, None])
+    assert unrepresentable == [(1, exact)]
     assert array.null_count == 3
 
 
@@ -266,8 +266,8 @@ def test_a_number_too_long_for_python_to_print_has_an_exact_text_too() -> None:
     ],
 )
 def test_what_is_the_same_value_is_taken(text: str, value: object, stored: object) -> None:
-    array, misfits = ValueType.parse(text).to_arrow([value])
-    assert misfits == []
+    array, unrepresentable = ValueType.parse(text).to_arrow([value])
+    assert unrepresentable == []
     if stored is not None:
         assert array.to_pylist() == [stored]
 
@@ -344,8 +344,8 @@ def test_a_type_that_an_expression_made_is_kept_as_it_is() -> None:
     kind = ValueType.of_arrow(shape)
     assert (kind.kind, kind.arrow) == ("arrow", shape)
     assert ValueType.parse(str(kind)) == kind
-    array, misfits = kind.to_arrow([[{"a": 1}], None, "nonsense"])
-    assert misfits == [(2, "nonsense")]
+    array, unrepresentable = kind.to_arrow([[{"a": 1}], None, "nonsense"])
+    assert unrepresentable == [(2, "nonsense")]
     assert kind.from_arrow(array) == [[{"a": 1}], None, None]
 
 
@@ -370,9 +370,9 @@ def test_uuids_come_back_as_uuids() -> None:
 
 @pytest.mark.parametrize("text", ["5.289999999999980077913E-18", "1E-39", "-7.5E-38"])
 def test_a_decimal_with_more_digits_than_arrow_has_is_not_taken_for_zero(text: str) -> None:
-    back, misfits = round_trip("decimal(38,0)", [Decimal(text), Decimal(7)])
+    back, unrepresentable = round_trip("decimal(38,0)", [Decimal(text), Decimal(7)])
     assert back == [None, Decimal(7)]
-    assert misfits == {0: exact_text(Decimal(text))}
+    assert unrepresentable == {0: exact_text(Decimal(text))}
 
 
 def test_zeros_behind_the_last_digit_of_a_decimal_do_not_make_it_unfit() -> None:

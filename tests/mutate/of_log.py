@@ -124,7 +124,7 @@ OF_LOG = (
     Mutation(
         "the broom before the claim",
         "changelog/writer.py",
-        "        # R31: first the number, then the broom. See the top of this module.\n",
+        "        # R31: first claim the number, then sweep. See the top of this module.\n",
         "        sweep(self.segments, history)\n",
         seeds=250,
     ),

@@ -190,7 +190,7 @@ def _images(layout: RelationLayout, kind: str, message: bytes) -> dict[str, Any]
     unsent = []
     if new is not None:
         for index, (how, _) in enumerate(new):
-            slot = layout.places[index]
+            slot = layout.indexes[index]
             if how != "u":
                 continue
             if old is not None and (
@@ -213,7 +213,7 @@ def _image(
     if values is None:
         return None
     image: dict[str, Any] = {}
-    for slot, (how, data) in zip(layout.places, values, strict=True):
+    for slot, (how, data) in zip(layout.indexes, values, strict=True):
         if slot is None:
             continue
         column = layout.schema.columns[slot]

@@ -49,13 +49,13 @@ def test_a_text_and_a_binary_value_become_what_their_value_becomes(
 ) -> None:
     values = data.draw(st.lists(st.none() | kind.values, max_size=12))
     before = data.draw(st.integers(0, 3))
-    expected, expected_misfits = kind.type.to_arrow(values)
-    for array, misfits in (
+    expected, expected_unrepresentable = kind.type.to_arrow(values)
+    for array, unrepresentable in (
         text_column(kind.type, texts(kind, values, before)),
         binary_column(kind.type, binaries(kind, values, before)),
     ):
         assert plain(array) == plain(expected)
-        assert misfits == expected_misfits
+        assert unrepresentable == expected_unrepresentable
 
 
 @pytest.mark.slow
@@ -93,10 +93,12 @@ def test_one_text_that_is_none_does_not_touch_its_neighbours(
     garbage = data.draw(st.sampled_from([b"", b"x", b"--1", b"\xff", b" 1", b"1 ", b"\\xf", b"0x"]))
     raw = texts(kind, values).to_pylist()
     place = data.draw(st.integers(0, len(values)))
-    array, misfits = text_column(kind.type, column([*raw[:place], garbage, *raw[place:]], 1))
+    array, unrepresentable = text_column(
+        kind.type, column([*raw[:place], garbage, *raw[place:]], 1)
+    )
     expected, _ = kind.type.to_arrow([*values[:place], None, *values[place:]])
     assert plain(array) == plain(expected)
-    assert (place, exact_text(garbage.decode(errors="surrogateescape"))) in misfits
+    assert (place, exact_text(garbage.decode(errors="surrogateescape"))) in unrepresentable
 
 
 @pytest.mark.meets("R23f")
@@ -104,11 +106,11 @@ def test_one_text_that_is_none_does_not_touch_its_neighbours(
 @examples(10)
 @given(values=st.lists(st.none() | st.binary(max_size=45) | st.from_regex(rb"[-+0-9:. eE]{0,42}")))
 def test_no_bytes_as_text_raise_anything(kind: Kind, values: list[bytes | None]) -> None:
-    array, misfits = text_column(kind.type, column(values, 2))
+    array, unrepresentable = text_column(kind.type, column(values, 2))
     array.validate(full=True)
     assert array.type == kind.type.arrow
     assert len(array) == len(values)
-    unfit = {place for place, _ in misfits}
+    unfit = {place for place, _ in unrepresentable}
     assert unfit.isdisjoint(at for at, value in enumerate(values) if value is None)
     for at, found in enumerate(array.is_valid().to_pylist()):
         assert found == (values[at] is not None and at not in unfit)
@@ -124,17 +126,19 @@ def test_a_damaged_text_is_read_right_or_not_at_all(kind: Kind, data: st.DataObj
     if not raw:
         return
     raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.sampled_from(b"0919 :-.+eEx\xff"))
-    alone, alone_misfits = text_column(kind.type, column([bytes(raw)]))
-    if not alone_misfits and kind.type.kind in ("date", "timestamp", "timestamptz", "time"):
+    alone, alone_unrepresentable = text_column(kind.type, column([bytes(raw)]))
+    if not alone_unrepresentable and kind.type.kind in ("date", "timestamp", "timestamptz", "time"):
         (value,) = kind.type.from_arrow(alone)
         # A fraction may have lost its last zeros, or an offset moved the hour to UTC.
         if kind.type.kind != "timestamptz" or raw.endswith((b"+00", b"+00 BC")):
             assert as_bytes(kind.text(value)).rstrip(b"0") == bytes(raw).rstrip(b"0") or b"." in raw
     # Whether alone or in company: the quick way and the slow way agree.
     good = [as_bytes(kind.text(data.draw(kind.values))) for _ in range(3)]
-    among, misfits = text_column(kind.type, column([good[0], bytes(raw), *good[1:]]))
+    among, unrepresentable = text_column(kind.type, column([good[0], bytes(raw), *good[1:]]))
     assert plain(among.slice(1, 1)) == plain(alone)
-    assert [text for place, text in misfits if place == 1] == [text for _, text in alone_misfits]
+    assert [text for place, text in unrepresentable if place == 1] == [
+        text for _, text in alone_unrepresentable
+    ]
 
 
 LIMIT = "294247-01-10 04:00:54.775806"
@@ -180,15 +184,17 @@ def test_a_text_that_a_column_cannot_hold_is_kept_exactly(
 ) -> None:
     for values in ([text], [None, text, None]):
         raw = [None if value is None else as_bytes(value) for value in values]
-        array, misfits = text_column(ValueType.parse(type), column(raw, 1))
+        array, unrepresentable = text_column(ValueType.parse(type), column(raw, 1))
         assert array.null_count == len(values)
-        assert misfits == [(values.index(text), exact)]
+        assert unrepresentable == [(values.index(text), exact)]
 
 
 def test_the_last_instant_is_read_and_the_one_after_is_not_infinity() -> None:
-    array, misfits = text_column(ValueType("timestamp"), column([LIMIT.encode(), b"infinity"]))
+    array, unrepresentable = text_column(
+        ValueType("timestamp"), column([LIMIT.encode(), b"infinity"])
+    )
     assert array.cast(pa.int64()).to_pylist() == [2**63 - 2, 2**63 - 1]
-    assert misfits == []
+    assert unrepresentable == []
 
 
 def test_an_offset_of_another_zone_is_an_instant_all_the_same() -> None:
@@ -222,9 +228,9 @@ def test_values_read_where_they_lie_are_the_same(kind: Kind, data: st.DataObject
         None if here.all() else here,
     )
 
-    array, misfits = binary_column(kind.type, column(sent))
+    array, unrepresentable = binary_column(kind.type, column(sent))
     if len(lengths) == 1 and found is not None:
-        assert not misfits
+        assert not unrepresentable
         assert found.type == array.type
         assert plain(found) == plain(array)
 
@@ -235,10 +241,10 @@ def test_values_read_where_they_lie_are_the_same(kind: Kind, data: st.DataObject
 @given(values=st.lists(st.none() | st.binary(max_size=40)))
 def test_no_bytes_raise_anything_but_a_bad_message(kind: Kind, values: list[bytes | None]) -> None:
     with contextlib.suppress(BadMessage):
-        array, misfits = binary_column(kind.type, column(values, 2))
+        array, unrepresentable = binary_column(kind.type, column(values, 2))
         array.validate(full=True)
         assert array.type == kind.type.arrow
-        assert array.null_count == values.count(None) + len(misfits)
+        assert array.null_count == values.count(None) + len(unrepresentable)
 
 
 SIZES = {"int16": 2, "int32": 4, "float32": 4, "boolean": 1, "date": 4, "uuid": 16}
@@ -266,9 +272,9 @@ def test_bytes_of_the_right_length_raise_nothing(kind: Kind, data: st.DataObject
         size = SIZES.get(kind.type.kind, 8)
         made = st.binary(min_size=size, max_size=size)
     values = data.draw(st.lists(st.none() | made, max_size=6))
-    array, misfits = binary_column(kind.type, column(values, 1))
+    array, unrepresentable = binary_column(kind.type, column(values, 1))
     array.validate(full=True)
-    assert array.null_count == values.count(None) + len(misfits)
+    assert array.null_count == values.count(None) + len(unrepresentable)
 
 
 def test_a_length_that_no_value_has_is_a_bad_message_without_the_value() -> None:
@@ -316,9 +322,9 @@ def test_a_binary_value_that_a_column_cannot_hold_is_kept_exactly(
 ) -> None:
     alone: list[bytes | None] = [raw]
     for values in (alone, [None, raw, None]):
-        array, misfits = binary_column(ValueType.parse(type), column(values, 1))
+        array, unrepresentable = binary_column(ValueType.parse(type), column(values, 1))
         assert array.null_count == len(values)
-        assert misfits == [(values.index(raw), exact)]
+        assert unrepresentable == [(values.index(raw), exact)]
 
 
 def test_an_oid_is_a_whole_number_without_a_sign() -> None:

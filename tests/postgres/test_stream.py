@@ -311,7 +311,7 @@ def test_without_an_acknowledgement_the_slot_stays(slots: Slots, direct: bool) -
     before = slots.confirmed(slot)
     slots.database.execute("insert into numbers values (1, 'a')")
     found = take(stream, 4)
-    stream._tell()
+    stream._send_status()
     stream.close()
     wait_until(
         lambda: (
@@ -462,7 +462,7 @@ def test_a_slot_that_is_taken_or_missing_is_said(slots: Slots, direct: bool) -> 
     slots.open(slot, direct=direct)
     with pytest.raises(SlotBusy):
         slots.open(slot, direct=direct)
-    with pytest.raises(SlotRefused, match="no such slot"):
+    with pytest.raises(SlotRefused, match="slot does not exist"):
         slots.open("not_there", direct=direct)
 
 

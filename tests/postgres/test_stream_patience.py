@@ -88,7 +88,7 @@ def test_a_stream_is_silent_for_a_third_of_the_servers_timeout_and_never_for_lon
 def test_the_server_hears_from_a_stream_while_it_waits_or_beats(slots: Slots, direct: bool) -> None:
     slot = slots.make()
     stream = slots.open(slot, NO_LIMIT, direct=direct)
-    stream._keeper.close()  # who speaks for a reader that does neither
+    stream._keep_alive.close()  # it sends updates for a reader that does neither
     await_words(slots, slot, 2, lambda: stream.receive(0.01))
     await_words(slots, slot, 2, stream.beat)  # not reading, as under back-pressure
     slots.database.execute("insert into numbers values (1, 'a')")
@@ -182,9 +182,9 @@ def test_a_reader_who_does_not_come_back_is_not_spoken_for_for_ever(
 
 def test_a_stream_that_is_closed_says_nothing_any_more(slots: Slots) -> None:
     stream = slots.open(slots.make(), SHORT)
-    assert any(thread.name == "headrace-keeper" for thread in threading.enumerate())
+    assert any(thread.name == "headrace-keepalive" for thread in threading.enumerate())
     stream.close()
-    assert not any(thread.name == "headrace-keeper" for thread in threading.enumerate())
+    assert not any(thread.name == "headrace-keepalive" for thread in threading.enumerate())
 
 
 class SlowDisk:

@@ -1,4 +1,4 @@
-"""What the server is told, and when: without a server, on a clock of the test's own."""
+"""Status updates to the server, and when they are sent: without a server, on a given clock."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from headrace.capture.postgres.stream.stream import ACKNOWLEDGE_BYTES, Status
 from headrace.errors import BadPosition
 
 
-def told(status: Status, now: float = 0.0, *, sent: bool = True) -> tuple[int, int, int]:
+def sent_update(status: Status, now: float = 0.0, *, sent: bool = True) -> tuple[int, int, int]:
     """Send an update; return what it says."""
     update, acknowledged = status.update()
     kind, write, flush, apply, _, reply = struct.unpack(">cQQQqB", update)
     assert (kind, reply) == (b"r", 0)
-    status.told(acknowledged, now, sent=sent)
+    status.note_sent(acknowledged, now, sent=sent)
     return write, flush, apply
 
 
 def test_before_the_first_acknowledgement_nothing_is_said_about_it() -> None:
     status = Status(100, 60.0, 0.0)
     status.moved(150, 160)
-    assert told(status) == (150, 0, 0)
+    assert sent_update(status) == (150, 0, 0)
 
 
 def test_an_update_tells_what_was_received_and_what_was_acknowledged() -> None:
     status = Status(100, 60.0, 0.0)
     status.moved(150, 160)
     status.acknowledge(120)
-    assert told(status) == (150, 120, 120)
+    assert sent_update(status) == (150, 120, 120)
     assert status.confirmed == 120
 
 
@@ -48,7 +48,7 @@ def test_nothing_is_acknowledged_that_was_not_received() -> None:
 def test_what_was_not_sent_is_not_confirmed() -> None:
     status = Status(100, 60.0, 0.0)
     status.acknowledge(100)
-    told(status, sent=False)
+    sent_update(status, sent=False)
     assert status.confirmed == 0
 
 
@@ -62,7 +62,7 @@ def test_an_acknowledgement_is_told_within_a_second_and_a_long_one_at_once() -> 
     status = Status(100, 60.0, 5.0)
     status.moved(100 + 2 * ACKNOWLEDGE_BYTES, 0)
     status.acknowledge(101)
-    told(status, 5.0)
+    sent_update(status, 5.0)
     status.acknowledge(102)
     assert status.due == 6.0
     status.acknowledge(102 + ACKNOWLEDGE_BYTES)
@@ -77,12 +77,12 @@ def test_a_server_that_asks_without_news_is_leaving_and_gets_no_statement() -> N
     for number in range(3):
         status.asked(number / 10)
         assert status.due <= number / 10
-        assert told(status, number / 10) == (150, 120, 120)
+        assert sent_update(status, number / 10) == (150, 120, 120)
     status.asked(0.3)
-    assert told(status) == (150, 0, 0)
+    assert sent_update(status) == (150, 0, 0)
     assert status.confirmed == 120
     status.moved(151, 151)  # it goes on after all
-    assert told(status) == (151, 120, 120)
+    assert sent_update(status) == (151, 120, 120)
 
 
 @pytest.mark.meets("R7")
@@ -119,7 +119,7 @@ def test_the_slot_is_never_moved_but_by_what_was_acknowledged(
             status.acknowledge(lsn)
             acknowledged = max(acknowledged, lsn)
         elif step == "tell":
-            write, flush, apply = told(status)
+            write, flush, apply = sent_update(status)
             assert flush == apply
             assert flush in (0, acknowledged)
             assert flush <= write

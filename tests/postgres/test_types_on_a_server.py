@@ -33,8 +33,8 @@ from headrace.changelog.values import (
     BeyondTime,
     BeyondTimestamp,
     Interval,
-    Misfits,
     OffsetTime,
+    Unrepresentable,
     ValueType,
 )
 from headrace.embedded.postgres import PostgresServer
@@ -52,7 +52,7 @@ FOREVER = Interval(MAX_INT32, MAX_INT32, MAX_INT64)
 D = Decimal
 
 
-class Misfit(str):
+class ExactText(str):
     """The exact text of what the column cannot hold."""
 
 
@@ -92,10 +92,10 @@ CASES: list[tuple[str, dict[str, object]]] = [
         },
     ),
     ("boolean", {"true": True, "false": False}),
-    ("numeric(10,2)", {"0": D("0.00"), "-99999999.99": D("-99999999.99"), "NaN": Misfit("NaN")}),
+    ("numeric(10,2)", {"0": D("0.00"), "-99999999.99": D("-99999999.99"), "NaN": ExactText("NaN")}),
     ("numeric(38,0)", {"9" * 38: D("9" * 38), "-" + "9" * 38: D("-" + "9" * 38)}),
     ("numeric(38,38)", {"0." + "9" * 38: D("0." + "9" * 38), "-1e-38": D("-1e-38")}),
-    ("numeric(5)", {"12345": D(12345), "-10000": D(-10000), "NaN": Misfit("NaN")}),
+    ("numeric(5)", {"12345": D(12345), "-10000": D(-10000), "NaN": ExactText("NaN")}),
     ("numeric(50,3)", {"1e40": D("1" + "0" * 40 + ".000"), "NaN": D("NaN")}),
     ("numeric(3,5)", {"0.00123": D("0.00123")}),
     ("numeric(5,-2)", {"1234567": D("1234600")}),
@@ -146,8 +146,8 @@ CASES: list[tuple[str, dict[str, object]]] = [
             "0001-12-31 23:59:59.5 BC": BeyondTimestamp(-62_135_596_800_500_000),
             "12345-01-01 00:00:00": BeyondTimestamp(327_403_382_400_000_000),
             "294247-01-10 04:00:54.775806": BeyondTimestamp(MAX_INT64 - 1),
-            "294247-01-10 04:00:54.775807": Misfit("294247-01-10 04:00:54.775807"),
-            "294276-12-31 23:59:59.5": Misfit("294276-12-31 23:59:59.5"),
+            "294247-01-10 04:00:54.775807": ExactText("294247-01-10 04:00:54.775807"),
+            "294276-12-31 23:59:59.5": ExactText("294276-12-31 23:59:59.5"),
             "infinity": BeyondTimestamp(MAX_INT64),
             "-infinity": BeyondTimestamp(MIN_INT64),
         },
@@ -158,7 +158,7 @@ CASES: list[tuple[str, dict[str, object]]] = [
             "2024-02-29 12:34:56.789+05:30": datetime(2024, 2, 29, 7, 4, 56, 789_000, UTC),
             "2024-01-01 00:00:00+00": datetime(2024, 1, 1, tzinfo=UTC),
             "4713-01-01 00:00:00+00 BC": BeyondTimestamp(-210_863_520_000_000_000, utc=True),
-            "294276-12-31 23:59:59.5+00": Misfit("294276-12-31 23:59:59.5+00"),
+            "294276-12-31 23:59:59.5+00": ExactText("294276-12-31 23:59:59.5+00"),
             "infinity": BeyondTimestamp(MAX_INT64, utc=True),
             "-infinity": BeyondTimestamp(MIN_INT64, utc=True),
         },
@@ -215,7 +215,7 @@ CASES: list[tuple[str, dict[str, object]]] = [
     ("public.mood", {"happy": "happy", "so so": "so so"}),
     ("public.pair", {'(1,"a b")': '(1,"a b")', "(,)": "(,)"}),
     ("public.pair[]", {'{"(1,x)"}': '{"(1,x)"}'}),
-    ("public.price", {"1.5": D("1.50"), "NaN": Misfit("NaN")}),
+    ("public.price", {"1.5": D("1.50"), "NaN": ExactText("NaN")}),
     ("public.address", {"10.0.0.1": "10.0.0.1"}),
     ("public.dearer", {"2.5": D("2.50")}),
 ]
@@ -262,7 +262,7 @@ def copied(connection: psycopg.Connection[object], expression: str) -> list[byte
 
 def both_ways(
     connection: psycopg.Connection[object],
-) -> tuple[ValueType, tuple[pa.Array, Misfits], tuple[pa.Array, Misfits]]:
+) -> tuple[ValueType, tuple[pa.Array, Unrepresentable], tuple[pa.Array, Unrepresentable]]:
     """Return the type of `t.v`, and its values as the stream and as the copy would give them."""
     row = connection.execute(BASE.encode()).fetchone()
     assert isinstance(row, tuple)
@@ -304,7 +304,7 @@ def test_every_type_is_the_same_streamed_and_copied(database: Database) -> None:
         values: list[object] = list(type.from_arrow(streamed[0]))
         for place, text in streamed[1]:
             assert values[place] is None
-            values[place] = Misfit(text)
+            values[place] = ExactText(text)
         # By their texts: NaN is not NaN, 1.5 is 1.50 and -0.0 is 0.0.
         assert list(map(repr, values)) == list(map(repr, expected)), declared
 

@@ -1,7 +1,7 @@
 """
 Changes on their way from a source into the log.
 
-A source hands over whole commits, as Arrow tables that already have the shape of a segment:
+A source returns complete commits, as Arrow tables that already have the columns of a segment:
 nothing between the source and the disk looks at single rows.
 
 Until a flush, changes wait in memory as the source delivered them, one group for each table and
@@ -39,24 +39,24 @@ class TableChanges:
 
     schema: TableSchema
     rows: pa.Table
-    """In the shape of `schema.segment`."""
+    """With the columns of `schema.segment`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """One or more whole commits, as a source read them."""
+    """One or more complete commits, as a source read them."""
 
     tables: Sequence[TableChanges]
     """Empty when nothing changed and only the position moved: a heartbeat."""
 
     upto: SourcePosition
-    """Where to read on after these."""
+    """The position from which to continue reading after these."""
 
     ends: bool = True
-    """False for a part of a commit too large for memory; its last part says True (R9)."""
+    """False for a part of a commit too large for memory; True for its last part (R9)."""
 
     markers: tuple[str, ...] = ()
-    """Texts that somebody wrote among the changes, to learn when all before has arrived."""
+    """Texts written at the source among the changes, to find out when all before has arrived."""
 
     @property
     def row_count(self) -> int:
@@ -86,9 +86,9 @@ class Change:
 
 def as_segment(schema: TableSchema, changes: Iterable[Change]) -> pa.Table:
     """
-    Return `changes` in the shape of a segment.
+    Return `changes` with the columns of a segment.
 
-    A value its column cannot hold becomes null, and its exact text stands in `_exact`
+    A value that its column cannot hold becomes null, and its exact text is in `_exact`
     under the column's field id, negative for the before image: data can never stop a
     recorder (R23f).
     """
@@ -100,8 +100,8 @@ def as_segment(schema: TableSchema, changes: Iterable[Change]) -> pa.Table:
         children = []
         for column in schema.columns:
             values = [None if values is None else values.get(column.name) for values in image]
-            array, misfits = column.type.to_arrow(values)
-            for index, text in misfits:
+            array, unrepresentable = column.type.to_arrow(values)
+            for index, text in unrepresentable:
                 field = column.field if side == "after" else -column.field
                 exact[index] = [*(exact[index] or []), (field, text)]
             children.append(array)
@@ -133,7 +133,7 @@ def as_segment(schema: TableSchema, changes: Iterable[Change]) -> pa.Table:
 
 @dataclass(slots=True)
 class _Group:
-    """Changes of one table and one schema: one segment to be."""
+    """Changes of one table and one schema, which become one segment."""
 
     schema: TableSchema
     parts: list[pa.Table] = field(default_factory=list)
@@ -141,10 +141,10 @@ class _Group:
 
 @dataclass(slots=True)
 class UnflushedChanges:
-    """What was appended to the log since its last flush."""
+    """The changes appended to the log since its last flush."""
 
     end: Position
-    """The log's end: nothing at or before its commit may come again."""
+    """The log's end: no change at or before its commit is accepted."""
 
     upto: SourcePosition | None = None
     complete: bool = True
@@ -156,40 +156,40 @@ class UnflushedChanges:
     time: int = 0
     markers: list[str] = field(default_factory=list)
     spilled: list[File] = field(default_factory=list)
-    """Segments of it that are on disk, and that nothing names yet."""
+    """Its segments that are already on disk, and that no entry names yet."""
 
     _groups: list[_Group] = field(default_factory=list)
     _newest: dict[str, _Group] = field(default_factory=dict)
-    """Of each table the last of its groups."""
+    """The last group of each table."""
 
     def add(self, changes: Changes) -> None:
-        """Add changes: `BadPosition` where the log has their commits already."""
+        """Add changes: `BadPosition` if the log already has their commits."""
         found = [table for table in changes.tables if table.rows.num_rows]
         for table in found:
             lowest = pc.min(table.rows["_commit"]).as_py()
             if lowest <= self.end.commit:
                 raise BadPosition(
-                    "Change is not beyond the end of the log",
+                    "Change is not after the end of the log",
                     table=table.schema.table,
                     commit=lowest,
                     end=self.end,
                 )
         for table in found:
-            self._gather(table.schema, table.rows)
+            self._collect(table.schema, table.rows)
         self.upto = changes.upto
         self.complete = changes.ends
         self.markers += changes.markers
 
     def alters(self, changes: Changes) -> bool:
-        """Whether these are in other columns than those of their tables that wait, or may be."""
+        """Whether these have, or may have, other columns than pending changes of their tables."""
         if self.spilled:
-            return True  # of what is on disk nobody has kept the columns
+            return True  # the columns of what is on disk are not remembered
         groups = ((table.schema, self._newest.get(table.schema.table)) for table in changes.tables)
         return any(group is not None and group.schema != schema for schema, group in groups)
 
-    def _gather(self, schema: TableSchema, rows: pa.Table) -> None:
-        # The newest group of a table takes what has its schema; another schema starts a new
-        # one, so that each segment has one, and the log's last one is the table's.
+    def _collect(self, schema: TableSchema, rows: pa.Table) -> None:
+        # Changes with the schema of the table's newest group are added to it; another schema
+        # starts a new group, so that each segment has one schema, and the last is the table's.
         group = self._newest.get(schema.table)
         if group is None or group.schema != schema:
             group = self._newest[schema.table] = _Group(schema)
@@ -199,7 +199,7 @@ class UnflushedChanges:
         self.bytes += rows.nbytes
 
     def take(self) -> Iterator[tuple[TableSchema, pa.Table]]:
-        """Yield each group's rows in position order, and keep none of them."""
+        """Yield each group's rows in position order, and remove them."""
         groups, self._groups, self._newest, self.bytes = self._groups, [], {}, 0
         for group in groups:
             rows = _in_order(group.parts)
@@ -225,7 +225,7 @@ def _in_order(parts: list[pa.Table]) -> pa.Table:
     commits = rows["_commit"].to_numpy()
     ordinals = rows["_ordinal"].to_numpy()
     steps = np.diff(commits)
-    # Nearly always they come in order; then nothing is moved.
+    # Nearly always they are in order already.
     if np.all((steps > 0) | ((steps == 0) & (np.diff(ordinals) >= 0))):
         return rows
     return rows.take(np.lexsort((ordinals, commits)))

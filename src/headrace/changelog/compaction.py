@@ -1,24 +1,24 @@
 """
 Compaction of the log: merging small flushes, and folding changes into a baseline (R27, R19).
 
-Merging turns many small flushes into one that holds the same changes, in fewer and larger files
-(R27). Nothing is lost and nothing moves: every change keeps its position and the meaning of its
-bytes. The new files are synced, then one entry puts them in the place of the old ones; those are
-deleted a lease later. Killed at any step, the log is as before or as after.
+Merging turns many small flushes into one with the same changes, in fewer and larger files (R27).
+Nothing is lost and nothing moves: every change keeps its position and the meaning of its bytes.
+The new files are synced, then one entry replaces the old files with them; the old files are
+deleted a lease later. If the process is killed at any step, the log is as before or as after.
 
-Only steps that no reader stands within are merged: a batch is a run of whole flushes (R10), and
-changes that a reader took once would be delivered to it again. Sizes at least double with every
-merge, so that a change is rewritten a few times in its life and not a few hundred times.
+Only steps with no reader's position between them are merged: a batch is a run of complete flushes
+(R10), and changes that a reader already has would be delivered to it again. Sizes at least double
+with every merge, so that a change is rewritten a few times and not a few hundred times.
 
-Folding makes a new baseline from an old one and the changes since, so that those changes can be
-pruned (R19). By key the last change wins; a delete, the old key of a key change and a truncate
-remove rows. Rows that no change touched stay where they are: a file without any changed row is
-named again, and not written again. Each row keeps the schema it was written with, as rows of
-changes do, so that a change of columns needs no conversion here.
+Folding builds a new baseline from an old one and the changes since, so that those changes can be
+pruned (R19). The last change of each key wins; a delete, the old key of a key change and a
+truncate remove rows. Rows that no change touched stay where they are: a file without any changed
+row is named again, and not written again. Each row keeps the schema it was written with, as rows
+of changes do, so that a change of columns needs no conversion here.
 
-What would not be exact is not folded, and the reason is reported: a table without a key, a key
-of a kind that has several forms for one value, a value that the source did not send, a key that
-changed its columns. Memory holds the changes of one fold, which are cut off at a limit.
+If the result would not be exact, nothing is folded and the reason is reported: a table without a
+key, a key of a kind with several forms of one value, a value that the source did not send, a key
+with changed columns. Memory holds the changes of one fold, which are limited.
 """
 
 from __future__ import annotations
@@ -44,41 +44,41 @@ from headrace.storage.killpoints import BASELINE_CHUNK, SEGMENT_WRITTEN, reach
 
 MOST_ROWS = 100_000
 MOST_BYTES = 16 << 20
-"""Of the flush that comes of it: what is held in memory, and what a reader takes at once."""
+"""The size of a merged flush: it is held in memory, and a reader takes it at once."""
 
 MOST_FILES = 128
-"""Read in one piece of work: some fifty milliseconds."""
+"""Files read in one piece of work: about fifty milliseconds."""
 
 LEAST_FLUSHES = 16
 """Fewer are not worth an entry."""
 
 _NO_FENCE = "~"
-"""Behind every position."""
+"""After every position."""
 
 _LOOKED_AT = 4_096
-"""Steps that one look goes through."""
+"""Steps examined in one search."""
 
 
 class Compaction:
-    """Looks for flushes to merge, from the oldest on, and merges them. Of one writer."""
+    """Searches for flushes to merge, from the oldest on, and merges them. For one writer."""
 
     def __init__(self, log: LogWriter) -> None:
         self._log = log
         self._from = ""
-        """Where the next look begins: nothing before it is worth merging now."""
+        """Where the next search begins: nothing before it is worth merging now."""
 
     def advance(self, upto: Position, fences: Sequence[str]) -> Compacted | None:
         """
         Merge one run of flushes that end at or before `upto`, if one is worth it.
 
-        No run reaches over a place in `fences`, which are in order. A segment that cannot be
-        read raises `CorruptSegment`, and is left alone from then on.
+        No run extends across a position in `fences`, which are in order. A segment that cannot
+        be read raises `CorruptSegment`, and is skipped from then on.
         """
         steps = self._run(str(upto), fences)
         return None if steps is None else self._merge(steps)
 
     def begin_anew(self) -> None:
-        """Look from the oldest step on again."""
+        """Start the search at the oldest step again."""
         self._from = ""
 
     def _run(self, upto: str, fences: Sequence[str]) -> list[Step] | None:
@@ -89,21 +89,21 @@ class Compaction:
             run, ended = self._collect(at, stop, fences)
             sizes = [_bytes(step) for step in run] or [0]
             flushes = sum(isinstance(step, Flush) for step in run)
-            # Two of a size make one twice as large: what was merged waits for its like.
+            # Two of a size make one twice as large: a merged flush waits for others of its size.
             if flushes >= LEAST_FLUSHES and 2 * max(sizes) <= sum(sizes):
                 return run
             at += sizes.index(max(sizes)) + 1
             if ended < stop:
-                self._from = history.lasts[at - 1]  # what comes later makes it no better
+                self._from = history.lasts[at - 1]  # later steps cannot change this
         return None
 
     def _collect(self, at: int, stop: int, fences: Sequence[str]) -> tuple[list[Step], int]:
-        """Return the steps from one on that may become one flush, and where that ended."""
+        """Return the steps from `at` on that may become one flush, and the index after them."""
         history = self._log.history
         run: list[Step] = []
         rows = size = files = 0
         schemas: dict[str, int] = {}
-        # Somebody may begin there: a flush may end at or before it, or begin behind it.
+        # A reader may begin at a fence: a flush must end at or before it, or begin after it.
         found = bisect_left(fences, history.lasts[at])
         fence = fences[found] if found < len(fences) else _NO_FENCE
         while at < stop:
@@ -118,7 +118,7 @@ class Compaction:
                 files += len(step.files)
                 if run and (rows > MOST_ROWS or size > MOST_BYTES or files > MOST_FILES):
                     break
-                # Who takes other columns in their turn takes them between two flushes.
+                # A reader that takes schemas in turn changes them between two flushes.
                 if run and any(schemas.get(f.table, f.schema) != f.schema for f in step.files):
                     break
                 schemas.update((file.table, file.schema) for file in step.files)
@@ -135,7 +135,7 @@ class Compaction:
         for flush in flushes:
             for file in flush.files:
                 by_table.setdefault(file.table, []).append(file)
-        # Should one of them not be readable, the next look begins behind it.
+        # If one of them cannot be read, the next search begins after it.
         self._from = flushes[-1].last
         made: list[File] = []
         try:
@@ -180,50 +180,50 @@ def _bytes(step: Step) -> int:
 
 FOLD_MOST_ROWS = 400_000
 FOLD_MOST_BYTES = 64 << 20
-"""Of the changes that one fold takes: what is held in memory."""
+"""The size of the changes in one fold, which are held in memory."""
 
 PIECE_BYTES = 4 << 20
 FOLD_MOST_FILES = 64
-"""Read in one piece of work: some fifty milliseconds."""
+"""The amount read in one piece of work: about fifty milliseconds."""
 
 LEAST_BYTES = 64 << 20
-"""A log that is kept for a baseline alone may have so much before it is worth a fold."""
+"""A fold is worth it once a baseline alone keeps this many bytes of the log from being pruned."""
 
 SHARE = 2
-"""And at least one part in so many of the baseline that is written anew."""
+"""They must also be at least this fraction (1/n) of the baseline, which is rewritten."""
 
 _KEYS = frozenset(
     {"int16", "int32", "int64", "boolean", "decimal", "text", "bytes", "text_bytes", "uuid"}
     | {"date", "timestamp", "timestamptz", "time"}
 )
-"""Kinds of which equal values have equal bytes."""
+"""Kinds whose equal values have equal bytes."""
 
 
 class CannotFold(Exception):
-    """A baseline cannot be folded exactly; its text says why."""
+    """A baseline cannot be folded exactly; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoldPlan:
-    """A fold to be: a table's baseline, brought to the end of a step."""
+    """A planned fold: a table's baseline, advanced to the end of a step."""
 
     table: str
     old: Baseline
     upto: Position
     pieces: tuple[tuple[File, ...], ...]
-    """The files of its changes in between, flush by flush."""
+    """The files of the table's changes in between, flush by flush."""
 
 
 def plan_fold(
     log: LogWriter, upto: Position, least: int | None = None, *, anyhow: bool = False
 ) -> FoldPlan | None:
     """
-    Return the fold that lets go of most, if one is worth it; `upto` bounds it.
+    Return the fold that releases most of the log, if one is worth it; `upto` limits it.
 
-    `least` is how many bytes of the log have to be kept for it; `anyhow`: a single one will do.
+    `least` is how many bytes of the log must be kept only for it; `anyhow`: one byte is enough.
 
-    The table with the oldest baseline has its turn: it is the one that the log is kept for.
-    The first flush is taken whole, however large: whether it can be folded is found then.
+    The table with the oldest baseline is folded: the log is kept for it.
+    The first flush is taken complete, however large: the fold checks its size.
     """
     history = log.history
     usable = [known.baseline for known in history.tables.values() if known.baseline is not None]
@@ -255,7 +255,7 @@ def plan_fold(
 
 
 class Fold:
-    """One fold under way. Belongs to one writer; `advance` does a piece at a time."""
+    """A running fold. Belongs to one writer; `advance` does one piece of work at a time."""
 
     def __init__(self, log: LogWriter, plan: FoldPlan) -> None:
         self.table = plan.table
@@ -265,29 +265,28 @@ class Fold:
         self._since = log.history.gap_count
         self._number = log.number_baseline()
         self._last: dict[bytes, tuple[int, int] | None] = {}
-        """By key, where its last change is: which segment and row; None: it was deleted."""
+        """The last change of each key: its segment and row; None: it was deleted."""
 
         self._emptied = False
         self._read: list[tuple[int, pa.Table]] = []
         self._files: list[File] = []
-        """Those that it will have; the ones that were made for it have its number in them."""
+        """The files of the new baseline; those written for it have its number in their names."""
 
         self._made: list[File] = []
         self._work = self._fold()
 
     def advance(self) -> Baseline | None:
         """
-        Do the next piece of work; the baseline once it is durable, else None.
+        Do the next piece of work; return the baseline once it is durable, otherwise None.
 
-        `CannotFold` where it cannot be done exactly, or came to nothing meanwhile; then
-        `discard`.
+        Raises `CannotFold` if it cannot be done exactly, or is outdated; then call `discard`.
         """
         if self.outdated:
-            raise CannotFold("another baseline came meanwhile")
+            raise CannotFold("another baseline was written in the meantime")
         return next(self._work)
 
     def discard(self) -> None:
-        """Give it up, and remove what was written."""
+        """Give it up, and remove its files."""
         self._log.drop(self._made)
         self._made = []
 
@@ -298,7 +297,7 @@ class Fold:
 
     @property
     def outdated(self) -> bool:
-        """Whether another baseline took the place of the one that is folded."""
+        """Whether another baseline has replaced the one that is folded."""
         history = self._log.history
         return self._known.baseline is not self._plan.old or history.gap_count != self._since
 
@@ -320,7 +319,7 @@ class Fold:
         yield self._finish()
 
     def _check(self) -> None:
-        """Raise where the index alone tells that it would not be exact."""
+        """Raise `CannotFold` if the index shows that the result would not be exact."""
         schemas = self._known.schemas
         files = [*self._plan.old.files, *(file for files in self._plan.pieces for file in files)]
         keys = set()
@@ -328,23 +327,23 @@ class Fold:
             schema = schemas[file.schema]
             keys.add(tuple((schema.column(n).field, schema.column(n).type) for n in schema.key))
             if file.unsent:
-                raise CannotFold("a value was not sent by the source")
+                raise CannotFold("the source did not send all values")
         changes = [file for files in self._plan.pieces for file in files]
         rows, size = sum(file.rows for file in changes), sum(file.bytes for file in changes)
         if rows > FOLD_MOST_ROWS or size > FOLD_MOST_BYTES:
             raise CannotFold("a single flush has more changes than a fold may hold in memory")
         if len(keys) > 1:
-            raise CannotFold("the key is of other columns than it was")
+            raise CannotFold("the columns of the key have changed")
         for key in keys:
             if not key or any(kind.kind not in _KEYS for _, kind in key):
-                raise CannotFold("the table has no key that rows can be told apart by")
+                raise CannotFold("the table has no key whose equal values have equal bytes")
 
     def _take(self, file: File) -> None:
-        """Note the changes of one segment."""
+        """Record the changes of one segment."""
         schema = self._known.schemas[file.schema]
         rows = read_segment(self._log.segments, file, schema)
         if rows["_commit"][0].as_py() <= self._plan.old.window[0].commit:
-            # A flush reaches over F, and the baseline's rows hold what lies before.
+            # The flush begins before F, and the baseline's rows hold the changes up to F.
             rows = rows.filter(pc.greater(rows["_commit"], self._plan.old.window[0].commit))
         number = len(self._read)
         self._read.append((file.schema, rows))
@@ -357,32 +356,32 @@ class Fold:
                 self._emptied = True
                 continue
             if op == Op.DELETE or (old is not None and old != new):
-                last[_told(old)] = None
+                last[_complete_key(old)] = None
             if op != Op.DELETE:
-                last[_told(new)] = (number, at)
+                last[_complete_key(new)] = (number, at)
 
     def _keep(self, file: File) -> None:
-        """Keep the rows of one of the old baseline's files that nothing changed."""
+        """Keep the unchanged rows of one of the old baseline's files."""
         if not self._last:
             self._files.append(file)
             return
         schema = self._known.schemas[file.schema]
         rows = read_segment(self._log.segments, file, schema)
         keys = _keys(rows["after"], schema)
-        same = [_told(key) not in self._last for key in keys]
+        same = [_complete_key(key) not in self._last for key in keys]
         if all(same):
             self._files.append(file)
         elif any(same):
             self._store(file.schema, schema, rows.filter(pa.array(same)))
 
     def _write_all(self) -> Iterator[None]:
-        """Write the rows that changes led to, each with the schema of its last change."""
-        places: dict[int, list[int]] = {}
+        """Write the changed rows, each with the schema of its last change."""
+        rows_by_segment: dict[int, list[int]] = {}
         for at in self._last.values():
             if at is not None:
-                places.setdefault(at[0], []).append(at[1])
+                rows_by_segment.setdefault(at[0], []).append(at[1])
         by_schema: dict[int, list[pa.Table]] = {}
-        for number, found in places.items():
+        for number, found in rows_by_segment.items():
             schema_id, rows = self._read[number]
             by_schema.setdefault(schema_id, []).append(rows.take(sorted(found)))
         self._read = []
@@ -401,7 +400,7 @@ class Fold:
 
     def _finish(self) -> Baseline:
         old, at = self._plan.old, self._plan.upto.commit
-        # Of one schema together: who looks for a row of it counts files so.
+        # Files of one schema together: row references count files in this order.
         files = sorted(self._files, key=lambda file: file.schema)
         return self._log.finish(
             self._known.schemas[self._known.current],
@@ -415,27 +414,27 @@ class Fold:
 
 
 def _as_rows(schema: TableSchema, rows: pa.Table) -> pa.Table:
-    """Return the rows that changes led to, in the shape of a baseline's."""
+    """Return the rows after changes, with the columns of a baseline."""
     after = rows["after"].combine_chunks()
     if isinstance(after, pa.ChunkedArray):
         after = pa.concat_arrays(after.chunks)
     images = pa.Table.from_arrays(after.flatten(), schema=schema.arrow)
     exact = None
     if rows["_exact"].null_count < rows.num_rows:
-        # Those of the before image go by negative numbers, and are gone with it.
+        # Texts of the before image have negative numbers, and are dropped with it.
         kept = [
-            [(field, text) for field, text in marks or () if field > 0] or None
-            for marks in rows["_exact"].to_pylist()
+            [(field, text) for field, text in texts or () if field > 0] or None
+            for texts in rows["_exact"].to_pylist()
         ]
         exact = pa.array(kept, rows["_exact"].type)
     return as_baseline(schema, images, exact)
 
 
 def _keys(image: pa.ChunkedArray, schema: TableSchema) -> list[bytes | None]:
-    """Return the key of each row as bytes, equal for equal keys; None where it has no image."""
+    """Return the key of each row as bytes, equal for equal keys; None if it has no image."""
     parts = []
     for name in schema.key:
-        # By place: a name with a dot in it would be taken for a path.
+        # By index: a name with a dot would be read as a path.
         values = pc.struct_field(image, schema.names.index(name))
         parts.append(_as_bytes(values))
     whole = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*map(_framed, parts), b"")
@@ -444,7 +443,7 @@ def _keys(image: pa.ChunkedArray, schema: TableSchema) -> list[bytes | None]:
 
 
 def _framed(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Put the length before each value, so that two keys never read the same."""
+    """Put the length before each value, so that two different keys never have the same bytes."""
     sizes = pc.cast(pc.cast(pc.binary_length(values), pa.string()), pa.binary())
     return pc.binary_join_element_wise(sizes, values, b":")
 
@@ -460,7 +459,7 @@ def _as_bytes(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(pa.string()).cast(pa.binary())
 
 
-def _told(key: bytes | None) -> bytes:
+def _complete_key(key: bytes | None) -> bytes:
     if key is None:
-        raise CannotFold("a row has no whole key")
+        raise CannotFold("a row does not have its complete key")
     return key

@@ -1,10 +1,10 @@
 """
-The entries of the index, as they stand on disk.
+The entries of the index, as they are on disk.
 
-An entry is the only moment anything becomes visible: a segment that no entry names does
-not exist. Entries are numbered without gaps and created exclusively, each with its
-writer's id and term, so that of two writers one loses a number and stops (R31). Each is
-a line of JSON that ends with a checksum of all before it, and the format's number.
+Only an entry makes anything visible: a segment that no entry names does not exist.
+Entries are numbered without gaps and created exclusively, each with its writer's id and
+term, so that of two writers one does not get a number and stops (R31). Each is a line of
+JSON that ends with a checksum of all before it, and the format's number.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headrace.changelog.position import Position
 from headrace.errors import CorruptIndex, UnknownFormat
 
 FORMAT = 1
-"""The number in every file of the log; an unknown one is refused by name."""
+"""The format number in every file of the log; a file with an unknown one is rejected."""
 
 
 class File(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One segment, with what a planner wants to know before reading it."""
+    """One segment, with what a planner needs to know before reading it."""
 
     name: str
-    """Within the segments folder: hex digits and ids only."""
+    """Its name in the segments folder: hex digits and ids only."""
 
     table: str
     schema: int
@@ -48,11 +48,11 @@ class File(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Changes with a column that the source did not send, named in `_unsent` (R21)."""
 
     marked: int = 0
-    """Changes with a value its column could not hold, whose text stands in `_exact` (R23f)."""
+    """Changes with a value that its column cannot hold; `_exact` has its text (R23f)."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", kw_only=True):
-    """What all entries have."""
+    """The fields of all entries."""
 
     entry: int
     """Its number, from 1, without gaps."""
@@ -64,7 +64,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", k
 
 
 class Flush(Entry, frozen=True, tag="flush", omit_defaults=True, kw_only=True):
-    """Whole commits, made visible together."""
+    """Complete commits, made visible together."""
 
     first: str
     last: str
@@ -72,7 +72,7 @@ class Flush(Entry, frozen=True, tag="flush", omit_defaults=True, kw_only=True):
     """The source's own position after the last commit: where reading resumes."""
 
     begun: int
-    """The earliest commit time in it, in microseconds since 1970: what lag is counted from."""
+    """The earliest commit time in it, in microseconds since 1970: lag is measured from it."""
 
     time: int
     """The latest commit time in it."""
@@ -82,7 +82,7 @@ class Flush(Entry, frozen=True, tag="flush", omit_defaults=True, kw_only=True):
 
     files: tuple[File, ...]
     markers: tuple[str, ...] = ()
-    """Texts that somebody wrote at the source, before its end."""
+    """Texts written at the source before its end."""
 
     @property
     def span(self) -> tuple[Position, Position]:
@@ -101,15 +101,15 @@ class Baseline(Entry, frozen=True, tag="baseline", omit_defaults=True, kw_only=T
     """F: changes after it are applied on top of the rows."""
 
     last: str
-    """H: from there on the result is exact, and may be shown."""
+    """H: from here on the result is exact, and may be shown."""
 
     rows: int
     files: tuple[File, ...]
     snapshot: str = ""
-    """S, as the source writes it: which commits between F and H the rows hold; or empty."""
+    """S, in the source's format: which commits between F and H the rows hold; or empty."""
 
     copy: int = 0
-    """Of one that was folded, the number of the copy that it comes from; 0: it is a copy (R19)."""
+    """The number of the copy that a folded baseline comes from; 0: it is a copy itself (R19)."""
 
     @property
     def window(self) -> tuple[Position, Position]:
@@ -118,7 +118,7 @@ class Baseline(Entry, frozen=True, tag="baseline", omit_defaults=True, kw_only=T
 
 
 class Gap(Entry, frozen=True, tag="gap", omit_defaults=True, kw_only=True):
-    """History begins here, or begins anew: every table needs a baseline after it."""
+    """History begins or restarts here: every table needs a baseline after it."""
 
     lineage: str
     source: str
@@ -127,7 +127,7 @@ class Gap(Entry, frozen=True, tag="gap", omit_defaults=True, kw_only=True):
     """`start`, `gap` or `lineage`."""
 
     origin: str = ""
-    """What the source called itself, so that the log of another one is recognised."""
+    """The source's own name, so that the log of another source is recognised."""
 
 
 class Heartbeat(Entry, frozen=True, tag="heartbeat", omit_defaults=True, kw_only=True):
@@ -136,20 +136,20 @@ class Heartbeat(Entry, frozen=True, tag="heartbeat", omit_defaults=True, kw_only
     last: str
     source: str
     markers: tuple[str, ...] = ()
-    """As of a flush."""
+    """As in a flush."""
 
 
 class RebaselineRequired(Entry, frozen=True, tag="owed", omit_defaults=True, kw_only=True):
     """
-    One table needs a new baseline: rows of it changed and no change says so.
+    One table needs a new baseline: its rows changed without a change in the log.
 
-    The others go on. The position moves a little, so that who has read up to here is told
-    apart from who begins here.
+    The other tables continue. The position moves by one ordinal, to distinguish a reader that
+    has read up to here from one that begins here.
     """
 
     table: str
     baseline: int
-    """Baselines up to this number are of no use any more."""
+    """Baselines up to this number are not usable any more."""
 
     at: str
     source: str
@@ -161,7 +161,7 @@ class RebaselineRequired(Entry, frozen=True, tag="owed", omit_defaults=True, kw_
 
 
 class Note(Entry, frozen=True, tag="note", omit_defaults=True, kw_only=True):
-    """What the source wants to be told when it is next opened: of one table, or of itself."""
+    """A text that the source gets back when it is next opened: for one table, or for itself."""
 
     text: str
     table: str = ""
@@ -176,7 +176,7 @@ class SchemaColumn(msgspec.Struct, frozen=True, omit_defaults=True):
     nullable: bool = True
     declared: str = ""
     missing: str | None = None
-    """What rows from before the column have in it; none: null."""
+    """The value of rows older than the column; None: null."""
 
 
 class Schema(Entry, frozen=True, tag="schema", omit_defaults=True, kw_only=True):
@@ -189,30 +189,30 @@ class Schema(Entry, frozen=True, tag="schema", omit_defaults=True, kw_only=True)
     key: tuple[str, ...] = ()
     whole_before: bool = True
     late: bool = False
-    """Whether it is one from before: what was written earlier is read late."""
+    """Whether it is an earlier schema, of changes that are read late."""
 
 
 class Pruned(Entry, frozen=True, tag="pruned", omit_defaults=True, kw_only=True):
-    """What nobody needs any more is dropped (R27); its files go a lease later."""
+    """Drops what is not needed any more (R27); its files are deleted a lease later."""
 
     upto: str
-    """Everything that ends at or before it; empty: no changes."""
+    """Everything that ends at or before it is dropped; empty: no changes."""
 
     time: int
-    """When, in microseconds since 1970: the lease begins."""
+    """When it was written, in microseconds since 1970: the lease begins."""
 
     baselines: tuple[int, ...] = ()
     """Numbers of the baselines that are dropped with it."""
 
 
 class Compacted(Entry, frozen=True, tag="compacted", omit_defaults=True, kw_only=True):
-    """Steps in a row became one flush: the same changes, in fewer files. `epoch` is theirs."""
+    """Consecutive steps became one flush: the same changes in fewer files. `epoch` is theirs."""
 
     since: int
-    """The entry of the first of them."""
+    """The entry of the first step."""
 
     upto: int
-    """The entry of the last of them, which the one flush goes by."""
+    """The entry of the last step, whose number the new flush has."""
 
     first: str
     last: str
@@ -222,11 +222,11 @@ class Compacted(Entry, frozen=True, tag="compacted", omit_defaults=True, kw_only
     high_time: int
     files: tuple[File, ...]
     at: int
-    """When, in microseconds since 1970: the lease of the files before begins."""
+    """When it was written, in microseconds since 1970: the lease of the old files begins."""
 
     @property
     def flush(self) -> Flush:
-        """The flush that takes the place of the steps."""
+        """The flush that replaces the steps."""
         return Flush(
             entry=self.upto,
             writer=self.writer,
@@ -253,7 +253,7 @@ class KnownSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KnownTable(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of one table, within a state."""
+    """One table, within a state."""
 
     table: str
     table_id: int
@@ -267,14 +267,14 @@ class KnownTable(msgspec.Struct, frozen=True, omit_defaults=True):
 
     baselines: tuple[Baseline, ...] = ()
     windows: tuple[tuple[int, str, str, str], ...] = ()
-    """Of baselines that are dropped, too: number, F, H and S."""
+    """Number, F, H and S of baselines, including dropped ones."""
 
 
 class State(Entry, frozen=True, tag="state", omit_defaults=True, kw_only=True):
-    """All that the entries up to this number come to: whoever opens the log begins with it."""
+    """The sum of all entries up to this number; opening the log begins with it."""
 
     end: str
-    """The position that the log ends at."""
+    """The end of the log."""
 
     lineage: str | None
     origin: str
@@ -294,7 +294,7 @@ class State(Entry, frozen=True, tag="state", omit_defaults=True, kw_only=True):
     markers: tuple[tuple[str, str], ...]
     steps: tuple[Flush | Gap | Heartbeat | RebaselineRequired, ...]
     retired: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    """Files that were dropped of late, by when."""
+    """Recently dropped files, with the time."""
 
 
 AnyEntry: TypeAlias = (
@@ -324,14 +324,15 @@ def encode(entry: AnyEntry) -> bytes:
 
 
 def decode(data: bytes) -> AnyEntry:
-    """Read what `encode` wrote: `UnknownFormat`, or `CorruptIndex` on anything else."""
+    """Read what `encode` wrote; raises `UnknownFormat`, or `CorruptIndex` for anything else."""
     body, tail = data[:-_TAIL_SIZE], data[-_TAIL_SIZE:]
     match = _TAIL.fullmatch(tail)
     if match is None:
         raise _unknown(data)
-    # A flipped digit still reads as a position or a count, so reading well proves nothing.
+    # A flipped digit can still be read as a position or a count, so only the checksum proves
+    # that the entry is intact.
     if match[1] != _check(body):
-        raise CorruptIndex("Index entry has other bytes than were written")
+        raise CorruptIndex("Index entry does not match its checksum")
     try:
         return _DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -344,8 +345,8 @@ def _unknown(data: bytes) -> UnknownFormat | CorruptIndex:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return CorruptIndex("Index entry cannot be read")
     if number == b"%d" % FORMAT:
-        return CorruptIndex("Index entry has no check of its bytes")
-    return UnknownFormat("Index entry in an unknown format", format=number.decode())
+        return CorruptIndex("Index entry has no checksum")
+    return UnknownFormat("Index entry has an unknown format", format=number.decode())
 
 
 def _check(body: bytes) -> bytes:

@@ -2,19 +2,19 @@
 The state of a log as its index describes it: where the log ends, and which files hold what.
 
 `History` folds the entries together. Entries come in order and positions never decrease, so
-everything is found by bisection. Positions are compared as text, which sorts as they do: a
-hundred thousand entries are loaded without parsing one. Pruned steps leave at the front (R27)
-and compacted ones become one step, so that it does not grow with every flush forever.
+everything is found by bisection. Positions are compared as text, which sorts in the same order: a
+hundred thousand entries are loaded without parsing one. Pruned steps are removed at the front
+(R27) and compacted ones become one step, so that it does not grow with every flush forever.
 
-The window of a baseline says which changes behind its F its rows already hold (R11). A copy is
-taken under a snapshot, and between F and H lie commits that the snapshot saw and commits that it
-did not. A target that keeps one row per key gets all of them: applying one twice has the same
-result. One that keeps every change must not get a commit that was seen, and the snapshot itself
-says which those are.
+The window of a baseline says which changes after its F its rows already hold (R11). A copy is
+taken under a snapshot, and between F and H there are commits that the snapshot saw and commits
+that it did not. A target that keeps one row per key gets all of them: applying one twice has the
+same result. A target that keeps every change must not get a commit that was seen, and the snapshot
+itself says which those are.
 
-A schema applies from the first flush that has changes in it. A reader that keeps a table as it is
-now takes the newest at once; one that keeps, or passes on, past states takes each in its turn, or
-the values of a column that was dropped later would be missing from the changes before.
+A schema applies from the first flush with changes that have it. A reader of a table's current
+state takes the newest schema at once. A reader that keeps or forwards past states takes each in
+turn; otherwise the values of a column that was dropped later would be missing before that.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ class TransactionSnapshot:
     """Which transactions had ended at one moment, by their 64-bit top-level ids."""
 
     xmin: int
-    """All before it have ended."""
+    """All transactions before it had ended."""
 
     xmax: int
-    """None from it on has ended, or even begun."""
+    """No transaction from it on had ended, or even begun."""
 
     running: frozenset[int]
-    """Those between the two that had not ended."""
+    """The transactions between the two that had not ended."""
 
     def sees(self, xid: int) -> bool:
         """
-        Whether what this transaction wrote is visible, provided that it has committed.
+        Whether the writes of this transaction are visible, provided that it has committed.
 
-        For the id of a sub-transaction the answer means nothing: they are not listed (R6).
+        For the id of a sub-transaction the result is meaningless: they are not listed (R6).
         """
         return xid < self.xmin or (xid < self.xmax and xid not in self.running)
 
@@ -101,18 +101,18 @@ class BaselineWindow:
 
     @classmethod
     def of(cls, baseline: Baseline) -> BaselineWindow | None:
-        """Return a baseline's window; None where no commit can lie in it, or S is not known."""
+        """Return a baseline's window; None if no commit can be in it, or S is unknown."""
         first, last = baseline.window
         if not baseline.snapshot or first.commit >= last.commit:
             return None
         return cls(first, last, TransactionSnapshot.parse(baseline.snapshot))
 
     def overlaps(self, first: Position) -> bool:
-        """Whether changes from `first` on can lie in it."""
+        """Whether changes from `first` on can be in it."""
         return self.first.epoch == first.epoch and first.commit <= self.last.commit
 
     def held(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return which of these changes the baseline's rows hold; in the shape of a segment."""
+        """Return which of a segment's changes the baseline's rows already hold."""
         commits = rows["_commit"].to_numpy()
         xids = rows["_xid"].fill_null(self.snapshot.xmax).to_numpy()
         seen = xids < self.snapshot.xmax
@@ -121,20 +121,20 @@ class BaselineWindow:
         return np.asarray(within & (seen | (xids < self.snapshot.xmin)), np.bool_)
 
 
-# --- what the entries come to ---------------------------------------------------------------------
+# --- the sum of the entries -----------------------------------------------------------------------
 
 Step: TypeAlias = Flush | Gap | Heartbeat | RebaselineRequired
 """An entry that moves the log's end."""
 
 MARKERS_KEPT = 1_000
-"""So many of the newest markers can be waited for."""
+"""How many of the newest markers can be waited for."""
 
 
 class TableFlush(NamedTuple):
     """One table's share of a flush."""
 
     last: str
-    """The position that the flush ends at, as text."""
+    """The position at which the flush ends, as text."""
 
     flush: Flush
     files: tuple[File, ...]
@@ -142,45 +142,45 @@ class TableFlush(NamedTuple):
 
 @dataclass(slots=True)
 class LogTable:
-    """What the log knows of one table."""
+    """One table, as the log knows it."""
 
     table_id: int
     schemas: dict[int, TableSchema] = field(default_factory=dict)
     latest: int = 0
     current: int = 0
-    """The newest that is not one from before, read late."""
+    """The newest schema that is not late."""
 
     late: set[int] = field(default_factory=set)
-    """Those that are from before."""
+    """Earlier schemas, of changes that were read late."""
 
     missing: RebaselineRequired | None = None
-    """The newest entry that says that changes are missing."""
+    """The newest entry that reports missing changes."""
 
     baseline: Baseline | None = None
-    """The newest one after the last gap, or since one is owed; an older one is of no use (R1)."""
+    """The newest one after the last gap or required baseline; older ones are unusable (R1)."""
 
     windows: dict[int, BaselineWindow] = field(default_factory=dict)
-    """Of baselines by number, those that commits can lie in."""
+    """The windows of baselines, by number, if commits can be in them."""
 
-    owed: RebaselineRequired | None = None
-    """The newest entry that says that rows changed without a change."""
+    rebaseline_required: RebaselineRequired | None = None
+    """The newest entry that requires a new baseline: rows changed without a change."""
 
-    owes: list[RebaselineRequired] = field(default_factory=list)
-    """All of those that are among the steps, in order."""
+    rebaselines: list[RebaselineRequired] = field(default_factory=list)
+    """All such entries among the steps, in order."""
 
     baselines: dict[int, Baseline] = field(default_factory=dict)
-    """Those that were not dropped, usable or not, by number."""
+    """The baselines that were not dropped, usable or not, by number."""
 
     pieces: list[TableFlush] = field(default_factory=list)
     """The flushes with files of this table, in order."""
 
     @property
     def files(self) -> list[tuple[File, ...]]:
-        """The files of its changes, one tuple a flush."""
+        """The files of its changes, one tuple per flush."""
         return [piece.files for piece in self.pieces]
 
     def rank(self, schema_id: int) -> int:
-        """Return the id by which a schema is earlier or later than others, late or not."""
+        """Return the id that orders a schema among the others, late or not."""
         if schema_id not in self.late:
             return schema_id
         same = (
@@ -192,7 +192,7 @@ class LogTable:
 
 
 class Counts(NamedTuple):
-    """What was captured so far, baselines apart."""
+    """What was captured so far, without baselines."""
 
     rows: int = 0
     bytes: int = 0
@@ -200,15 +200,15 @@ class Counts(NamedTuple):
 
 
 class History:
-    """The log as its entries tell it; grows by `take`."""
+    """The log as its entries describe it; `take` adds an entry."""
 
     def __init__(self) -> None:
         self.epoch = 0
         self.lineage: str | None = None
         self.origin = ""
-        """What the source called itself when the log began, or last began anew."""
+        """The source's own name when the log began or last restarted."""
         self.first_origin = ""
-        """The same when the log was made."""
+        """The same when the log was created."""
         self._last = str(ORIGIN)
         self.source_position: str | None = None
         self.high_time = 0
@@ -218,27 +218,27 @@ class History:
         self.counts = Counts()
         self.tables: dict[str, LogTable] = {}
         self.markers: dict[str, str] = {}
-        """Where texts that somebody wrote at the source are, the newest of each."""
+        """The positions of texts written at the source, the newest of each."""
         self.notes: dict[str, str] = {}
-        """What the source wants to be told again, by table; its own under the empty name."""
+        """The texts kept for the source, by table; its own under the empty name."""
         self.steps: list[Step] = []
         self.lasts: list[str] = []
-        """The position each step ends at, as text; never falls."""
+        """The position at which each step ends, as text; never decreases."""
         self.gaps: list[Gap] = []
-        """Those that are among the steps."""
+        """The gaps among the steps."""
         self.gap: Gap | None = None
-        """The newest one, which may have been pruned since."""
+        """The newest gap, which may have been pruned since."""
         self.gap_count = 0
         self.floor = str(ORIGIN)
-        """Everything that ends at or before it was dropped; the beginning: nothing was."""
+        """Everything that ends at or before it was dropped; `ORIGIN`: nothing was."""
         self.size = 0
-        """Bytes of all files that are named: of changes and of baselines."""
+        """Bytes of all named files, of changes and of baselines."""
         self.retired: list[tuple[int, tuple[str, ...]]] = []
-        """Files that were dropped, by when. Who deletes them, a lease later, takes them out."""
+        """Dropped files, with the time; removed from here when they are deleted, a lease later."""
 
     @property
     def end(self) -> Position:
-        """Where the newest step ends: everything up to here is in the log."""
+        """The end of the newest step: everything up to here is in the log."""
         return Position.parse(self._last)
 
     def take(self, entry: AnyEntry) -> None:
@@ -246,7 +246,7 @@ class History:
         self.term = max(self.term, entry.term)
         if isinstance(entry, Flush | Heartbeat):
             for text in entry.markers:
-                # The newest one counts; only so many are remembered.
+                # Only the newest position of a text, and a limited number of texts, are kept.
                 self.markers.pop(text, None)
                 self.markers[text] = entry.last
                 if len(self.markers) > MARKERS_KEPT:
@@ -255,7 +255,7 @@ class History:
             case Flush():
                 self._flush(entry)
             case Heartbeat():
-                # Consecutive ones count as one (R34): idle days leave no trail in memory.
+                # Consecutive heartbeats count as one (R34): an idle source needs no memory.
                 if self.steps and isinstance(self.steps[-1], Heartbeat):
                     self.steps[-1], self.lasts[-1] = entry, entry.last
                 else:
@@ -267,11 +267,11 @@ class History:
                 self._step(entry, entry.at)
                 self.stand_at(entry.at, entry.source)
                 known = self.known(entry.table)
-                known.baseline, known.owed = None, entry
-                known.owes.append(entry)
+                known.baseline, known.rebaseline_required = None, entry
+                known.rebaselines.append(entry)
                 if entry.missing:
                     known.missing = entry
-                # Numbers that were given to copies which came to nothing stay given.
+                # Numbers of copies that were given up are not used again.
                 self.baselines = max(self.baselines, entry.baseline)
             case Note():
                 self.notes[entry.table] = entry.text
@@ -298,21 +298,21 @@ class History:
             case Compacted():
                 self._compact(entry)
             case State():
-                raise CorruptIndex("A state among the entries of the index", entry=entry.entry)
+                raise CorruptIndex("Index entry is a state", entry=entry.entry)
 
     def known(self, table: str) -> LogTable:
-        """Return what is known of `table`; a first look makes room for it."""
+        """Return the entry for `table`; create it if it is new."""
         return self.tables.setdefault(table, LogTable(len(self.tables) + 1))
 
     def after(self, position: Position) -> int:
-        """Return the first step that ends beyond `position`."""
+        """Return the index of the first step that ends after `position`."""
         return bisect_right(self.lasts, str(position))
 
     def next_gap(self, position: Position) -> Gap | None:
         """
-        Return the first gap that lies beyond a position.
+        Return the first gap after a position.
 
-        The log's own beginning is none to whom has made no progress.
+        The log's own beginning is not a gap for a reader without progress.
         """
         begins = position == ORIGIN
         at = bisect_right(self.gaps, str(position), key=attrgetter("at"))
@@ -320,15 +320,15 @@ class History:
             at += 1
         if at < len(self.gaps):
             return self.gaps[at]
-        # One that was pruned still lies between what stands before it and everything after.
+        # A pruned gap still separates a position before it from everything after it.
         gap = self.gap
         if gap is None or gap.at <= str(position) or (begins and gap.reason == "start"):
             return None
         return gap
 
     def step_of(self, entry: Flush | Gap) -> int:
-        """Return which step an entry is; the number of steps for a gap that was pruned."""
-        # No two flushes end at one position, but a gap may stand where a flush ends.
+        """Return the index of an entry's step; the number of steps for a pruned gap."""
+        # No two flushes end at one position, but a gap may be where a flush ends.
         at = bisect_left(self.lasts, entry.last if isinstance(entry, Flush) else entry.at)
         while at < len(self.steps) and self.steps[at] is not entry:
             at += 1
@@ -337,7 +337,7 @@ class History:
     def pieces_within(
         self, tables: Sequence[str], after: str, upto: str
     ) -> Iterator[tuple[Flush, list[File]]]:
-        """Yield each flush with files of these tables that ends in (after, upto], with those."""
+        """Yield each flush with files of these tables that ends in (after, upto], and the files."""
         known = [self.tables[name] for name in tables if name in self.tables]
         runs = [tail(each, after) for each in known]
         for last, found in groupby(merge(*runs, key=_last), key=_last):
@@ -347,7 +347,7 @@ class History:
             yield pieces[0].flush, [file for piece in pieces for file in piece.files]
 
     def names(self) -> set[str]:
-        """Return the names of all files that are named."""
+        """Return the names of all files of the log."""
         found = {file.name for step in self.steps if isinstance(step, Flush) for file in step.files}
         for known in self.tables.values():
             found |= self._names_of_baselines(known)
@@ -388,14 +388,14 @@ class History:
         self.gaps = [gap for gap in self.gaps if gap.at > upto]
         for known in self.tables.values():
             del known.pieces[: bisect_right(known.pieces, upto, key=_last)]
-            known.owes = [owed for owed in known.owes if owed.at > upto]
+            known.rebaselines = [each for each in known.rebaselines if each.at > upto]
             dropped = [known.baselines.pop(n) for n in entry.baselines if n in known.baselines]
             kept = self._names_of_baselines(known)
             gone += {
                 file.name: file
                 for baseline in dropped
                 for file in baseline.files
-                if file.name not in kept  # a folded one has files of the one before
+                if file.name not in kept  # a folded baseline shares files with the previous one
             }.values()
             usable = known.baseline
             if usable is not None and (usable in dropped or usable.first < self.floor):
@@ -438,12 +438,12 @@ class History:
 
     def _step(self, entry: Step, last: str) -> None:
         if self.lasts and last < self.lasts[-1]:
-            raise CorruptIndex("Position of an index entry falls", entry=entry.entry, last=last)
+            raise CorruptIndex("Position of an index entry decreases", entry=entry.entry, last=last)
         self.steps.append(entry)
         self.lasts.append(last)
 
     def stand_at(self, last: str, source: str | None) -> None:
-        """Take it that the log ends here."""
+        """Set the end of the log."""
         self._last, self.source_position = last, source
 
 
@@ -451,8 +451,8 @@ _last = attrgetter("last")
 
 
 def tail(known: LogTable, after: str) -> Iterator[TableFlush]:
-    """Yield the flushes with files of a table that end behind a place."""
-    # By number: a slice would copy what may be a hundred thousand pieces.
+    """Yield the flushes with files of a table that end after a position."""
+    # By index: a slice would copy perhaps a hundred thousand pieces.
     at = bisect_right(known.pieces, after, key=_last)
     while at < len(known.pieces):
         yield known.pieces[at]
@@ -460,7 +460,7 @@ def tail(known: LogTable, after: str) -> Iterator[TableFlush]:
 
 
 def begins(step: Step) -> str:
-    """Return the position that a step begins at."""
+    """Return the position at which a step begins."""
     match step:
         case Flush():
             return step.first
@@ -480,14 +480,14 @@ def pieces_of(flush: Flush) -> Iterator[tuple[str, TableFlush]]:
 
 
 def as_schema(entry: Schema) -> TableSchema:
-    """Return the schema that an entry keeps."""
+    """Return the schema in an entry."""
     return as_table(entry.table, entry.columns, entry.key, entry.whole_before)
 
 
 def as_table(
     table: str, columns: Sequence[SchemaColumn], key: tuple[str, ...], whole_before: bool
 ) -> TableSchema:
-    """Return a schema from its columns as the index keeps them."""
+    """Return a schema from its columns as they are in the index."""
     found = tuple(
         Column(
             name=column.name,
@@ -503,7 +503,7 @@ def as_table(
 
 
 def as_columns(schema: TableSchema) -> tuple[SchemaColumn, ...]:
-    """Return a schema's columns as an entry keeps them."""
+    """Return a schema's columns as they are in an entry."""
     return tuple(
         SchemaColumn(
             name=column.name,
@@ -517,30 +517,30 @@ def as_columns(schema: TableSchema) -> tuple[SchemaColumn, ...]:
     )
 
 
-# --- the columns in which changes are delivered ---------------------------------------------------
+# --- the schema in which changes are delivered ----------------------------------------------------
 
 _LOOKED_AT = 64
-"""Flushes that a turn is looked for in: a batch has no more, and a backlog may have many."""
+"""Flushes that are searched for the next schema: a batch has no more; a backlog may have many."""
 
 
 class Turn(NamedTuple):
-    """Whose turn it is behind a place."""
+    """The schema of the changes after a position."""
 
     schema: int
-    """The schema by its id."""
+    """The id of the schema."""
 
     until: str | None = None
-    """The last place before changes come in a later one; None: none have come."""
+    """The last position before changes with a later schema; None: there are none yet."""
 
 
 def newest(known: LogTable, since: int) -> Turn:
-    """Return the newest schema, which all changes can be told in, however old they are."""
-    # One from before, in which something was read late, does not count.
+    """Return the newest schema; all changes, however old, can be delivered in it."""
+    # A late schema does not count.
     return Turn(max(since, known.current))
 
 
 def in_use(known: LogTable, since: int) -> Turn:
-    """Return the newest schema that files have, of changes or of a baseline that can be loaded."""
+    """Return the newest schema of any file, of changes or of a usable baseline."""
     if known.current <= since:
         return Turn(since)
     loaded = known.baseline.files if known.baseline else ()
@@ -550,9 +550,9 @@ def in_use(known: LogTable, since: int) -> Turn:
 
 def in_turn(history: History, known: LogTable, since: int, after: str) -> Turn:
     """
-    Return the schema of the changes right behind `after`, where that of id `since` is known.
+    Return the schema of the changes right after `after`, if the reader has that of id `since`.
 
-    A flush with changes in several is told in the latest of them.
+    A flush with changes in several schemas is delivered in the latest of them.
     """
     if known.current <= since:
         return Turn(since)
@@ -567,10 +567,10 @@ def in_turn(history: History, known: LogTable, since: int, after: str) -> Turn:
 
 def _passed(known: LogTable, since: int, after: str) -> int:
     """
-    Return the latest columns that no change from before can follow: of baselines before `after`.
+    Return the latest schema that no earlier change can follow: of baselines before `after`.
 
-    A schema that was only entered says nothing: it is when a copy begins, and changes of before
-    may be still to be read.
+    The entry of a schema alone does not count: it is written when a copy starts, and earlier
+    changes may still have to be read.
     """
     ranks = (
         min(known.current, known.rank(file.schema))
@@ -582,7 +582,7 @@ def _passed(known: LogTable, since: int, after: str) -> int:
 
 
 def any_later(known: LogTable, files: Iterable[File], since: int) -> bool:
-    """Whether one of these files has columns that came after the schema of id `since`."""
+    """Whether one of these files has a later schema than that of id `since`."""
     if known.current <= since:
         return False
     return any(min(known.current, known.rank(file.schema)) > since for file in files)
@@ -592,7 +592,7 @@ def identify(known: LogTable, schema: TableSchema) -> tuple[int, TableSchema]:
     """
     Return the id of a schema in this log, and the schema as the log has it.
 
-    One that the log does not have is newer than all that it has.
+    A schema that the log does not have is newer than all that it has.
     """
     for number in sorted(known.schemas, reverse=True):
         if known.schemas[number] == schema and number <= known.current:

@@ -1,20 +1,19 @@
 """
 The index of a log: numbered entries, one file each, and checkpoints and states to load it fast.
 
-`index/<entry:012x>.json` is created exclusively, so of two writers one loses the number and
-stops (R31). Numbers have no gaps: a missing one in the middle is a lost file, and is reported by
-its name. There is no torn end to repair, because an entry is absent or whole (invariant 5).
+`index/<entry:012x>.json` is created exclusively, so that of two writers one does not get the
+number and stops (R31). Numbers have no gaps: a missing one in the middle is a lost file, and is
+reported by name. There is no torn end to repair: an entry is absent or complete (invariant 5).
 
 After every thousandth entry a checkpoint, `<entry:012x>.checkpoint.parquet`, repeats the
 thousand up to its number, byte for byte. It is only a shortcut: a lost or damaged one costs a
 thousand small reads and nothing else.
 
-From time to time a state is written instead, `<entry:012x>.state.json`: the whole history that
-all entries up to its number come to, which is the steps that were not pruned and what is known
-of the tables, and no more. A log is opened from the newest state and needs no entry before it:
-a long log opens quickly, and a pruned one without the entries that it began with. Two states are
-kept, with all entries since the older one, so that damage to one of them costs nothing but reads;
-entries from before are deleted, the oldest first.
+From time to time a state is written instead, `<entry:012x>.state.json`: the whole history up to
+its number, which is the steps that were not pruned and the tables, and nothing else. A log is
+opened from the newest state and needs no entry before it: a long log opens quickly, and a pruned
+one opens without its first entries. Two states are kept, with all entries since the older one, so
+that damage to one of them costs nothing but reads. Earlier entries are deleted, the oldest first.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from headrace.storage.killpoints import BEFORE_CHECKPOINT, ENTRY_LINKED, ENTRY_S
 
 
 def state_of(history: History, head: dict[str, Any]) -> State:
-    """Return a history as the state at an entry; `head` is what all entries begin with."""
+    """Return a history as the state at an entry; `head` has the fields of all entries."""
     return State(
         **{**head, "epoch": history.epoch, "term": history.term},
         end=str(history.end),
@@ -108,7 +107,7 @@ def history_of(state: State) -> History:
                     history.gap = step
             case RebaselineRequired():
                 history.lasts.append(step.at)
-                history.known(step.table).owes.append(step)
+                history.known(step.table).rebaselines.append(step)
             case _:
                 history.lasts.append(step.last)
     return history
@@ -127,7 +126,7 @@ def _table(name: str, known: LogTable) -> KnownTable:
         latest=known.latest,
         current=known.current,
         missing=known.missing,
-        owed=known.owed,
+        owed=known.rebaseline_required,
         usable=known.baseline.baseline if known.baseline else 0,
         baselines=tuple(known.baselines.values()),
         windows=tuple(
@@ -147,12 +146,12 @@ def _known(table: KnownTable) -> LogTable:
         },
         latest=table.latest,
         current=table.current,
-        # Of a state from before it said so, those that cannot be anything else.
+        # An older state has no such flag: then those that must be late.
         late={
             each.schema_id for each in table.schemas if each.late or each.schema_id > table.current
         },
         missing=table.missing,
-        owed=table.owed,
+        rebaseline_required=table.owed,
         baseline=baselines.get(table.usable),
         baselines=baselines,
         windows={
@@ -167,10 +166,10 @@ def _known(table: KnownTable) -> LogTable:
 # --- entries and checkpoints ----------------------------------------------------------------------
 
 CHECKPOINT_EVERY = 1_000
-"""Entries a checkpoint covers: one read instead of a thousand, and never more than 999 left."""
+"""Entries per checkpoint: one read instead of a thousand, and never more than 999 left."""
 
 STATE_SHARE = 4
-"""A state is due after so many entries that it costs each of them this share of a step."""
+"""A state is due once its steps, divided by this, are no more than the entries since the last."""
 
 _STATE = re.compile(r"([0-9a-f]{12})\.state\.json")
 _ENTRY = re.compile(r"([0-9a-f]{12})\.json")
@@ -188,23 +187,23 @@ class LogIndex:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._recent: list[bytes] = []
-        """What the next checkpoint will hold: the entries since the last one."""
+        """The entries since the last checkpoint, for the next one."""
         self.last = 0
-        """The number of the newest entry known; 0 where there is none."""
-        self.owed: tuple[int, ...] = ()
-        """Checkpoints that should be there and are not, or cannot be read."""
+        """The number of the newest known entry; 0 if there is none."""
+        self.missing_checkpoints: tuple[int, ...] = ()
+        """Checkpoints that are missing or cannot be read."""
         self.states: list[int] = []
-        """The numbers that a good state is there for, as far as is known, in order."""
+        """The numbers that have a good state, as far as is known, in order."""
         self._spoilt: list[int] = []
-        """Those that cannot be read."""
+        """The numbers whose state cannot be read."""
         self._oldest = 1
-        """No entry before this number is there."""
+        """The number of the oldest entry that may exist."""
 
     def history(self, upto: int | None = None) -> History:
         """
-        Return what the log's entries come to: `CorruptIndex` where one is missing.
+        Return the sum of the log's entries: `CorruptIndex` if one is missing.
 
-        With `upto`, none beyond that number is read; a state beyond it is, which is durable.
+        With `upto`, no entry beyond that number is read; a state beyond it is: it is durable.
         """
         names = self._listed()
         history = History()
@@ -213,8 +212,8 @@ class LogIndex:
             try:
                 state = self._state(number)
             except UnknownFormat as error:
-                # Damaged, or of a later version: the entries since an older one tell the same,
-                # and those are looked at one by one.
+                # Damaged, or of a later version: an older state and the entries since give the
+                # same, and each of those entries is checked.
                 state, unknown = None, unknown or error
             if state is not None:
                 history, self.last = history_of(state), number
@@ -231,37 +230,37 @@ class LogIndex:
         return history
 
     def load(self) -> Iterator[AnyEntry]:
-        """Yield every entry there is, from the first: `CorruptIndex` where one is missing."""
+        """Yield all entries from the first: `CorruptIndex` if one is missing."""
         return self._load(self._listed())
 
     def _listed(self) -> list[str]:
         names = self._files.list("")
         if names:
-            # A process killed before it synced the folder has left names that are not
-            # durable. What is built on them must not outlive them.
+            # A process that was killed before it synced the folder has left names that are not
+            # durable. What is built on them must not survive them.
             self._files.settle("")
         return names
 
     def _load(self, names: list[str], upto: int | None = None) -> Iterator[AnyEntry]:
-        """Yield the entries beyond the last one known."""
+        """Yield the entries after the last known one."""
         entries = _numbers(_ENTRY, names)
         checkpoints = _numbers(_CHECKPOINT, names)
         end = max(entries | checkpoints, default=0)
         if upto is not None:
             end = min(end, upto)
-        owed = []
+        missing = []
         begin = self.last + CHECKPOINT_EVERY - self.last % CHECKPOINT_EVERY
         for upto in range(begin, end + 1, CHECKPOINT_EVERY):
             data = self._checkpoint(upto) if upto in checkpoints else None
             if data is None:
                 data = list(self._entries(self.last + 1, upto))
-                owed.append(upto)
+                missing.append(upto)
             yield from self._take(data)
-        self.owed = tuple(owed)
+        self.missing_checkpoints = tuple(missing)
         yield from self._take(self._entries(self.last + 1, end))
 
     def refresh(self, upto: int | None = None) -> Iterator[AnyEntry]:
-        """Yield the entries that appeared since; with `upto`, those to that number, which exist."""
+        """Yield the new entries; with `upto`, those up to that number, which must exist."""
         while upto is None or self.last < upto:
             try:
                 data = self._files.read(_entry_name(self.last + 1))
@@ -273,36 +272,36 @@ class LogIndex:
             yield from self._take([data])
 
     def append(self, entry: AnyEntry) -> None:
-        """Create the next entry, durably: `LostLog` where another writer has taken its number."""
+        """Create the next entry, durably: `LostLog` if another writer has taken its number."""
         data = encode(entry)
         name = _entry_name(entry.entry)
-        self._not_far_behind(entry)
+        self._require_recent(entry)
         try:
             self._files.create(name, data, point=ENTRY_LINKED)
         except AlreadyStored as error:
             raise LostLog(
-                "Another writer took the next number",
+                "Another writer took the next number of the index",
                 file=self._files.path(name),
                 writer=entry.writer,
                 term=entry.term,
             ) from error
         try:
-            self._not_far_behind(entry)
+            self._require_recent(entry)
         except LostLog:
-            self._remove([name])  # or who reads the entries of then would take it for the next
+            self._remove([name])  # otherwise a reader that far back would take it for the next
             raise
         reach(ENTRY_SYNCED)
         self._note(entry.entry, data)
 
-    def _not_far_behind(self, entry: AnyEntry) -> None:
-        """Raise `LostLog` where the next number is free because it was taken, and is history."""
+    def _require_recent(self, entry: AnyEntry) -> None:
+        """Raise `LostLog` if the next number is free only because its entry was deleted."""
         try:
-            # Entries go the oldest first, long after they were written.
+            # Entries are deleted the oldest first, long after they were written.
             if self.last:
                 self._files.size(_entry_name(self.last))
         except FileNotFoundError:
             raise LostLog(
-                "Other writers are far ahead",
+                "Other writers of this log are far ahead",
                 file=self._files.path(_entry_name(entry.entry)),
                 writer=entry.writer,
                 term=entry.term,
@@ -325,12 +324,13 @@ class LogIndex:
         """
         Remove the files of up to `most` entries at or before `upto`; return how many are left.
 
-        `upto` is a state that has a successor: nobody who opens the log reads them.
+        `upto` is a state that has a successor: opening the log does not read them.
         """
         assert upto in self.states[:-1]
         stop = min(upto, self._oldest + most - 1)
         while self._oldest <= stop:
-            # One behind the other: who writes looks at the one before, to know that he is not late.
+            # One by one: a writer checks whether the previous entry exists, to find out whether
+            # it is late.
             names = [_entry_name(self._oldest)]
             if self._oldest % CHECKPOINT_EVERY == 0:
                 names.append(_checkpoint_name(self._oldest))
@@ -348,11 +348,11 @@ class LogIndex:
             with suppress(FileNotFoundError):
                 self._files.remove(name)
 
-    def mend(self) -> None:
-        """Write the checkpoints found missing by `load`."""
-        for upto in self.owed:
+    def write_missing_checkpoints(self) -> None:
+        """Write the checkpoints that `load` found missing."""
+        for upto in self.missing_checkpoints:
             self._write(upto, list(self._entries(upto - CHECKPOINT_EVERY + 1, upto)))
-        self.owed = ()
+        self.missing_checkpoints = ()
 
     def _note(self, number: int, data: bytes) -> None:
         if self.last % CHECKPOINT_EVERY == 0:
@@ -375,13 +375,15 @@ class LogIndex:
             error.facts = {"file": path, **error.facts}
             raise
         if entry.entry != number:
-            raise CorruptIndex("Index entry has another number", file=path, number=entry.entry)
+            raise CorruptIndex(
+                "Index entry does not have the number of its file", file=path, number=entry.entry
+            )
         return entry
 
     def _entries(self, first: int, last: int) -> Iterator[bytes]:
-        """Yield what these entries hold: `CorruptIndex` at one that is missing."""
+        """Yield the bytes of these entries: `CorruptIndex` at one that is missing."""
         numbers = range(first, last + 1)
-        # By the storage, which knows whether many are quicker at once.
+        # The storage decides whether reading many at once is faster.
         found = self._files.read_many(map(_entry_name, numbers))
         for number, data in zip(numbers, found, strict=True):
             if data is None:
@@ -390,30 +392,30 @@ class LogIndex:
 
     def _not_expired(self, *, known: bool) -> None:
         """
-        Raise `PositionExpired` where the next entry is missing because it is long gone.
+        Raise `PositionExpired` if the next entry is missing because it was deleted long ago.
 
-        `known` says that it was there: only then is it worth a listing.
+        `known` means that it existed: only then is a listing worth its cost.
         """
         try:
-            # Entries go the oldest first: with the next one the last one would be gone.
+            # Entries are deleted the oldest first: the last one would be gone with the next one.
             there = bool(self.last)
             if there:
                 self._files.size(_entry_name(self.last))
         except FileNotFoundError:
             pass
         else:
-            # The last one may have been written late, by a writer who did not know.
+            # The last one may have been written late, by a superseded writer.
             look = known or not there
             if not look or max(_numbers(_STATE, self._files.list("")), default=0) <= self.last:
                 return
         raise PositionExpired(
-            "The index does not reach back so far",
+            "The index does not reach back to this entry",
             file=self._files.path(_entry_name(self.last + 1)),
-            remedy="Open the log anew: who follows it must look more often than a lease.",
+            remedy="Open the log again. A reader must follow it more often than once per lease.",
         )
 
     def _state(self, number: int) -> State | None:
-        """Return a state, or None where it cannot be trusted."""
+        """Return a state, or None if it is damaged."""
         try:
             state = decode(self._files.read(_state_name(number)))
         except (FileNotFoundError, CorruptIndex):
@@ -435,7 +437,7 @@ class LogIndex:
         self._files.put(_checkpoint_name(upto), parquet_bytes(rows, facts, compression="zstd"))
 
     def _checkpoint(self, upto: int) -> list[bytes] | None:
-        """Return the entries of a checkpoint, or None where it cannot be trusted."""
+        """Return the entries of a checkpoint, or None if it is damaged."""
         try:
             rows, facts = parquet_rows(self._files.read(_checkpoint_name(upto)))
             entries: list[bytes] = rows["data"].to_pylist()

@@ -1,14 +1,14 @@
 """
-Where a change stands in its source's history.
+The position of a change in its source's history.
 
 A commit number alone does not order changes: all changes of a transaction share it.
-Nor does a pair: numbers start again when a database is restored, promoted or made
-anew, and "forward only" would then throw away every new change until the old number
+Nor does a pair: numbers start again when a database is restored, promoted or
+recreated, and "forward only" would then discard every new change until the old number
 is passed. So a position has three parts, and the first one, the epoch, is counted by
-the log itself (R1). Each epoch has a lineage, a text that names the space its
-commits live in: `sqlite/<capture uuid>`, `pg/<system>/<database>`, `log/<uuid>`.
+the log itself (R1). Each epoch has a lineage, a text that names the history its
+commits belong to: `sqlite/<capture uuid>`, `pg/<system>/<database>`, `log/<uuid>`.
 
-Every stage speaks in positions. Targets use them to recognise what they have seen.
+Every stage uses positions. Targets use them to recognise changes that they already have.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _TEXT = re.compile(r"([0-9a-f]{4})-([0-9a-f]{16})-([0-9a-f]{8})")
 MAX_EPOCH = 2**16 - 1
 MAX_COMMIT = 2**63 - 1
 MAX_ORDINAL = 2**31 - 1
-"""Commits and ordinals are signed in Parquet and Spark, so half of the range is not used."""
+"""Commits and ordinals are signed in Parquet and Spark, so half of the range is unused."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Position:
-    """A change's place: the epoch, its commit, then the change within that commit."""
+    """The position of a change: the epoch, the commit, and the change within the commit."""
 
     epoch: int
-    """Counted by the log from 1; 0 stands before every epoch."""
+    """Counted by the log from 1; 0 is before every epoch."""
 
     commit: int
     """The commit as the source numbers it: an end LSN, a capture sequence."""
@@ -47,7 +47,10 @@ class Position:
             and 0 <= self.ordinal <= MAX_ORDINAL
         ):
             raise BadPosition(
-                "Out of range", epoch=self.epoch, commit=self.commit, ordinal=self.ordinal
+                "Position is out of range",
+                epoch=self.epoch,
+                commit=self.commit,
+                ordinal=self.ordinal,
             )
 
     def __str__(self) -> str:
@@ -64,25 +67,25 @@ class Position:
 
 
 ORIGIN = Position(0, 0, 0)
-"""Before every change of every log: where a pipeline that has made no progress begins."""
+"""Before every change of every log: where a pipeline without progress begins."""
 
 
 class SourcePosition(Protocol):
     """
-    A place in the source's own terms: an LSN, epoch and sequence, a map of shards.
+    A position in the source's own terms: an LSN, epoch and sequence, a map of shards.
 
     Opaque outside its source; ordered within one lineage. The log keeps its text, so
-    that resume, acknowledgement and replay speak the source's language.
+    that resume, acknowledgement and replay use the source's own positions.
     """
 
     @property
     def lineage(self) -> str:
-        """The space this position lives in; positions of two lineages do not compare."""
+        """The history of this position; positions of two lineages cannot be compared."""
         ...
 
     @property
     def commit(self) -> int:
-        """The number of the last commit at or before this place; 0 where there is none."""
+        """The number of the last commit at or before this position; 0 if there is none."""
         ...
 
     def __str__(self) -> str: ...

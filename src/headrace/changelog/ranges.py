@@ -2,17 +2,17 @@
 Reading a part of the log, from one position or time to another, and listing what a log holds.
 
 A caller that asks for a part gets all of it or an error: a part that begins before the log does
-is `PositionExpired`; a damaged segment is reported with the place at which it lies, after
-everything before it was returned; and a gap is returned as a gap, between the changes around it.
+is `PositionExpired`; a damaged segment is reported with its position, after everything before it
+was returned; and a gap is returned as a gap, between the changes before and after it.
 
-A time stands for a position. Commit times are not an order (R37), so the part that a time
-stands for begins with the first change that was committed then or later, and ends with the
-last one that was committed then or before: where a clock ran backwards there is more in it,
-and never less.
+A time is converted to a position. Commit times are not an order (R37), so a part from a time
+begins with the first change that was committed then or later, and a part up to a time ends with
+the last change that was committed then or before. If a clock ran backwards, the part has more
+changes, and never fewer.
 
-The inventory says what a log holds, by its index: of each table its segments and its baseline,
-from when to when. Of each table only the first and the last segment are read, so that it is
-quick: it reports what should be there.
+The inventory describes the content of a log by its index: the segments, the baseline and the times
+of each table. It reads only the first and the last segment of each table, so that it is fast: it
+reports what should be there.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from headrace.changelog.schema import TableSchema
 from headrace.errors import BadPosition, CorruptSegment, PositionExpired, UnknownFormat
 
 Moment: TypeAlias = Position | datetime
-"""Where a part begins or ends; a time needs its offset from UTC."""
+"""The beginning or end of a part; a time must have an offset from UTC."""
 
 _BEFORE_ALL = Position(0, 0, 1)
-"""Before every log's beginning, and not `ORIGIN`, which stands for it."""
+"""Before every log's beginning, but not `ORIGIN`, which means the beginning itself."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
@@ -43,13 +43,13 @@ _MICRO = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of the log, both ends included; where `first` lies behind `last` it is empty."""
+    """A part of the log, both ends included; empty if `first` is after `last`."""
 
     first: Position
     last: Position
 
     def holds(self, position: Position) -> bool:
-        """Whether a position lies in it."""
+        """Whether it contains a position."""
         return self.first <= position <= self.last
 
     @property
@@ -65,18 +65,18 @@ class ChangeSlice:
     epoch: int
     schema: TableSchema
     rows: pa.Table
-    """In the shape of `schema.segment`; never empty."""
+    """With the columns of `schema.segment`; never empty."""
 
     file: File
 
     def position(self, row: int) -> Position:
-        """Return where one of the rows stands."""
+        """Return the position of one of the rows."""
         commit, ordinal = self.rows.column("_commit")[row], self.rows.column("_ordinal")[row]
         return Position(self.epoch, commit.as_py(), ordinal.as_py())
 
 
 def before(position: Position) -> Position:
-    """Return the previous position; of the very first one, itself."""
+    """Return the previous position; the very first one returns itself."""
     if position.ordinal:
         return Position(position.epoch, position.commit, position.ordinal - 1)
     if position.commit:
@@ -94,7 +94,7 @@ def after(position: Position) -> Position:
 
 
 def beginning(log: LogReader) -> Position | None:
-    """Return the first position that the log can have a change at; None: it has not begun."""
+    """Return the first position at which the log can have a change; None: it has not begun."""
     if (floor := log.floor) > ORIGIN:
         return after(floor)
     opening = log.gap_after(_BEFORE_ALL)
@@ -103,9 +103,9 @@ def beginning(log: LogReader) -> Position | None:
 
 def span(log: LogReader, tables: Sequence[str], start: Moment | None, end: Moment | None) -> Span:
     """
-    Return the part between two moments, as these tables have it; None: as far as there is one.
+    Return the part between two moments, for these tables; None: from the beginning or to the end.
 
-    Raises `UnknownTable`, and `PositionExpired` where the log does not reach back to `start`.
+    Raises `UnknownTable`, and `PositionExpired` if the log does not reach back to `start`.
     """
     for table in tables:
         log.schema(table)
@@ -119,7 +119,9 @@ def span(log: LogReader, tables: Sequence[str], start: Moment | None, end: Momen
         case Position():
             if start < whole.first:
                 raise PositionExpired(
-                    "The log begins later than that", asked=str(start), begins=str(whole.first)
+                    "The log begins after this position",
+                    asked=str(start),
+                    begins=str(whole.first),
                 )
             first = start
         case datetime():
@@ -139,8 +141,8 @@ def changes(log: LogReader, table: str, part: Span) -> Iterator[ChangeSlice | Ga
     """
     Yield the changes of a table in a part of the log, in order, and the gaps between them.
 
-    Raises `CorruptSegment` or `UnknownFormat` with the `position` from which on there is
-    nothing to be had, when all before it was yielded.
+    Raises `CorruptSegment` or `UnknownFormat` with the `position` from which on nothing can
+    be read, after all before it was yielded.
     """
     for found in flushes(log, [table], part):
         if isinstance(found, Gap):
@@ -156,7 +158,7 @@ def flushes(log: LogReader, tables: Sequence[str], part: Span) -> Iterator[LogBa
     """
     Yield the flushes that may hold changes of these tables in a part, and the gaps in it.
 
-    Nothing but the index is looked at; the first and the last may reach over the ends.
+    Only the index is read; the first and the last flush may extend beyond the part.
     """
     at = part.after
     while at < part.last:
@@ -176,7 +178,7 @@ def flushes(log: LogReader, tables: Sequence[str], part: Span) -> Iterator[LogBa
 
 
 def missing(log: LogReader, table: str, part: Span) -> bool:
-    """Whether changes of a table are missing in a part of the log, and no gap says so."""
+    """Whether changes of a table are missing in a part of the log without a gap."""
     return log.lacks(table, part.after) and not log.lacks(table, part.last)
 
 
@@ -188,7 +190,7 @@ def places_outside(rows: pa.Table, epoch: int, part: Span) -> list[tuple[int, in
 
 
 def inside(rows: pa.Table, epoch: int, part: Span) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which of these changes lie in a part."""
+    """Return which of these changes are in a part."""
     commits = rows.column("_commit").to_numpy()
     ordinals = rows.column("_ordinal").to_numpy()
     kept = np.ones(rows.num_rows, np.bool_)
@@ -201,18 +203,20 @@ def inside(rows: pa.Table, epoch: int, part: Span) -> np.ndarray[tuple[int], np.
     return kept
 
 
-# --- inside ---------------------------------------------------------------------------------------
+# --- times and rows -------------------------------------------------------------------------------
 
 
 def _refuse_pruned(log: LogReader, since: int, start: datetime) -> None:
-    """Raise where changes that were committed since then may have been pruned (R27)."""
+    """Raise `PositionExpired` if changes committed since then may have been pruned (R27)."""
     floor = log.floor
     if floor == ORIGIN:
         return
     oldest = log.next_batch(log.tables(), floor, most_rows=1)
     if oldest is None or not oldest.files or oldest.begun > since:
         raise PositionExpired(
-            "The log does not reach back so far", asked=start.isoformat(), begins=str(after(floor))
+            "The log does not reach back to this time",
+            asked=start.isoformat(),
+            begins=str(after(floor)),
         )
 
 
@@ -232,7 +236,8 @@ def _within(rows: pa.Table, epoch: int, part: Span) -> pa.Table:
 def _micros(moment: datetime) -> int:
     if moment.tzinfo is None:
         raise BadPosition(
-            "A time needs its offset from UTC", remedy="Give one: datetime.now(UTC) has it."
+            "A time must have an offset from UTC",
+            remedy="Pass a datetime with a time zone, such as datetime.now(UTC).",
         )
     return (moment - _EPOCH) // _MICRO
 
@@ -242,9 +247,11 @@ def _first_since(log: LogReader, tables: Sequence[str], whole: Span, since: int)
         if isinstance(batch, Gap) or batch.time < since:
             continue
         try:
-            found = [place for file in batch.files if (place := _first(log, batch, file, since))]
+            found = [
+                position for file in batch.files if (position := _first(log, batch, file, since))
+            ]
         except (CorruptSegment, UnknownFormat):
-            return batch.first  # who reads from there on is told
+            return batch.first  # reading from there reports the damage
         if found:
             return min(found)
     return after(whole.last)
@@ -256,9 +263,11 @@ def _last_until(log: LogReader, tables: Sequence[str], whole: Span, until: int) 
         if batch.begun > until:
             continue
         try:
-            found = [place for file in batch.files if (place := _last(log, batch, file, until))]
+            found = [
+                position for file in batch.files if (position := _last(log, batch, file, until))
+            ]
         except (CorruptSegment, UnknownFormat):
-            return batch.last  # who reads up to there is told
+            return batch.last  # reading up to there reports the damage
         if found:
             return max(found)
     return before(whole.first)
@@ -267,13 +276,13 @@ def _last_until(log: LogReader, tables: Sequence[str], whole: Span, until: int) 
 def _first(log: LogReader, batch: LogBatch, file: File, since: int) -> Position | None:
     rows = log.rows(file)
     found = np.flatnonzero(_times(rows) >= since)
-    return _place(rows, batch.epoch, int(found[0])) if len(found) else None
+    return _position(rows, batch.epoch, int(found[0])) if len(found) else None
 
 
 def _last(log: LogReader, batch: LogBatch, file: File, until: int) -> Position | None:
     rows = log.rows(file)
     found = np.flatnonzero(_times(rows) <= until)
-    return _place(rows, batch.epoch, int(found[-1])) if len(found) else None
+    return _position(rows, batch.epoch, int(found[-1])) if len(found) else None
 
 
 def _times(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -281,7 +290,7 @@ def _times(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.asarray(times, np.int64)
 
 
-def _place(rows: pa.Table, epoch: int, at: int) -> Position:
+def _position(rows: pa.Table, epoch: int, at: int) -> Position:
     return Position(epoch, rows["_commit"][at].as_py(), rows["_ordinal"][at].as_py())
 
 
@@ -292,17 +301,17 @@ _NO_LIMIT = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class BaselineInventory:
-    """The baseline of a table that a pipeline would begin with."""
+    """The baseline of a table with which a pipeline would begin."""
 
     number: int
     rows: int
     segments: int
     bytes: int
     first: Position
-    """F: changes behind it are applied on top."""
+    """F: changes after it are applied on top."""
 
     last: Position
-    """H: from there on the result is exact."""
+    """H: from here on the result is exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,18 +328,18 @@ class TableInventory:
     truncates: int
     first: Position | None
     last: Position | None
-    """Of its first change and its last; None where there is none, or its segment is damaged."""
+    """Of its first and last change; None if there is none, or its segment is damaged."""
 
     since: datetime | None
     until: datetime | None
-    """The earliest commit time in the first flush with changes of it, and the latest in all."""
+    """The earliest commit time in its first flush, and the latest in all its flushes."""
 
     baseline: BaselineInventory | None
 
 
 @dataclass(frozen=True, slots=True)
-class GapPlace:
-    """A place where history began anew: what happened before it at the source is not known."""
+class LogGap:
+    """A position at which history restarted: what happened at the source before is unknown."""
 
     at: Position
     reason: str
@@ -348,16 +357,16 @@ class LogInventory:
     """Entries of the index."""
 
     first: Position | None
-    """The first position it can have a change at; None: it has not begun."""
+    """The first position at which it can have a change; None: it has not begun."""
 
     end: Position
     tables: tuple[TableInventory, ...]
-    gaps: tuple[GapPlace, ...]
-    """Without the one at its beginning."""
+    gaps: tuple[LogGap, ...]
+    """All gaps except the one at its beginning."""
 
 
 def inventory(log: LogReader, source: str) -> LogInventory:
-    """Return what the index says of a log."""
+    """Return the content of a log by its index."""
     first = beginning(log)
     return LogInventory(
         source=source,
@@ -372,12 +381,12 @@ def inventory(log: LogReader, source: str) -> LogInventory:
     )
 
 
-def _gaps(log: LogReader, first: Position | None) -> tuple[GapPlace, ...]:
-    found: list[GapPlace] = []
+def _gaps(log: LogReader, first: Position | None) -> tuple[LogGap, ...]:
+    found: list[LogGap] = []
     at = None if first is None else before(first)
     while at is not None and (gap := log.gap_after(at)) is not None:
         at = Position.parse(gap.at)
-        found.append(GapPlace(at, gap.reason))
+        found.append(LogGap(at, gap.reason))
     return tuple(found)
 
 
@@ -385,7 +394,7 @@ def _table(log: LogReader, table: str, first: Position | None) -> TableInventory
     runs: list[LogBatch] = []
     at = None if first is None else before(first)
     while at is not None:
-        # All of an epoch at once: a hundred thousand flushes one by one would take seconds.
+        # A whole epoch at once: a hundred thousand flushes one by one would take seconds.
         batch = log.next_batch(table, at, _NO_LIMIT, most_files=_NO_LIMIT)
         if batch is None:
             gap = log.gap_after(at)

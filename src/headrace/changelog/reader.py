@@ -1,12 +1,12 @@
 """
-Reading a log: what follows a position, where a baseline is, and when something new is there.
+Reading a log: the next batch after a position, baselines, and waiting for new entries.
 
-A reader follows the index by asking for the next number; it never lists a folder after it was
-opened. Everything it answers comes from memory.
+A reader follows the index by reading the next number; it never lists a folder after it was
+opened. Everything it returns comes from memory.
 
-`LogHolds` records which parts of the log are being read in this process, and by whom, so that
-they are kept meanwhile (R27). `overtaken` returns whether a later writer has taken a log, as its
-index says now, not as it was last read.
+`LogHolds` records which parts of the log are being read in this process, and for what, so that
+they are not pruned meanwhile (R27). `overtaken` returns whether a later writer has taken a log,
+by its current index, not as it was last read.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Everything after a position, and these baselines."""
+    """Keeps everything after a position, and these baselines."""
 
     whose: str
     position: Position
@@ -67,7 +67,7 @@ class Hold:
 
 
 class LogHolds:
-    """Those of one log. Safe to use from several threads."""
+    """The holds of one log. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class LogHolds:
     def hold(
         self, whose: str, position: Position, baselines: Collection[int] = ()
     ) -> Iterator[None]:
-        """Have it kept until this is left; what was pruned before is not brought back."""
+        """Keep a part of the log within the context; what was pruned before is not restored."""
         held = Hold(whose, position, frozenset(baselines))
         with self._lock:
             self._held.append(held)
@@ -88,7 +88,7 @@ class LogHolds:
                 self._held.remove(held)
 
     def all(self) -> list[Hold]:
-        """Return what is held now."""
+        """Return the current holds."""
         with self._lock:
             return list(self._held)
 
@@ -98,24 +98,24 @@ class LogHolds:
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """A run of whole flushes, as far as some tables are concerned."""
+    """A run of complete flushes, with the files of some tables."""
 
     tables: tuple[str, ...]
     epoch: int
     first: Position
     last: Position
     files: tuple[File, ...]
-    """In position order; empty where the run only moves the position."""
+    """In position order; empty if the run only moves the position."""
 
     rows: int
     entries: tuple[int, int]
     """The first and the last entry of the run."""
 
     begun: int
-    """The commit time of the first change of these tables' flushes; of heartbeats alone, 0."""
+    """The commit time of the first change of these tables' flushes; 0 for heartbeats only."""
 
     time: int
-    """The latest commit time in it; of heartbeats alone, 0."""
+    """The latest commit time in it; 0 for heartbeats only."""
 
     def files_of(self, table: str) -> tuple[File, ...]:
         """Return one table's files, in position order."""
@@ -152,7 +152,7 @@ class Extent:
 
     rows: int
     bytes: int
-    """Of changes."""
+    """Rows and bytes of changes."""
 
     baselines: int
     baseline_bytes: int
@@ -165,8 +165,8 @@ class LogReader:
     """
     Follows one source's log.
 
-    *Threads*: any number, of one reader too. *Freshness*: answers are as of the last
-    `refresh`, which somebody must call: the engine does, when its recorder reports a flush.
+    *Threads*: any number, also for one reader. *Freshness*: results are as of the last
+    `refresh`; the engine calls it when its recorder reports a flush.
     """
 
     def __init__(self, files: Files, source: str) -> None:
@@ -176,37 +176,37 @@ class LogReader:
         self._segments = files.within(f"log/{source}/segments")
         self._history = History()
         self._reading = Lock()
-        """One thread at a time reads files; the others need not wait for it to answer."""
+        """One thread at a time reads files; the others can use the history meanwhile."""
         self._changed = Condition()
-        """Guards the history, and tells of its growth."""
+        """Guards the history, and notifies of new entries."""
         self._interrupts = 0
         self.holds = LogHolds()
-        """Who reads a part of it beside those who follow it."""
+        """The parts that are read in addition to pipelines that follow the log."""
         self._last_entry = 0
         self.notices = 0
-        """Grows with every entry that says more than which changes came: a schema, a gap."""
+        """Counts the entries that are more than changes or heartbeats: a schema, a gap."""
 
     @classmethod
     def open(cls, files: Files, source: str) -> LogReader:
         """Read the index of `source` under the data directory `files`; it may be empty yet."""
         reader = cls(files, source)
         reader._history = reader._index.history()
-        reader._history.retired.clear()  # what is deleted, and when, is the writer's business
+        reader._history.retired.clear()  # only the writer deletes files
         reader._last_entry = reader._index.last
         return reader
 
     def refresh(self, upto: int | None = None) -> int:
         """
-        Read the entries that appeared, wake who waits for them, and return how many there were.
+        Read the new entries, wake the threads that wait for them, and return their number.
 
         With `upto`, the number of an entry that its writer reported, nothing beyond it is
-        read: an entry can be seen a moment before it is durable, and what is acknowledged
-        must be (invariant 1). A missing one at or before it is `CorruptIndex`.
+        read: an entry is visible a moment before it is durable, and what is acknowledged
+        must be durable (invariant 1). A missing entry at or before it is `CorruptIndex`.
         """
         with self._reading:
             before = self._last_entry
             try:
-                # One by one: those before a damaged entry count, whatever is raised then.
+                # One by one: entries before a damaged one are taken, although it raises an error.
                 for entry in self._index.refresh(upto):
                     with self._changed:
                         self._history.take(entry)
@@ -216,11 +216,11 @@ class LogReader:
                             self.notices += 1
                         self._changed.notify_all()
             except PositionExpired:
-                self._begin_anew(upto)
+                self._reload(upto)
             return self._last_entry - before
 
-    def _begin_anew(self, upto: int | None) -> None:
-        """Take up a log whose entries went before they were read: all that they came to."""
+    def _reload(self, upto: int | None) -> None:
+        """Load the history again, after entries were deleted before they were read."""
         index = LogIndex(self._files.within(f"log/{self._source}/index"))
         history = index.history(upto)
         history.retired.clear()
@@ -235,8 +235,8 @@ class LogReader:
         """
         Wait until an entry beyond number `beyond` was read; False on timeout or `interrupt`.
 
-        Who interrupts for good first makes `unless` true: an interrupt that comes just
-        before the wait begins would otherwise be missed.
+        To end all waiting, make `unless` true before the interrupt: an interrupt just before
+        the wait begins would otherwise be missed.
         """
         with self._changed:
             before = self._interrupts
@@ -252,40 +252,40 @@ class LogReader:
         return self._history.term
 
     def interrupt(self) -> None:
-        """End every wait that is going on now."""
+        """End every current wait."""
         with self._changed:
             self._interrupts += 1
             self._changed.notify_all()
 
     @property
     def last_entry(self) -> int:
-        """The number of the newest entry read; 0 where there is none."""
+        """The number of the newest entry read; 0 if there is none."""
         return self._last_entry
 
     @property
     def end(self) -> Position:
-        """The position the log ends at."""
+        """The position at which the log ends."""
         with self._changed:
             return self._history.end
 
     @property
     def epoch(self) -> int:
-        """The present epoch; 0 before the log has begun."""
+        """The current epoch; 0 before the log has begun."""
         return self._history.epoch
 
     @property
     def lineage(self) -> str | None:
-        """The lineage of the present epoch."""
+        """The lineage of the current epoch."""
         return self._history.lineage
 
     @property
     def origin(self) -> str:
-        """What the source called itself when the log began, or last began anew."""
+        """The source's own name when the log began or last restarted."""
         return self._history.origin
 
     @property
     def gap(self) -> Gap | None:
-        """The newest place where history began, or began anew; None before the log has begun."""
+        """The newest gap: where history began or restarted; None before the log has begun."""
         with self._changed:
             return self._history.gap
 
@@ -295,42 +295,42 @@ class LogReader:
         return Position.parse(self._history.floor)
 
     def counts(self) -> Counts:
-        """Return what was captured so far, baselines apart."""
+        """Return what was captured so far, without baselines."""
         with self._changed:
             return self._history.counts
 
     def tables(self) -> tuple[str, ...]:
-        """Return the tables that the log has a schema of."""
+        """Return the tables that have a schema in the log."""
         with self._changed:
             return tuple(self._history.tables)
 
     def schema(self, table: str, schema_id: int | None = None) -> TableSchema:
-        """Return a table's newest schema, or the one of that id; else `UnknownTable`."""
+        """Return a table's newest schema, or the one with that id; `UnknownTable` if none."""
         with self._changed:
             known = self._known(table)
             found = known.schemas.get(known.latest if schema_id is None else schema_id)
         if found is not None:
             return found
-        raise UnknownTable("Log has no schema of this table", table=table, source=self._source)
+        raise UnknownTable("The log has no such table", table=table, source=self._source)
 
     def rank(self, table: str, schema_id: int) -> int:
-        """Return when a schema came, as an id: one that is read late has that of before."""
+        """Return the id that orders a schema: a late one has that of the earlier schema."""
         with self._changed:
             return self._history.tables[table].rank(schema_id)
 
     def marker(self, text: str) -> Position | None:
-        """Return where the newest marker with this text is; None where none is known."""
+        """Return the position of the newest marker with this text; None if there is none."""
         with self._changed:
             found = self._history.markers.get(text)
             return None if found is None else Position.parse(found)
 
     def columns(self, table: str, since: int) -> Turn:
-        """Return the newest schema of a table by its id; `since` where none came after it."""
+        """Return the id of a table's newest schema; `since` if there is none after it."""
         with self._changed:
             return newest(self._known(table), since)
 
     def columns_in_turn(self, table: str, since: int, after: Position | None = None) -> Turn:
-        """Return the schema of what lies right behind `after`, or that a load begins with."""
+        """Return the schema of the changes right after `after`; None: of a load's first rows."""
         with self._changed:
             known = self._known(table)
             if after is None:
@@ -338,7 +338,7 @@ class LogReader:
             return in_turn(self._history, known, since, str(after))
 
     def has_later_columns(self, table: str, files: Iterable[File], since: int) -> bool:
-        """Whether some of these files of a table have columns of after the schema `since`."""
+        """Whether some of these files of a table have a later schema than `since`."""
         with self._changed:
             return any_later(self._known(table), files, since)
 
@@ -348,13 +348,13 @@ class LogReader:
             return identify(self._known(schema.table), schema)
 
     def lacks(self, table: str, after: Position) -> bool:
-        """Whether changes of a table that lie beyond `after` are missing, and no gap says so."""
+        """Whether changes of a table after `after` are missing without a gap."""
         with self._changed:
             missing = self._known(table).missing
             return missing is not None and after < Position.parse(missing.at)
 
     def usable_baseline(self, table: str) -> Baseline | None:
-        """Return the newest baseline of the present epoch, after its last gap."""
+        """Return the newest baseline of the current epoch, after its last gap."""
         with self._changed:
             return self._known(table).baseline
 
@@ -364,7 +364,7 @@ class LogReader:
             return self._known(table).baselines.get(number)
 
     def superseded(self) -> set[int]:
-        """Return the baselines that nobody begins to load any more: another one is, or none."""
+        """Return the baselines that no load starts with any more."""
         with self._changed:
             return {
                 number
@@ -374,26 +374,26 @@ class LogReader:
             }
 
     def window(self, table: str, baseline: int) -> BaselineWindow | None:
-        """Return in which commits the rows of a baseline are ahead of its F; None: in none."""
+        """Return the window of a baseline: commits after F that its rows hold; None: none."""
         with self._changed:
             return self._known(table).windows.get(baseline)
 
     def owed(self, table: str) -> RebaselineRequired | None:
-        """Return the newest entry that asks for a new baseline of this table alone."""
+        """Return the newest entry that requires a new baseline of only this table."""
         with self._changed:
-            return self._known(table).owed
+            return self._known(table).rebaseline_required
 
     def owed_after(self, table: str, position: Position) -> RebaselineRequired | None:
-        """Return the first entry beyond a position that asks for one; pruned ones are none."""
+        """Return the first such entry after a position that was not pruned."""
         with self._changed:
-            later = (owed for owed in self._known(table).owes if owed.at > str(position))
-            return next(later, None)
+            entries = self._known(table).rebaselines
+            return next((each for each in entries if each.at > str(position)), None)
 
     def gap_after(self, position: Position) -> Gap | None:
         """
-        Return the first gap that lies beyond `position`: what stands there cannot go on.
+        Return the first gap after `position`: a reader there cannot continue.
 
-        The log's own beginning is none to whom has made no progress.
+        The log's own beginning is not a gap for a reader without progress.
         """
         with self._changed:
             return self._history.next_gap(position)
@@ -407,26 +407,26 @@ class LogReader:
         most_files: int = 64,
     ) -> LogBatch | None:
         """
-        Return the whole flushes that follow `after`, up to the limits; None where nothing does.
+        Return the complete flushes that follow `after`, up to the limits; None if there are none.
 
-        A single flush above the limits comes alone (R10). The run ends before a gap, and
+        A single flush above the limits is returned alone (R10). The run ends before a gap, and
         with `upto` at or before it. Flushes without files of these tables only move `last`.
-        One that reaches over `after` comes whole. `PositionExpired` where changes after it
-        were pruned: never fewer than there were (R27).
+        A flush that begins before `after` and ends after it is returned complete. Raises
+        `PositionExpired` if changes after `after` were pruned: never fewer than there were (R27).
         """
         names = (tables,) if isinstance(tables, str) else tuple(tables)
         with self._changed:
             history = self._history
             if str(after) < history.floor:
                 raise PositionExpired(
-                    "The log does not reach back so far",
+                    "The log does not reach back to this position",
                     source=self._source,
                     asked=after,
                     kept_after=history.floor,
                 )
             start = history.after(after)
             if start == 0 and after == ORIGIN:
-                start = 1  # Who begins, begins after the entry that opened the log.
+                start = 1  # A reader without progress begins after the entry that opened the log.
             gap = history.next_gap(after)
             stop = len(history.steps) if gap is None else history.step_of(gap)
             if upto is not None:
@@ -466,19 +466,19 @@ class LogReader:
             return None if found is None else found.flush.begun
 
     def changed_between(self, table: str, after: Position, upto: Position) -> bool:
-        """Return whether a flush with files of this table overlaps what lies in (after, upto]."""
+        """Return whether a flush with files of this table overlaps (after, upto]."""
         with self._changed:
             found = next(tail(self._known(table), str(after)), None)
             return found is not None and found.flush.first <= str(upto)
 
     def source_position_at(self, at: Position) -> str | None:
-        """Return the source's own words for the newest entry that ends at or before `at`."""
+        """Return the source's position of the newest entry that ends at or before `at`."""
         with self._changed:
             step = self._history.after(at)
             return self._history.steps[step - 1].source if step else None
 
     def older_than(self, time: int) -> Position:
-        """Return up to where all changes were committed before `time`; `ORIGIN`: none were."""
+        """Return the position up to which all commits are before `time`; `ORIGIN`: none are."""
         with self._changed:
             last = str(ORIGIN)
             for step, ends in zip(self._history.steps, self._history.lasts, strict=True):
@@ -511,14 +511,14 @@ class LogReader:
             )
 
     def path(self, file: File) -> str:
-        """Return a segment's whole path, for Spark."""
+        """Return a segment's full path, for Spark."""
         return self._segments.path(file.name)
 
     def rows(self, file: File) -> pa.Table:
         """
-        Return a segment's rows, verified, in the shape of the schema it was written with.
+        Return a segment's rows, verified, with the schema it was written with.
 
-        `CorruptSegment` by name; `PositionExpired` where it was dropped since, and deleted.
+        `CorruptSegment` names the file; `PositionExpired` if it was dropped and deleted since.
         """
         try:
             return read_segment(self._segments, file, self.schema(file.table, file.schema))
@@ -533,36 +533,36 @@ class LogReader:
             raise self._gone(file) or error from None
 
     def _known(self, table: str) -> LogTable:
-        """Return what the log knows of a table: nothing of one that it does not have."""
+        """Return a table as the log knows it; an empty one if it does not have it."""
         return self._history.tables.get(table) or LogTable(0)
 
     def _gone(self, file: File) -> PositionExpired | None:
-        """Return that a file was dropped, if it was: by what the index says now, read anew."""
+        """Return the error if a file was dropped, by the current index, which is read again."""
         if file.name in LogReader.open(self._files, self._source)._history.names():
             return None
         return PositionExpired(
-            "A segment was dropped, and its lease is over",
+            "The segment was pruned and deleted",
             source=self._source,
             file=self._segments.path(file.name),
         )
 
 
 def segment_path(files: Files, source: str, file: File) -> str:
-    """Return a segment's whole path under the data directory `files`."""
+    """Return a segment's full path under the data directory `files`."""
     return files.path(f"log/{source}/segments/{file.name}")
 
 
 def overtaken(files: Files, source: str, after: int, term: int) -> bool:
     """
-    Return whether an entry beyond `after` is of a higher term than `term`.
+    Return whether an entry after `after` has a higher term than `term`.
 
     A writer claims the next number as soon as it opens a log, so this is known before its first
-    change. Costs two requests where nothing is beyond; `files` is the data directory.
+    change. It costs two requests if there is no such entry; `files` is the data directory.
     """
     index = LogIndex(files.within(f"log/{source}/index"))
     index.last = after
     try:
         return any(entry.term > term for entry in index.refresh())
     except PositionExpired:
-        # Far behind: what came since is only in a state by now.
+        # The entries since were deleted: only a state has their terms now.
         return LogIndex(files.within(f"log/{source}/index")).history().term > term

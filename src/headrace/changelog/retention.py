@@ -1,14 +1,14 @@
 """
 Retention of the log: pruning what no reader needs, and the leases of named readers (R27).
 
-Pruning first writes an entry that says so, synced: from then on no reader begins there. The
+Pruning first writes an entry, synced: from then on no reader begins in the pruned part. The
 files are deleted a lease later, so that every reader that was using them has finished, and with
-them the oldest entries of the index, once two states stand for those.
+them the oldest entries of the index, once two states replace them.
 
-A named reader reads a log on its own account, and has it kept while it does. It writes down
-where it stands, for the length of a lease, and does so again before the lease ends. The log
-keeps everything after that place. A lease that has expired holds nothing: the reader may find
-its place still there, or gets `changelog.expired`, but never fewer rows.
+A named reader reads a log independently of the engine, and keeps it from being pruned. It writes
+its position for the length of a lease, and renews it before the lease ends. The log keeps
+everything after that position. An expired lease holds nothing: the reader may find its position
+still there, or gets `changelog.expired`, but never fewer rows.
 """
 
 from __future__ import annotations
@@ -32,38 +32,39 @@ from headrace.storage.killpoints import LOG_PRUNED, reach
 # --- pruning --------------------------------------------------------------------------------------
 
 MOST_FILES = 1_000
-"""Deleted in one go: about what takes as long as a flush."""
+"""Files deleted at a time: this takes about as long as a flush."""
 
 MOST_OBJECTS = 200
 MOST_ENTRIES = 20
-"""The same in a bucket, where each is a request: of those that go together, and one by one."""
+"""The same in a bucket, where each needs a request: segments go together, entries one by one."""
 
 
 def prune(
     log: LogWriter,
     upto: Position,
     baselines: Collection[int] = (),
-    heard: int | None = None,
+    known_entry: int | None = None,
 ) -> Pruned | None:
     """
-    Drop all whole flushes that end at or before `upto`, and these baselines.
+    Drop all flushes that end at or before `upto`, and these baselines.
 
-    One that is the newest of its table, and usable after that, stays. Those that a later entry
-    than `heard` made keep every change after their F: whoever decided did not know of them.
-    None where there is nothing to drop.
+    A baseline that is the newest of its table, and usable after that, stays. Baselines of
+    entries later than `known_entry` keep every change after their F: they were not known when
+    `upto` was decided. None if there is nothing to drop.
     """
     history = log.history
     if upto > history.end:
-        raise ChangeLogError("Cannot prune what is still to come", upto=upto, end=history.end)
+        raise ChangeLogError("Cannot prune beyond the end of the log", upto=upto, end=history.end)
     text = str(upto)
     for known in history.tables.values():
         usable = known.baseline
-        if heard is not None and usable is not None and usable.entry > heard:
+        if known_entry is not None and usable is not None and usable.entry > known_entry:
             text = min(text, usable.first)
-    # The newest step stays, with all that end where it does: it says where the source is read on.
+    # The newest step stays, with all that end at the same position: it has the position from
+    # which the source is read.
     lasts = history.lasts
     count = min(bisect_right(lasts, text), bisect_left(lasts, lasts[-1])) if lasts else 0
-    # Without changes among them there is nothing to gain: idle days leave no entries (R34).
+    # Without changes among them there is nothing to gain: an idle source leaves no entries (R34).
     some = any(isinstance(step, Flush) for step in history.steps[:count])
     last = lasts[count - 1] if some else ""
     dropped = tuple(
@@ -81,15 +82,15 @@ def prune(
 
 
 class FileDeletion:
-    """Deletes what the index dropped, a lease later. Belongs to one writer of a log."""
+    """Deletes dropped files, a lease later. Belongs to one writer of a log."""
 
     def __init__(self, log: LogWriter) -> None:
         self._log = log
-        # A state that was there before: nobody knows for how long.
+        # The age of states from before is unknown, so they count from now.
         self._states = dict.fromkeys(log.index.states, log.stamp)
 
     def delete(self, lease: float) -> bool:
-        """Delete what is due, a part of it at a time; return whether there is more."""
+        """Delete some of what is due; return whether there is more."""
         log = self._log
         most = MOST_FILES if log.segments.local else MOST_OBJECTS
         due = log.stamp - int(lease * 1_000_000)
@@ -129,7 +130,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ReaderLease:
-    """Where a named reader stands, and until when that counts."""
+    """The position of a named reader, and until when it is kept."""
 
     name: str
     position: Position
@@ -137,7 +138,7 @@ class ReaderLease:
     """Microseconds since 1970."""
 
     baselines: tuple[int, ...] = ()
-    """Those whose rows it has not read to the end."""
+    """The baselines that it has not read to the end."""
 
 
 class NamedReader:
@@ -146,10 +147,12 @@ class NamedReader:
     def __init__(
         self, files: Files, source: str, name: str, seconds: float, clock: Callable[[], float]
     ) -> None:
-        """`files` is the data directory, `seconds` the lease, `clock` tells seconds since 1970."""
+        """`files` is the data directory, `seconds` the lease; `clock` returns Unix time."""
         if NAME.fullmatch(name) is None:
             raise ChangeLogError(
-                "A reader's name has letters, digits, dots, dashes and underscores", name=name
+                "A reader's name must match [A-Za-z0-9][A-Za-z0-9_.-]* and have at most"
+                " 100 characters",
+                name=name,
             )
         self._files = files.within(f"log/{source}/readers")
         self._source = source
@@ -159,22 +162,22 @@ class NamedReader:
 
     def hold(self, at: Position, log: LogReader, baselines: Collection[int] = ()) -> None:
         """
-        Have everything after `at` kept from now on, until the lease is over or the next call.
+        Keep everything after `at` from now on, until the lease ends or the next call.
 
-        So are these baselines, whether they are the newest or not.
+        These baselines are kept as well, whether they are the newest or not.
 
-        `PositionExpired` where it is not there any more.
+        Raises `PositionExpired` if `at` is not in the log any more.
         """
         until = int((self._clock() + self._seconds) * 1_000_000)
         stored = _Stored(str(at), until, baselines=tuple(sorted(baselines)))
         self._files.make_folder("")
         self._files.put(f"{self._name}.json", msgspec.json.encode(stored))
-        # After it is written: whoever decided before that may have dropped it meanwhile.
+        # After it is written: a pruning decided before may have dropped it in the meantime.
         log.refresh()
         if at < log.floor:
             self.release()
             raise PositionExpired(
-                "The log does not reach back so far",
+                "The log does not reach back to this position",
                 source=self._source,
                 reader=self._name,
                 asked=at,
@@ -182,13 +185,13 @@ class NamedReader:
             )
 
     def release(self) -> None:
-        """Let go; a second time does nothing."""
+        """Give up the lease; safe to call again."""
         with suppress(FileNotFoundError):
             self._files.remove(f"{self._name}.json")
 
 
 def leases(files: Files, source: str, now: float) -> list[ReaderLease]:
-    """Return the leases that count now; those that are long over are removed."""
+    """Return the current leases; remove those that expired long ago."""
     inside = files.within(f"log/{source}/readers")
     time = int(now * 1_000_000)
     found = []
@@ -199,7 +202,7 @@ def leases(files: Files, source: str, now: float) -> list[ReaderLease]:
             stored = msgspec.json.decode(inside.read(name), type=_Stored)
             position = Position.parse(stored.position)
         except (FileNotFoundError, msgspec.DecodeError, BadPosition):
-            continue  # released meanwhile; or nobody can say what it was
+            continue  # released in the meantime, or unreadable
         if stored.until > time:
             found.append(
                 ReaderLease(name.removesuffix(".json"), position, stored.until, stored.baselines)

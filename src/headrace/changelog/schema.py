@@ -2,13 +2,13 @@
 The schema of a table: its columns, their types and its key, and how one schema follows another.
 
 A schema belongs to the log, not to a source: baseline and stream of a table share it,
-and so do Spark and the targets. The columns of a segment (`TableSchema.segment`) are ours by
-name and order; a user's column may have any name, ours included, because both images
-are structs of their own.
+and so do Spark and the targets. The log defines the names and order of a segment's columns
+(`TableSchema.segment`). A user's column may have any name, even one of those, because both
+images are structs of their own.
 
 From one schema to the next, columns are identified by their ids, which are never reused: a name
-may be given to another column. A change of schema is not reported as a change of rows; so it
-matters whether rows that the log has are still what the table holds (R23b).
+may be given to another column. A change of schema is not reported as a change of rows, so it
+matters whether the rows in the log still match the table (R23b).
 """
 
 from __future__ import annotations
@@ -29,28 +29,29 @@ TableName: TypeAlias = str
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, its one type, and the number that marks speak of."""
+    """One column: its name, its type, and the id that `_unsent` and `_exact` refer to."""
 
     name: str
     type: ValueType
     field: int
-    """Its id within the table, never reused: `_unsent` and `_exact` name columns by it."""
+    """Its id within the table, which is never reused."""
 
     nullable: bool = True
     declared: str = ""
     """The type as the source declares it, for people."""
 
     missing: str | None = dataclasses.field(default=None, compare=False)
-    """What rows from before the column have in it, as text that Spark can cast; None: null."""
+    """The value of rows older than the column, as text that Spark can cast; None: null."""
 
     rewritten: bool = dataclasses.field(default=False, compare=False)
-    """Whether such rows may have anything in it: they were rewritten when it was added."""
+    """Whether such rows may have any value in it: they were rewritten when it was added."""
 
     may_be_unsent: bool = dataclasses.field(default=False, compare=False)
     """
-    Whether a change may come without its value, which nothing here keeps (R21).
+    Whether a change may lack its value, which is not stored anywhere (R21).
 
-    As the source is set up now: no log holds it, so a schema of a log's never says so.
+    This depends on the source's current settings. It is not in the log, so it is never set in
+    a schema from a log.
     """
 
 
@@ -61,20 +62,24 @@ class TableSchema:
     table: TableName
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
-    """The key's columns, in the key's order; empty where the table has none."""
+    """The key's columns, in the key's order; empty if the table has none."""
 
     whole_before: bool = True
     """
-    Whether a before image, where there is one, holds the whole row. Otherwise it holds the key
-    at most, and nobody can tell from it whether a filter was true of the row (R22).
+    Whether a before image, if there is one, holds the whole row. Otherwise it holds the key
+    at most, and does not show whether a filter was true for the row (R22).
     """
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns]
         if not names or len(set(names)) < len(names):
-            raise BadSchema("Columns need a name each", table=self.table)
+            raise BadSchema("A table needs columns with distinct names", table=self.table)
         if missing := set(self.key) - set(names):
-            raise BadSchema("Key names no column", table=self.table, columns=sorted(missing))
+            raise BadSchema(
+                "The key has columns that the table does not have",
+                table=self.table,
+                columns=sorted(missing),
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,7 +87,7 @@ class TableSchema:
         return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> Column:
-        """Return the column called `name`; `KeyError` where there is none."""
+        """Return the column called `name`; `KeyError` if there is none."""
         return self._by_name[name]
 
     @cached_property
@@ -91,12 +96,12 @@ class TableSchema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The row as Arrow: one field a column, all nullable (a delete holds its key only)."""
+        """The row as Arrow: one field per column, all nullable (a delete holds its key only)."""
         return pa.schema([column.type.field(column.name) for column in self.columns])
 
     @cached_property
     def segment(self) -> pa.Schema:
-        """The columns of a segment of this table, in the order they stand on disk."""
+        """The columns of a segment of this table, in their order on disk."""
         image = pa.struct(list(self.arrow))
         return pa.schema([*META, pa.field("before", image), pa.field("after", image)])
 
@@ -110,7 +115,7 @@ META = (
     pa.field("_unsent", pa.list_(pa.int32())),
     pa.field("_exact", pa.map_(pa.int32(), pa.string())),
 )
-"""What every change carries, before its two images. `_time` is never an order (R37)."""
+"""The columns of every change before its two images. `_time` is never an order (R37)."""
 
 
 # --- from one schema to the next ------------------------------------------------------------------
@@ -120,11 +125,11 @@ Kind: TypeAlias = Literal["added", "dropped", "renamed", "retyped", "key"]
 
 @dataclass(frozen=True, slots=True)
 class SchemaDifference:
-    """One thing that is not as it was."""
+    """One difference between two schemas."""
 
     kind: Kind
     column: str
-    """As it was called before; of one that was added, its name."""
+    """The old name of the column; of an added column, its name."""
 
     now: str = ""
     """Its new name, or its new type."""
@@ -159,10 +164,9 @@ def keeps_rows(old: TableSchema, new: TableSchema) -> bool:
     """
     Return whether rows recorded under `old` are right under `new`, without being read again.
 
-    A column that is gone, or has another name, leaves them so; one that was added does where
-    it is known what older rows have in it. With another type they were rewritten, perhaps by
-    an expression; and who takes the place of a column of the same name cannot be told from it
-    in what was written in between.
+    They are if a column was dropped or renamed, or was added and its value in older rows is
+    known. With another type they were rewritten, perhaps by an expression. A new column with
+    the name of a dropped one cannot be distinguished from it in what was written in between.
     """
     before = {column.field: column for column in old.columns}
     names = {column.name: column.field for column in old.columns}
@@ -180,9 +184,9 @@ def keeps_rows(old: TableSchema, new: TableSchema) -> bool:
 
 def inheriting(schema: TableSchema, before: TableSchema) -> TableSchema:
     """
-    Return a schema whose columns have what is known of older rows from the one before it.
+    Return a schema whose columns have the `missing` values of the previous schema.
 
-    A source may forget it: PostgreSQL does when the table is written anew.
+    A source may forget them: PostgreSQL does when the table is rewritten.
     """
     known = {column.field: column.missing for column in before.columns}
     columns = (

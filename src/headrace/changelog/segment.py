@@ -1,12 +1,12 @@
 """
-Segments: the files that hold changes, and what the index says of them.
+Segments: the files that hold changes, and their description in the index.
 
 A segment holds the changes of one table and one schema in one flush, in position order,
 as Parquet that is written for speed and read once or twice: no compression, no
 dictionaries, no statistics, one row group. The segments of a baseline have the same
 columns, with the row in `after` and no positions: its rows belong to the baseline (R20).
 
-A segment is never trusted by its name: its size and checksum stand in the index.
+A segment's name alone is never trusted: its size and checksum are in the index.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def segment_bytes(rows: pa.Table) -> pa.Buffer:
 
 
 def parquet_bytes(rows: pa.Table, facts: dict[bytes, bytes], *, compression: str) -> pa.Buffer:
-    """Return `rows` as a Parquet file that carries `facts` and our format number."""
+    """Return `rows` as a Parquet file with `facts` and our format number in its metadata."""
     stream = pa.BufferOutputStream()
     with pq.ParquetWriter(
         stream,
@@ -43,9 +43,9 @@ def parquet_bytes(rows: pa.Table, facts: dict[bytes, bytes], *, compression: str
         compression=compression,
         use_dictionary=False,
         write_statistics=False,
-        # More rows at a time than by default: some percent less time.
+        # More rows at a time than by default saves some percent of the time.
         write_batch_size=8192,
-        # Who reads some of the columns alone has nothing else to hold their bytes to.
+        # A reader of only some columns has no other checksum for their bytes.
         write_page_checksum=True,
         # The index holds the schema; a copy in each small file would double its size.
         store_schema=False,
@@ -56,19 +56,21 @@ def parquet_bytes(rows: pa.Table, facts: dict[bytes, bytes], *, compression: str
 
 
 def parquet_rows(data: Buffer) -> tuple[pa.Table, dict[bytes, bytes]]:
-    """Read what `parquet_bytes` wrote; `UnknownFormat`, or Arrow's error on nonsense."""
+    """Read what `parquet_bytes` wrote; raises `UnknownFormat`, or Arrow's error if malformed."""
     with pq.ParquetFile(pa.BufferReader(data)) as file:
         facts: dict[bytes, bytes] = file.metadata.metadata or {}
         number = facts.get(_FORMAT_KEY, b"none")
         if number != b"%d" % FORMAT:
-            raise UnknownFormat("File in an unknown format", format=number.decode(errors="replace"))
+            raise UnknownFormat(
+                "File has an unknown format", format=number.decode(errors="replace")
+            )
         return file.read(), facts
 
 
 def describe(
     name: str, table: str, schema_id: int, schema: TableSchema, rows: pa.Table, data: Buffer
 ) -> File:
-    """Return what the index says of the segment `data` that holds `rows`."""
+    """Return the index's description of the segment `data` that holds `rows`."""
     operations = rows.column("_op")
     counts = np.bincount(operations.to_numpy(), minlength=len(Op))
     return File(
@@ -89,20 +91,20 @@ def describe(
 
 
 def _key_changes(schema: TableSchema, rows: pa.Table) -> int:
-    """Count the updates whose key differs between the images; a missing image tells nothing."""
+    """Count the updates whose key differs between the images; those without both do not count."""
     updates = rows.select(["before", "after"]).filter(pc.equal(rows["_op"], int(Op.UPDATE)))
     changed = pa.scalar(False)
     for name in schema.key:
-        # By place: a name with a dot in it would be taken for a path.
-        place = schema.names.index(name)
-        old, new = (pc.struct_field(updates[side], place) for side in ("before", "after"))
+        # By index: a name with a dot would be read as a path.
+        index = schema.names.index(name)
+        old, new = (pc.struct_field(updates[side], index) for side in ("before", "after"))
         changed = pc.or_(changed, _differs(old, new))
     both = pc.and_(updates["before"].is_valid(), updates["after"].is_valid())
     return int(pc.sum(pc.and_(both, changed).cast(pa.int64())).as_py() or 0)
 
 
 def _differs(old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Compare two columns, nulls as values; structs by their parts, as Arrow does not."""
+    """Compare two columns, nulls as values, and structs by their parts, which Arrow cannot."""
     if pa.types.is_struct(old.type):
         differs = pc.xor(old.is_null(), new.is_null())
         for part in range(old.type.num_fields):
@@ -110,20 +112,20 @@ def _differs(old: pa.ChunkedArray, new: pa.ChunkedArray) -> pa.ChunkedArray:
                 differs, _differs(pc.struct_field(old, part), pc.struct_field(new, part))
             )
         return differs
-    # Null where either side is: then they differ unless both are.
+    # The comparison is null if either side is: then they differ unless both are null.
     return pc.coalesce(pc.not_equal(old, new), pc.xor(old.is_null(), new.is_null()))
 
 
 def checksum(data: Buffer) -> str:
-    """Return the checksum of a file's bytes, as the index writes it."""
+    """Return the checksum of a file's bytes, in the index's format."""
     return f"xxh3:{xxhash.xxh3_64_hexdigest(memoryview(data))}"
 
 
 def read_segment(files: Files, file: File, schema: TableSchema) -> pa.Table:
     """
-    Return a segment's rows in the shape of `schema.segment`, after checking its bytes.
+    Return a segment's rows with the columns of `schema.segment`, after checking its bytes.
 
-    `files` is rooted at the folder of segments, since that is where a `File`'s name counts.
+    `files` is rooted at the segments folder, to which a `File`'s name is relative.
     """
     return _rows(files, file, schema, _verified(files, file))
 
@@ -149,7 +151,7 @@ def _rows(files: Files, file: File, schema: TableSchema, data: bytes) -> pa.Tabl
 
 
 def verify(files: Files, file: File) -> None:
-    """Check a segment's size and checksum: `CorruptSegment` by name."""
+    """Check a segment's size and checksum; `CorruptSegment` names the file."""
     _verified(files, file)
 
 
@@ -166,7 +168,12 @@ def _checked(files: Files, file: File, data: bytes | None) -> bytes:
     if data is None:
         raise CorruptSegment("Segment is missing", file=path)
     if len(data) != file.bytes:
-        raise CorruptSegment("Segment has another size", file=path, size=len(data), was=file.bytes)
+        raise CorruptSegment(
+            "Segment does not have the size in the index",
+            file=path,
+            size=len(data),
+            was=file.bytes,
+        )
     if checksum(data) != file.checksum:
-        raise CorruptSegment("Segment has other bytes than were written", file=path)
+        raise CorruptSegment("Segment does not match its checksum", file=path)
     return data

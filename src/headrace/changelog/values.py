@@ -1,10 +1,10 @@
 """
 The one value mapping: from a source's value to Arrow, and to a value at the edge (S6).
 
-Each column has one type, whichever path brought its values: baseline or stream. A
-`ValueType` says how it lies in a segment, and therefore what Spark sees, because not
-everything can be said by the physical type alone; where it cannot, the field carries a
-mark under `headrace` in its metadata.
+Each column has one type, whichever path its values came by: baseline or stream. A
+`ValueType` says how it is stored in a segment, and therefore what Spark sees. The
+physical type alone cannot always express it; then the field has a marker under
+`headrace` in its metadata.
 
 | kind | in the segment | at the edge |
 |---|---|---|
@@ -19,12 +19,12 @@ mark under `headrace` in its metadata.
 | time | int64 microseconds | time, or BeyondTime |
 | timetz, interval | structs | OffsetTime, Interval |
 | variant | struct of kind and four values | int, float, str or bytes |
-| arrow(…) | whatever Spark made | as Arrow gives it |
+| arrow(…) | the type that Spark made | as Arrow returns it |
 
-What a column cannot hold exactly is null there and a misfit with its exact text: never
+A value that a column cannot hold exactly becomes null there, and its exact text is kept: never
 an approximation (invariant 6), and never an error, since data must not be able to stop a
-recorder (R23f). Types are taken literally: a column of whole numbers does not take 1.0, because
-it is unknown why the source sent it.
+recorder (R23f). Types are strict: a column of whole numbers does not accept 1.0, because it is
+unknown why the source sent it.
 
 A database has times that Python's `datetime` cannot express: infinity, years before Christ and
 after 9999, a day that ends at 24:00, times with an offset and intervals of months. On disk each
@@ -32,16 +32,16 @@ is the same integer as an ordinary time of its kind; at the edge it is a value o
 own, never an approximation in `datetime` (invariant 6). Their texts are those of PostgreSQL in
 ISO style.
 
-The exact text of a misfit (R23f) must still distinguish text from number and number from bytes:
-`12` in a column of whole numbers is a fact, `'12'` there is a mistake at the source that is worth
-seeing. So the text is a literal, as SQL writes it, except that words stay as they are while
-nothing else is written that way.
+The exact text of an unrepresentable value (R23f) must still distinguish text from number and
+number from bytes: `12` in a column of whole numbers is a fact, `'12'` there is a mistake at the
+source that should be visible. So the text is an SQL literal, except that a text that cannot be
+mistaken for another literal is written without quotes.
 
-`PHYSICAL` turns a value into what the column stores, or raises `Unfit`; `EDGES` is the way
+`PHYSICAL` converts a value into what the column stores, or raises `Unfit`; `EDGES` converts it
 back. `quickly` is for the usual case, a column whose values are all of the kind's own type: then
 Arrow converts them at once.
 
-Long because every kind of value has its two conversions in one place.
+Long because the two conversions of every kind of value are together.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from headrace.errors import BadSchema
 MICROS_PER_DAY: Final = 86_400_000_000
 MIN_INT32, MAX_INT32 = -(2**31), 2**31 - 1
 MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
-"""The ends of the stored integers stand for minus and plus infinity."""
+"""The smallest and largest stored integers mean minus and plus infinity."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -79,7 +79,7 @@ class BeyondDate:
 
     @property
     def infinite(self) -> bool:
-        """Whether this is no day at all."""
+        """Whether this is an infinity and not a day."""
         return self.days in (MIN_INT32, MAX_INT32)
 
     def __str__(self) -> str:
@@ -97,11 +97,11 @@ class BeyondTimestamp:
     """Since 1970-01-01 00:00; the ends of 64 bits are the infinities."""
 
     utc: bool = False
-    """Whether it is an instant in time (timestamptz), not a reading of a clock."""
+    """Whether it is an instant in time (timestamptz), not a local clock time."""
 
     @property
     def infinite(self) -> bool:
-        """Whether this is no instant at all."""
+        """Whether this is an infinity and not an instant."""
         return self.micros in (MIN_INT64, MAX_INT64)
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class OffsetTime:
     """A time of day with an offset from UTC, as SQL's `time with time zone` has it."""
 
     micros: int
-    """Since midnight, up to and with 24:00."""
+    """Since midnight, up to and including 24:00."""
 
     offset: int
     """Seconds east of UTC."""
@@ -184,7 +184,7 @@ def _civil(days: int) -> tuple[str, str]:
     return f"{shown:04}-{month:02}-{day_of_month:02}", suffix
 
 
-# --- the exact text of a value, and the way back --------------------------------------------------
+# --- the exact text of a value, and reading it back -----------------------------------------------
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?(inf|nan)", re.I)
@@ -194,12 +194,12 @@ _WORDS = {"true": True, "false": False}
 
 
 def exact_text(value: object) -> str:
-    """Return a text from which the value can be told: itself for most texts, else a literal."""
+    """Return a text that identifies the value: most texts themselves, otherwise a literal."""
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError:
-            # Not UTF-8 at the source; a text of ours always is.
+            # Not UTF-8 at the source; the exact text always is.
             return f"cast(X'{text_bytes(value).hex().upper()}' as text)"
         if from_exact(value) == value:
             return value
@@ -217,7 +217,7 @@ def exact_text(value: object) -> str:
 
 
 def from_exact(text: str) -> object:
-    """Return the number, bytes, truth value or text that `text` stands for."""
+    """Return the number, bytes, truth value or text that `text` represents."""
     if text.startswith("'"):
         return text[1:-1].replace("''", "'")
     if match := _BYTES.fullmatch(text):
@@ -231,15 +231,15 @@ def from_exact(text: str) -> object:
         if str(number) == text or not isfinite(number):
             return number
         try:
-            # A text that is not a float's own has more to say than a float can hold.
+            # A text that differs from its float's has more digits than a float can hold.
             return Decimal(text)
         except InvalidOperation:
-            return number  # its exponent has more digits than there can be: it is nothing
+            return number  # its exponent has too many digits for a Decimal
     return _WORDS.get(text, text)
 
 
 def text_bytes(text: str) -> bytes:
-    """Return the bytes of a text that may hold bytes smuggled in as lone surrogates."""
+    """Return the bytes of a text that may contain bytes encoded as lone surrogates."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
@@ -249,17 +249,17 @@ def text_bytes(text: str) -> bytes:
 _NUMERIC = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]{1,9})?")
 _SPECIAL = {"nan": "NaN", "infinity": "Infinity", "-infinity": "-Infinity"}
 _PLAIN = range(-16_383, 131_073)
-"""Exponents written out as digits: those of PostgreSQL's numeric; a text stays bounded."""
+"""Exponents written out as digits: those of PostgreSQL's numeric; this limits the text."""
 
 
 def numeric_text(value: object) -> str | None:
-    """Return the canonical text of a number without limits, or None where it is not one."""
+    """Return the canonical text of a number of any size, or None if it is not a number."""
     if type(value) is int:
         value = Decimal(value)
     elif isinstance(value, str):
         if special := _SPECIAL.get(value.lower()):
             return special
-        # Decimal takes underscores, blanks and the digits of every script; sources do not.
+        # Decimal accepts underscores, blanks and the digits of every script; sources do not.
         if _NUMERIC.fullmatch(value) is None:
             return None
         try:
@@ -276,7 +276,7 @@ def numeric_text(value: object) -> str | None:
     return format(value, "f") if plain else str(value)
 
 
-# --- how each kind lies in Arrow ------------------------------------------------------------------
+# --- each kind's type in Arrow --------------------------------------------------------------------
 
 SHAPES: Final[Mapping[str, pa.DataType]] = {
     "int16": pa.int16(),
@@ -308,15 +308,15 @@ SHAPES: Final[Mapping[str, pa.DataType]] = {
         ]
     ),
 }
-"""Arrow's type for each kind; a decimal's has its own digits."""
+"""Arrow's type for each kind, except decimal, whose type has its precision and scale."""
 
 MARKED: Final = frozenset(
     {"numeric", "json", "text_bytes", "uuid", "time", "timetz", "interval", "variant"}
 )
-"""Kinds that share Arrow's type with another one, so that the field must say which it is."""
+"""Kinds that share Arrow's type with another kind, so that the field needs a marker."""
 
 VARIANT: Final[Mapping[type, int]] = {int: 1, float: 2, str: 3, bytes: 4}
-"""The kinds of a variant, by SQLite's own numbers; a null has none, it is a null."""
+"""The kinds of a variant, by SQLite's own numbers; null has none."""
 
 _VARIANT_FIELD: Final = {1: "i", 2: "d", 3: "t", 4: "b"}
 
@@ -336,7 +336,7 @@ class Unfit(Exception):
     """A value that its column cannot hold exactly."""
 
 
-# --- from a value to what the column stores -------------------------------------------------------
+# --- converting a value to what the column stores -------------------------------------------------
 
 
 def _integer(bits: int) -> Callable[[object], object]:
@@ -362,7 +362,7 @@ def _only(*kinds: type) -> Callable[[object], object]:
 def _float64(value: object) -> object:
     if type(value) is float:
         return value
-    # A whole number is the same number as a float, up to 2^53 and here and there beyond.
+    # A whole number up to 2^53, and some beyond, is exact as a float.
     if type(value) is int and abs(value) < 2**1023 and float(value) == value:
         return float(value)
     raise Unfit
@@ -386,7 +386,7 @@ def _decimal(value: object) -> object:
         raise Unfit
     number = Decimal(text)
     exponent = number.as_tuple().exponent
-    # Arrow rescales over more than 38 digits to zero, and says nothing.
+    # Arrow silently rescales over more than 38 digits to zero.
     if isinstance(exponent, int) and exponent < -_MOST_DIGITS:
         digits = number.as_tuple().digits[exponent + _MOST_DIGITS :]
         if any(digits):
@@ -541,7 +541,7 @@ _VARIANTS: Final = frozenset({*VARIANT, type(None)})
 
 
 def quickly(kind: str, shape: pa.DataType, values: Sequence[object]) -> pa.Array | None:
-    """Return the column if all its values are of the kind's own type and fit; else None."""
+    """Return the column if all its values are of the kind's own type and fit; otherwise None."""
     types = set(map(type, values))
     try:
         if types <= _QUICK.get(kind, frozenset()):
@@ -549,7 +549,7 @@ def quickly(kind: str, shape: pa.DataType, values: Sequence[object]) -> pa.Array
         if kind == "variant" and types <= _VARIANTS:
             return _variants(values, types)
     except (pa.ArrowException, OverflowError, UnicodeEncodeError):
-        pass  # One of them does not fit; which one is found value by value.
+        pass  # One of them does not fit; reading value by value finds it.
     return None
 
 
@@ -569,7 +569,7 @@ def _variants(values: Sequence[object], types: set[type]) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=list(shape), mask=children[0].is_null())
 
 
-# --- from what Arrow holds to the value at the edge -----------------------------------------------
+# --- converting what Arrow holds to the value at the edge -----------------------------------------
 
 
 def _to_date(value: Any) -> object:
@@ -630,12 +630,12 @@ EDGES: Final[Mapping[str, Callable[[object], object]]] = {
 
 # --- the type of a column -------------------------------------------------------------------------
 
-Misfits: TypeAlias = list[tuple[int, str]]
-"""Index and exact text of the values that a column could not hold."""
+Unrepresentable: TypeAlias = list[tuple[int, str]]
+"""Index and exact text of the values that a column cannot hold."""
 
 _TEXT = re.compile(r"([a-z0-9_]+)(?:\((.*)\))?")
 MARK = b"headrace"
-"""The key of a field's mark; its value is the type's text."""
+"""The key of a field's marker; its value is the type's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -651,9 +651,13 @@ class ValueType:
     def __post_init__(self) -> None:
         if self.kind == "decimal":
             if not (1 <= self.precision <= 38 and 0 <= self.scale <= self.precision):
-                raise BadSchema("No such decimal", precision=self.precision, scale=self.scale)
+                raise BadSchema(
+                    "A decimal must have a precision of 1 to 38, and a scale of 0 to its precision",
+                    precision=self.precision,
+                    scale=self.scale,
+                )
         elif self.kind not in SHAPES and (self.kind != "arrow" or self.other is None):
-            raise BadSchema("No such kind of value", kind=self.kind)
+            raise BadSchema("Unknown kind of value", kind=self.kind)
 
     @property
     def arrow(self) -> pa.DataType:
@@ -663,31 +667,31 @@ class ValueType:
         return SHAPES[self.kind] if self.other is None else self.other
 
     def field(self, name: str) -> pa.Field:
-        """Return the field of a column called `name`, marked where Arrow's type does not tell."""
+        """Return the field of a column, with a marker if Arrow's type is ambiguous."""
         mark = {MARK: str(self).encode()} if self.kind in MARKED else None
         return pa.field(name, self.arrow, metadata=mark)
 
-    def to_arrow(self, values: Sequence[object]) -> tuple[pa.Array, Misfits]:
-        """Return the values as a column, None as null; misfits are null as well."""
-        # Most columns are of one Python type; one look at the types is all they cost.
+    def to_arrow(self, values: Sequence[object]) -> tuple[pa.Array, Unrepresentable]:
+        """Return the values as a column, None as null; unrepresentable ones become null, too."""
+        # Most columns are of one Python type; for them only the types are checked.
         if (array := quickly(self.kind, self.arrow, values)) is not None:
             return array, []
         physical = PHYSICAL.get(self.kind)
         ready: list[object] = []
-        misfits: Misfits = []
+        unrepresentable: Unrepresentable = []
         for index, value in enumerate(values):
             try:
                 fit = None if value is None else self._fit(physical, value)
             except Unfit:
-                misfits.append((index, exact_text(value)))
+                unrepresentable.append((index, exact_text(value)))
                 fit = None
             ready.append(fit)
-        return pa.array(ready, self.arrow), misfits
+        return pa.array(ready, self.arrow), unrepresentable
 
     def _fit(self, physical: Callable[[object], object] | None, value: object) -> object:
         fit = physical(value) if physical else value
         if self.kind in ("decimal", "arrow"):
-            # Arrow itself says whether it fits.
+            # Arrow itself determines whether it fits.
             try:
                 pa.array([fit], self.arrow)
             except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
@@ -696,15 +700,15 @@ class ValueType:
 
     def decoder(self) -> Callable[[object], object] | None:
         """
-        Return what makes the value at the edge of what Arrow holds; None where it is the same.
+        Return a function from what Arrow holds to the value at the edge; None if it is the same.
 
-        It takes what `as_py` gives, and for dates and times also the stored integer: `as_py`
-        fails on an infinity, and is slow on an instant. Nulls are not its business.
+        It takes the result of `as_py`, and for dates and times also the stored integer: `as_py`
+        fails on an infinity, and is slow on an instant. It does not accept nulls.
         """
         return EDGES.get(self.kind)
 
     def from_arrow(self, array: pa.Array | pa.ChunkedArray) -> list[object]:
-        """Return the values at the edge; what is null there stays None."""
+        """Return the values at the edge; null becomes None."""
         if self.kind in ("timestamp", "timestamptz"):
             array = array.cast(pa.int64())
         elif self.kind == "date":
@@ -729,7 +733,7 @@ class ValueType:
 
     @classmethod
     def of_arrow(cls, type: pa.DataType) -> ValueType:
-        """Return the kind of a column that an expression made: Arrow's type is all there is."""
+        """Return the type of a column that an expression made, by its Arrow type alone."""
         if pa.types.is_decimal128(type) and 0 <= type.scale <= type.precision:
             return cls("decimal", type.precision, type.scale)
         for kind, shape in SHAPES.items():
@@ -739,7 +743,7 @@ class ValueType:
 
     @classmethod
     def of_field(cls, field: pa.Field) -> ValueType:
-        """Return the type of a field that may carry a mark of ours."""
+        """Return the type of a field that may have a marker."""
         mark = (field.metadata or {}).get(MARK)
         return cls.of_arrow(field.type) if mark is None else cls.parse(mark.decode())
 

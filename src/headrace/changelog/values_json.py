@@ -1,5 +1,5 @@
 """
-Values as JSON has them, from which each can be told again by the type of its column.
+Values as JSON, which can be read back with the type of their column.
 
 | kind | in JSON |
 |---|---|
@@ -17,11 +17,11 @@ Values as JSON has them, from which each can be told again by the type of its co
 | variant | a number, or text; bytes are `{"bytes": base64}`, a float that is no number `{"float": "NaN"}` |
 | arrow(…) | lists and objects of such values |
 
-A value that its column could not hold is `{"exact": text}`, with the text that the log has of
-it (R23f). A value that the source did not send is not there at all (R21): that is not null.
+A value that its column cannot hold is `{"exact": text}`, with its text in the log (R23f). A value
+that the source did not send is absent (R21), which is different from null.
 
-`by_kind` is for a value by itself, without its column: what it is, is told by its type in Python.
-Who writes it says which kinds need their name beside them.
+`by_kind` is for a single value without its column: its Python type determines its kind.
+The caller decides which kinds are written with their name.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Side: TypeAlias = Literal["before", "after"]
 
 
 def plain(kind: ValueType, values: Sequence[object]) -> list[Any]:
-    """Return a column's values, as `from_arrow` gives them, in the form above."""
+    """Return a column's values, as `from_arrow` returns them, in the form above."""
     make = _PLAIN.get(kind.kind)
     if make is None:
         return list(values)
@@ -63,25 +63,25 @@ def plain(kind: ValueType, values: Sequence[object]) -> list[Any]:
 
 
 def outside(text: str) -> Any:
-    """Return a value that its column could not hold, by its exact text."""
+    """Return a value that its column cannot hold, by its exact text."""
     return {"exact": text}
 
 
 @dataclass(frozen=True, slots=True)
 class JsonForm:
-    """How rows are written: the values of a column, and what is no value of it."""
+    """How rows are written: the values of a column, and values that it cannot hold or lacks."""
 
     values: Callable[[ValueType, Sequence[object]], list[Any]] = plain
     outside: Callable[[str], Any] = outside
     unsent: str | None = None
-    """What stands for a value that was not sent; None: nothing does."""
+    """The replacement for a value that was not sent; None: it is left out."""
 
 
 PLAIN = JsonForm()
 
 
 def row_values(rows: pa.Table, columns: Sequence[Column], form: JsonForm = PLAIN) -> list[Image]:
-    """Return rows as objects; the columns are by place, from the first."""
+    """Return rows as objects; columns are matched by index, from the first."""
     made = [
         form.values(column.type, column.type.from_arrow(rows.column(at)))
         for at, column in enumerate(columns)
@@ -94,18 +94,18 @@ def images(
     rows: pa.Table, schema: TableSchema, side: Side, form: JsonForm = PLAIN
 ) -> list[Image | None]:
     """
-    Return one image of each change, in the shape of a segment; None where there is none.
+    Return one image of each change of a segment; None if there is none.
 
-    An image from before that holds the key at most has no other columns here: what was not
-    there must not be read as null.
+    A before image that holds the key at most has no other columns here: an absent value must
+    not be read as null.
     """
     image = rows.column(side)
     present = image.is_valid().to_pylist()
     columns = _columns_of(schema, side)
-    # By place: a name with a dot in it would be taken for a path.
+    # By index: a name with a dot would be read as a path.
     made = [
-        form.values(column.type, column.type.from_arrow(pc.struct_field(image, place)))
-        for place, column in columns
+        form.values(column.type, column.type.from_arrow(pc.struct_field(image, index)))
+        for index, column in columns
     ]
     names = [column.name for _, column in columns]
     found: list[Image | None] = [
@@ -114,8 +114,8 @@ def images(
     ]
     sign = 1 if side == "after" else -1
     fields = {sign * column.field: column.name for _, column in columns}
-    for at, marks in marked_rows(rows.column("_exact")):
-        for number, text in marks:
+    for at, texts in marked_rows(rows.column("_exact")):
+        for number, text in texts:
             if number in fields and (row := found[at]) is not None:
                 row[fields[number]] = form.outside(text)
     for at, numbers in marked_rows(rows.column("_unsent")):
@@ -129,7 +129,7 @@ def images(
 
 
 def unsent(rows: pa.Table, schema: TableSchema) -> list[list[str]]:
-    """Return for each change the columns of its row that the source did not send (R21)."""
+    """Return for each change the columns that the source did not send (R21)."""
     names = {column.field: column.name for column in schema.columns}
     found: list[list[str]] = [[] for _ in range(rows.num_rows)]
     for at, numbers in marked_rows(rows.column("_unsent")):
@@ -141,24 +141,24 @@ def _columns_of(schema: TableSchema, side: Side) -> list[tuple[int, Column]]:
     columns = list(enumerate(schema.columns))
     if side == "after" or schema.whole_before or not schema.key:
         return columns
-    return [(place, column) for place, column in columns if column.name in schema.key]
+    return [(index, column) for index, column in columns if column.name in schema.key]
 
 
 def marked_rows(column: pa.ChunkedArray) -> list[tuple[int, Any]]:
-    """Return what a column of marks holds, with the row; most rows have none."""
+    """Return the values of `_exact` or `_unsent`, with their rows; most rows have none."""
     if column.null_count == len(column):
         return []
-    return [(at, marks) for at, marks in enumerate(column.to_pylist()) if marks]
+    return [(at, value) for at, value in enumerate(column.to_pylist()) if value]
 
 
-# --- a value whose column's type is not at hand ---------------------------------------------------
+# --- a value whose column's type is not known -----------------------------------------------------
 
 _LARGEST = 2**53
-"""Up to here every reader of JSON takes a number as it is written."""
+"""Up to here every JSON parser reads an integer exactly."""
 
 
 def by_kind(value: object, write: Callable[[str, Any], object]) -> Any:
-    """Return a value in JSON; `write` is given the kind of whatever is not itself there."""
+    """Return a value in JSON; `write` gets the kind and value of all that JSON cannot express."""
     if (kind := _KINDS.get(type(value))) is not None:
         return write(kind, value)
     match value:
@@ -200,7 +200,7 @@ _KINDS: Mapping[type, str] = {
 
 
 def kind_text(kind: str, value: Any) -> Any:
-    """Return the text of a value by its kind; ISO 8601 where that can express it."""
+    """Return the text of a value by its kind; ISO 8601 if that can express it."""
     match kind:
         case "bytes":
             return _base64(value)
@@ -264,4 +264,4 @@ _PLAIN: Mapping[str, Callable[[Any], object]] = {
     "variant": _variant,
     "arrow": lambda value: by_kind(value, _of_arrow),
 }
-"""Kinds that are not here are themselves in JSON."""
+"""Kinds that are not listed are the same in JSON."""

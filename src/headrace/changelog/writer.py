@@ -1,17 +1,17 @@
 """
 The one writer of a log: it appends changes, writes baselines, and guards against other writers.
 
-Changes gather in memory and become durable and visible together: segments first, each
+Changes are collected in memory and become durable and visible together: segments first, each
 synced, then one entry of the index, synced (R10, invariant 5). `flush` returns only then,
 so a caller that acknowledges after it acknowledges what is on disk (invariant 1).
 
-The rows of a baseline go to disk part by part, and no reader sees one before the last: the entry
-that names all parts is what makes a baseline (H4). Until then it can be discarded, or forgotten
-in a crash, without a trace but files that the next writer sweeps.
+The rows of a baseline go to disk part by part, and no reader sees a part before the last: a
+baseline exists only with the entry that names all its parts (H4). Until then it can be discarded,
+or lost in a crash, and leaves only files that the next writer sweeps.
 
 Two processes may believe they are the writer. Numbered entries decide (R31): a writer checks
 whether it may take the log, and claims the next number as soon as it opens, before it sweeps
-anything, so that one from before loses its next number and can never name a file that was swept.
+anything. So an earlier writer does not get its next number, and can never name a swept file.
 
 Long because all that writes to a log shares the state that one failed write must stop (R36).
 """
@@ -58,11 +58,11 @@ from headrace.storage.killpoints import SEGMENT_WRITTEN, reach
 # --- a baseline on its way into the log -----------------------------------------------------------
 
 PART_BYTES = 32 << 20
-"""About the size of a part: enough for Spark to share out, small in memory."""
+"""About the size of a part: enough parts for Spark to distribute, and small in memory."""
 
 
 class BaselineWriter:
-    """Takes the rows of one table, in the shape of `schema.arrow`, in any order."""
+    """Takes the rows of one table, with the columns of `schema.arrow`, in any order."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class BaselineWriter:
     ) -> None:
         self.number = number
         self.stem = stem
-        """How the names of its segments begin."""
+        """The beginning of the names of its segments."""
 
         self.schema_id = schema_id
         self._log = log
@@ -90,12 +90,12 @@ class BaselineWriter:
         """
         Add rows and return how many there are so far.
 
-        `exact` holds the marks of values that their columns could not hold (R23f), in
-        the shape of a segment's `_exact`.
+        `exact` holds the exact texts of values that their columns cannot hold (R23f), as in
+        a segment's `_exact`.
         """
         rows = as_baseline(self._schema, batch, exact)
         self._waiting.append(rows)
-        # Of the rows alone: what every segment has besides is next to nothing in the file.
+        # Only the rows count: a segment's other columns need hardly any space in the file.
         self._size += batch.nbytes
         self.rows += rows.num_rows
         if self._size >= PART_BYTES:
@@ -103,24 +103,24 @@ class BaselineWriter:
         return self.rows
 
     def adopt(self, files: Sequence[File]) -> None:
-        """Take segments that somebody else wrote: synced, and under names of this baseline."""
+        """Add segments that other processes wrote: synced, with names of this baseline."""
         if strangers := [file.name for file in files if not file.name.startswith(f"{self.stem}-")]:
-            raise ChangeLogError("Not a segment of this baseline", file=strangers[0])
+            raise ChangeLogError("Segment does not belong to this baseline", file=strangers[0])
         self._files += files
         self.rows += sum(file.rows for file in files)
 
     def finish(self, first: int, last: int, snapshot: str = "") -> Baseline:
         """
-        Make it a baseline, durably.
+        Complete the baseline, durably.
 
-        `first` is the source's last commit before the first row was read, `last` the last one
-        when the last row was (R43). `snapshot` tells which commits in between the rows hold.
-        `PositionExpired` where changes after `first` were pruned: nobody could use it (R19).
+        `first` is the source's last commit before the first row was read, `last` its last one
+        when the last row was read (R43). `snapshot` says which commits in between the rows hold.
+        `PositionExpired` if changes after `first` were pruned: it would be unusable (R19).
         """
         needed = Position(self._log.epoch, first, MAX_ORDINAL)
         if str(needed) < self._log.history.floor:
             raise PositionExpired(
-                "Changes since a baseline was begun were pruned",
+                "Changes since the start of the baseline were pruned",
                 table=self._schema.table,
                 asked=needed,
                 kept_after=self._log.history.floor,
@@ -132,7 +132,7 @@ class BaselineWriter:
         )
 
     def discard(self) -> None:
-        """Give it up, and remove what was written."""
+        """Give it up, and remove its files."""
         self._log.drop(self._files)
         self._waiting, self._files, self._size = [], [], 0
 
@@ -147,7 +147,7 @@ class BaselineWriter:
 def as_baseline(
     schema: TableSchema, rows: pa.RecordBatch | pa.Table, exact: pa.Array | None = None
 ) -> pa.Table:
-    """Return `rows` in the shape of a segment: each an `after` image, without a position (R20)."""
+    """Return `rows` as a segment: each row an `after` image, without a position (R20)."""
     count = rows.num_rows
     children = [rows.column(name) for name in schema.names]
     if isinstance(rows, pa.Table):
@@ -164,11 +164,11 @@ def as_baseline(
     return pa.Table.from_arrays(arrays, schema=schema.segment)
 
 
-# --- checks before a log is taken -----------------------------------------------------------------
+# --- checks before a writer takes a log -----------------------------------------------------------
 
 
 def check_taker(history: History, origin: str, term: int, folder: str) -> None:
-    """Raise `OtherSource` or `LostLog` where a log is not to be taken by this writer."""
+    """Raise `OtherSource` or `LostLog` if this writer must not take the log."""
     if kind(history.first_origin) not in ("", kind(origin)):
         raise OtherSource(
             "Log was recorded from another source",
@@ -183,13 +183,13 @@ def check_taker(history: History, origin: str, term: int, folder: str) -> None:
 
 
 def sweep(segments: Files, history: History) -> None:
-    """Remove segments that no entry ever named; those that were dropped of late have a lease."""
+    """Remove segments that no entry ever named; recently dropped ones still have a lease."""
     leased = {name for _, names in history.retired for name in names}
     segments.remove_many(sorted(set(segments.list("")) - history.names() - leased))
 
 
 def kind(origin: str) -> str:
-    """Return the kind of source in an origin: what stands before the colon."""
+    """Return the kind of source in an origin: the part before the colon."""
     return origin.partition(":")[0]
 
 
@@ -197,17 +197,17 @@ def kind(origin: str) -> str:
 
 LIMIT_ROWS = 100_000
 LIMIT_BYTES = 32 << 20
-"""What a recorder lets gather before it flushes, whoever asks (R10)."""
+"""The most that a recorder collects before it flushes in any case (R10)."""
 
 
 class LogWriter:
     """
     Appends to one source's log.
 
-    *Order*: commits are appended in the order of their numbers, each beyond the log's end.
+    *Order*: commits are appended in the order of their numbers, each after the log's end.
     *Durability*: `begin`, `flush`, `heartbeat` and a baseline's `finish` are durable on return;
     `append` keeps changes in memory. *Failure*: after any failed write the writer raises
-    that same error from every method; open another one, which goes on from what the index
+    that same error from every method; open another one, which continues from what the index
     holds (R36). *Threads*: one.
     """
 
@@ -218,7 +218,7 @@ class LogWriter:
         self._entries = files.within(f"log/{source}/index")
         self.index = LogIndex(self._entries)
         self.history = History()
-        """All that the index says; for who takes care of the log, too."""
+        """The content of the index; retention and compaction use it, too."""
         self._writer = writer
         self._term = term
         self._clock = clock
@@ -240,11 +240,11 @@ class LogWriter:
         baselines: int = 0,
     ) -> LogWriter:
         """
-        Take the log of `source` under the data directory `files`, where the index says it stands.
+        Take the log of `source` under the data directory `files`, at the end of its index.
 
         Raises `OtherSource` if it was recorded from another kind of source, and `LostLog` if a
-        writer of a higher term has been here. Baselines get numbers beyond `baselines`: one who
-        outlived a log that was lost must not take those of another for his own.
+        writer of a higher term has written to it. Baselines get numbers above `baselines`: if a
+        log was lost, a pipeline must not take its baselines for those of the new log.
         """
         log = cls(files, source, writer, term, clock)
         while not log._take(origin, files.path(f"log/{source}")):
@@ -253,7 +253,7 @@ class LogWriter:
         return log
 
     def _take(self, origin: str, folder: str) -> bool:
-        """Read the index and claim the next number; False where somebody else just took it."""
+        """Read the index and claim the next number; False if another writer just took it."""
         self._entries.make_folder("")
         self.segments.make_folder("")
         history = self.history = self.index.history()
@@ -261,14 +261,14 @@ class LogWriter:
         check_taker(history, origin, self._term, folder)
         if not history.epoch:
             return True  # Nothing was ever written, so there is nothing to claim or to sweep.
-        # R31: first the number, then the broom. See the top of this module.
+        # R31: first claim the number, then sweep. See the top of this module.
         try:
-            self._beat(self.end, self.source_position or "")
+            self._write_heartbeat(self.end, self.source_position or "")
         except LostLog:
-            # A writer from before us finished an entry after we had looked. It may not be
-            # the last one; its term decides, not who was quicker.
+            # An earlier writer finished an entry after we had read the index. It may not be the
+            # current writer; its term decides, not which one was quicker.
             return False
-        self.index.mend()
+        self.index.write_missing_checkpoints()
         self._entries.sweep("")
         sweep(self.segments, history)
         return True
@@ -280,22 +280,22 @@ class LogWriter:
 
     @property
     def lineage(self) -> str | None:
-        """The space that commits of this epoch live in; None before `begin`."""
+        """The history that commits of this epoch belong to; None before `begin`."""
         return self.history.lineage
 
     @property
     def origin(self) -> str:
-        """What the source called itself when this log began, or last began anew; else empty."""
+        """The source's own name when this log began or last restarted; otherwise empty."""
         return self.history.origin
 
     @property
     def end(self) -> Position:
-        """The position that the newest durable entry ends at."""
+        """The position at which the newest durable entry ends."""
         return self.history.end
 
     @property
     def source_position(self) -> str | None:
-        """The same in the source's own words: where reading goes on."""
+        """The same in the source's own terms: where reading continues."""
         return self.history.source_position
 
     @property
@@ -315,12 +315,12 @@ class LogWriter:
 
     @property
     def pending_rows(self) -> int:
-        """Changes gathered and not flushed."""
+        """The number of changes that are not flushed yet."""
         return self._pending.rows
 
     @property
     def pending_bytes(self) -> int:
-        """Their size in memory, as Arrow counts it."""
+        """Their size in memory, as Arrow reports it."""
         return self._pending.bytes
 
     @property
@@ -329,7 +329,7 @@ class LogWriter:
         return self._pending.complete
 
     def alters(self, changes: Changes) -> bool:
-        """Whether changes are in other columns than those of their tables that are pending."""
+        """Whether changes have other columns than pending changes of their tables."""
         return self._pending.alters(changes)
 
     def has_baseline(self, table: str) -> bool:
@@ -338,32 +338,32 @@ class LogWriter:
         return known is not None and known.baseline is not None
 
     def schema(self, table: str) -> TableSchema | None:
-        """Return the newest schema that is known of the table; None where there is none."""
+        """Return the newest known schema of the table; None if there is none."""
         known = self.history.tables.get(table)
         return None if known is None else known.schemas.get(known.current)
 
     def describe(self, schemas: Mapping[str, TableSchema]) -> None:
-        """Hear what tables look like now: another schema that was known before is read late."""
+        """Set the tables' current schemas: changes with another known schema are read late."""
         self._described.update(schemas)
 
     @property
     def notes(self) -> Mapping[str, str]:
-        """What the source wants to be told again, by table; its own under the empty name."""
+        """The texts kept for the source, by table; its own under the empty name."""
         return self.history.notes
 
     def begin(self, at: SourcePosition, reason: str, origin: str) -> Gap:
         """
-        Record that history begins, or begins anew, at `at`; every table then needs a baseline.
+        Record that history begins or restarts at `at`; every table then needs a baseline.
 
-        An epoch is opened for another lineage, and where history of the same one was
-        rewritten: `reason` says so, or `at` lies before the log's end. A later place in the
-        same lineage is a gap within the epoch (R1). What is pending is flushed before.
+        A new epoch is opened for another lineage, and if the history of the same lineage was
+        rewritten: `reason` says so, or `at` is before the log's end. A later position in the
+        same lineage is a gap within the epoch (R1). Pending changes are flushed before.
         """
         self._usable()
         if self._pending.complete:
             self.flush()
         else:
-            # A commit that was not read to its end has not happened, as far as the log knows.
+            # For the log, a commit that was not read to its end has not happened.
             self.drop(self._pending.spilled)
         end = self.end
         if not self.epoch:
@@ -387,14 +387,16 @@ class LogWriter:
         """
         Record that rows of one table changed without a change: it needs a new baseline.
 
-        What is pending must be flushed before. Baselines of the table that are being taken
-        are of no use either.
+        Pending changes must be flushed before. Baselines of the table that are being taken
+        are not usable either.
         """
         self._usable()
         if self._pending.rows or self.source_position is None:
-            raise ChangeLogError("Cannot owe a baseline within a flush", table=table)
+            raise ChangeLogError(
+                "Pending changes must be flushed before a baseline is required", table=table
+            )
         end = self.end
-        owed = RebaselineRequired(
+        required = RebaselineRequired(
             **self.head(),
             table=table,
             baseline=self._baselines,
@@ -403,11 +405,11 @@ class LogWriter:
             reason=reason,
             missing=missing,
         )
-        self.enter(owed)
-        return owed
+        self.enter(required)
+        return required
 
     def note(self, text: str, table: str = "") -> None:
-        """Keep what the source wants to be told again; what is kept already is not written."""
+        """Keep a text for the source; an unchanged text is not written again."""
         self._usable()
         if self.notes.get(table) != text:
             self.enter(
@@ -420,10 +422,10 @@ class LogWriter:
 
     def append(self, changes: Changes) -> None:
         """
-        Gather changes in memory, until `flush`.
+        Collect changes in memory, until `flush`.
 
-        Parts of one commit too large for memory go to disk as they come; nobody sees them
-        before the flush that follows the last (R9).
+        Parts of one commit too large for memory go to disk as they come; they become visible
+        with the flush that follows the last part (R9).
         """
         self._usable()
         self._begun(changes.upto)
@@ -433,16 +435,16 @@ class LogWriter:
                 self._spill()
 
     def flush(self) -> Flush | None:
-        """Make what is pending durable and visible, and return its entry; None without changes."""
+        """Make pending changes durable and visible; return the entry, None without changes."""
         self._usable()
         pending = self._pending
         if not pending.rows:
             return None
         if not pending.complete or pending.upto is None:
-            raise ChangeLogError("Cannot flush within a commit", pending=pending.rows)
+            raise ChangeLogError("Cannot flush an incomplete commit", pending=pending.rows)
         with self._guarded():
             self._spill()
-            # Segments before the entry that names them, names and bytes (invariant 5).
+            # Segments, names and bytes, before the entry that names them (invariant 5).
             self.segments.settle("")
             reach(SEGMENT_WRITTEN)
             flush = self._flushed(pending, pending.upto)
@@ -456,13 +458,13 @@ class LogWriter:
         return Flush(
             **self.head(),
             first=str(pending.first),
-            # The source may have read past the last change of our tables; so has the log.
+            # The source may have read beyond the last change of captured tables; so the log has.
             last=str(max(pending.last, Position(self.epoch, upto.commit))),
             source=str(upto),
             begun=pending.begun or time,
             time=time,
-            # R37: commit times are not monotonic; this one is, and one from the future counts
-            # as of now: everything after it would seem as young, and be kept until then.
+            # R37: commit times are not monotonic; this one is. A time in the future counts as
+            # now: otherwise everything after it would seem as recent, and be kept until then.
             high_time=min(max(time, self.history.high_time), self.stamp),
             files=tuple(pending.spilled),
             markers=tuple(pending.markers),
@@ -470,26 +472,26 @@ class LogWriter:
 
     def heartbeat(self, at: SourcePosition, markers: tuple[str, ...] = ()) -> Heartbeat | None:
         """
-        Record that the source has come to `at` without a change; None where that is known.
+        Record that the source has reached `at` without a change; None if that is known.
 
         Also None while changes are pending: everything before a heartbeat must be in the
         log (R34).
         """
         self._usable()
         self._begun(at)
-        place = Position(self.epoch, at.commit)
+        position = Position(self.epoch, at.commit)
         if self._pending.rows or not self._pending.complete:
             return None
         known = str(at) == self.source_position and not markers
-        if place < Position(self.epoch, self.end.commit) or known:
+        if position < Position(self.epoch, self.end.commit) or known:
             return None
-        return self._beat(max(place, self.end), str(at), markers)
+        return self._write_heartbeat(max(position, self.end), str(at), markers)
 
     def baseline(self, schema: TableSchema) -> BaselineWriter:
-        """Begin a baseline of a table; it counts once it is finished, and may be discarded."""
+        """Start a baseline of a table; it is usable once it is finished, and may be discarded."""
         self._usable()
         if not self.epoch:
-            raise ChangeLogError("Log has not begun", table=schema.table)
+            raise ChangeLogError("The log has no epoch yet", table=schema.table)
         with self._guarded():
             schema_id = self._schema_id(schema)
         self.number_baseline()
@@ -503,7 +505,7 @@ class LogWriter:
         self._baselines += 1
         return self._baselines
 
-    # --- what a baseline's writer uses, too --------------------------------------------------
+    # --- also used by the writer of a baseline ------------------------------------------------
 
     def store(self, stem: str, schema: TableSchema, schema_id: int, rows: pa.Table) -> File:
         """Write rows as a segment whose name begins with `stem`; durable with the next entry."""
@@ -512,8 +514,8 @@ class LogWriter:
             data = segment_bytes(rows)
             for attempt in range(1, 1_000):
                 name = f"{stem}{f'-{attempt}' if attempt > 1 else ''}.parquet"
-                # Exclusive, although the index decides: an older writer that has not
-                # noticed yet may be writing under the same number (R31).
+                # Exclusive, although the index decides: an earlier writer that has not noticed
+                # yet may be writing under the same number (R31).
                 with suppress(AlreadyStored):
                     self.segments.create(name, data, settle=False)
                     return describe(name, schema.table, schema_id, schema, rows, data)
@@ -530,16 +532,16 @@ class LogWriter:
         snapshot: str = "",
         copy: int = 0,
     ) -> Baseline:
-        """Append the entry of a baseline, which was begun when the log had `since` gaps."""
+        """Append the entry of a baseline, which was started when the log had `since` gaps."""
         self._usable()
         if self.history.gap_count != since:
-            raise ChangeLogError("History began anew during a baseline", table=schema.table)
+            raise ChangeLogError("History restarted during a baseline", table=schema.table)
         entry = Baseline(
             **self.head(),
             table=schema.table,
             baseline=baseline,
-            # F ends with its commit, H is reached with it: the rows hold all changes of
-            # commit F, and commit H is whole wherever it appears.
+            # F is the end of its commit, H the start: the rows hold all changes of commit F,
+            # and commit H is complete wherever it appears.
             first=str(Position(self.epoch, window[0], MAX_ORDINAL)),
             last=str(Position(self.epoch, window[1])),
             rows=rows,
@@ -555,8 +557,8 @@ class LogWriter:
     def drop(self, files: Sequence[File]) -> None:
         """Remove segments that no entry names; one that stays is swept by the next writer."""
         if self._broken is not None:
-            # An entry that names them may exist, although writing it failed: its folder's
-            # sync, say. Only the next writer knows, who reads the index first (R36).
+            # An entry that names them may exist although writing it failed, for example when its
+            # folder was synced. Only the next writer knows, after it has read the index (R36).
             return
         with suppress(StorageError):
             self.segments.remove_many([file.name for file in files])
@@ -564,7 +566,7 @@ class LogWriter:
     # --- steps ---------------------------------------------------------------------------------
 
     def _spill(self) -> None:
-        """Write what is gathered as segments; no entry names them yet."""
+        """Write collected changes as segments; no entry names them yet."""
         for schema, rows in self._pending.take():
             schema_id = self._schema_id(schema)
             table_id = self.history.known(schema.table).table_id
@@ -572,7 +574,7 @@ class LogWriter:
             self._pending.spilled.append(self.store(stem, schema, schema_id, rows))
 
     def _schema_id(self, schema: TableSchema) -> int:
-        """Return the id of a table's schema; a new one gets its entry, before what uses it."""
+        """Return the id of a table's schema; the entry of a new one precedes its first use."""
         known = self.history.known(schema.table)
         if known.schemas.get(known.latest) != schema:
             if len({column.field for column in schema.columns}) < len(schema.columns):
@@ -593,18 +595,20 @@ class LogWriter:
             )
         return known.latest
 
-    def _beat(self, last: Position, source: str, markers: tuple[str, ...] = ()) -> Heartbeat:
-        beat = Heartbeat(
+    def _write_heartbeat(
+        self, last: Position, source: str, markers: tuple[str, ...] = ()
+    ) -> Heartbeat:
+        heartbeat = Heartbeat(
             **self.head(),
             last=str(last),
             source=source,
             markers=markers,
         )
-        self.enter(beat)
-        return beat
+        self.enter(heartbeat)
+        return heartbeat
 
     def head(self, epoch: int | None = None) -> dict[str, Any]:
-        """Return what every entry begins with."""
+        """Return the fields with which every entry begins."""
         return {
             "entry": self.index.last + 1,
             "writer": self._writer,
@@ -624,7 +628,9 @@ class LogWriter:
 
     def _begun(self, at: SourcePosition) -> None:
         if at.lineage != self.lineage:
-            raise BadPosition("Position of another lineage", lineage=at.lineage, log=self.lineage)
+            raise BadPosition(
+                "Position is not of the log's lineage", lineage=at.lineage, log=self.lineage
+            )
 
     def _usable(self) -> None:
         if self._broken is not None:
@@ -632,7 +638,7 @@ class LogWriter:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Let nothing go on after a failure in here: what is on disk is in doubt (R36)."""
+        """Make the writer unusable after a failure: what is on disk is unknown (R36)."""
         try:
             yield
         except HeadraceError as error:

@@ -96,7 +96,7 @@ def test_which_schemas_were_read_late_is_kept_with_the_state(log: MadeLog) -> No
     for history in (written, read):
         known = history.tables["orders"]
         assert [known.rank(number) for number in known.schemas] == [1, 2, 1, 4]
-        assert [owed.reason for owed in known.owes] == ["columns"]
+        assert [each.reason for each in known.rebaselines] == ["columns"]
 
 
 def test_who_chose_his_columns_is_told_only_of_those(log: MadeLog) -> None:

@@ -19,20 +19,20 @@ from headrace.capture.source import NotYet
 from headrace.changelog.schema import TableSchema
 from headrace.errors import SchemaChanged, SourceUnreachable
 
-# --- a copy that may have to wait before it can begin ---------------------------------------------
+# --- a copy that may have to wait before it can start ---------------------------------------------
 
 PAUSE_SECONDS = 0.1
-"""Between two looks; changes are read no later than that."""
+"""The pause between two attempts; changes are read at least this often."""
 
 
 class LateCopy:
     """
-    A baseline under way, or waiting: `begin` makes it, or raises `NotYet`.
+    A baseline that is running or waiting: `begin` starts it, or raises `NotYet`.
 
-    Transactions that wrote the table before it was published have to end first (R13), and commits
-    that the log has must have become visible (H2). Either may take hours, and changes are read by
-    the same thread: so a copy that is not ready gives a batch without rows, and `begin` is called
-    again later.
+    Transactions that wrote to the table before it was published have to end first (R13), and
+    commits that the log has must have become visible (H2). Either may take hours, and the same
+    thread reads changes: so a copy that is not ready yields a batch without rows, and `begin` is
+    called again later.
     """
 
     def __init__(self, schema: TableSchema, begin: Callable[[], PostgresCopy]) -> None:
@@ -50,7 +50,7 @@ class LateCopy:
         return self._batches
 
     def close(self) -> None:
-        """Let go of its snapshot, if it has one; more than once, too."""
+        """Release its snapshot, if it has one; safe to call again."""
         self._batches.close()
         if self._copy is not None:
             self._copy.close()
@@ -59,7 +59,7 @@ class LateCopy:
         try:
             yield from self._whole()
         except SchemaChanged as error:
-            # Opened anew, the source knows the table as it is.
+            # When the source is opened again, it reads the table's current columns.
             raise altered(error) from error
 
     def _whole(self) -> Generator[pa.RecordBatch, None, None]:
@@ -80,16 +80,16 @@ class LateCopy:
 
 
 def altered(error: SchemaChanged) -> SourceUnreachable:
-    """Return what a table that is not as it was described means: reading begins anew."""
+    """Return the error for a table with other columns than expected: reading starts again."""
     return SourceUnreachable("A table was altered", table=error.facts.get("table"))
 
 
-# --- a copy in parts, each for any process to read ------------------------------------------------
+# --- a copy in parts that any process can read ----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPart:
-    """A range, with all that a process needs to read it but the way to connect."""
+    """A range, with all that a process needs to read it, except how to connect."""
 
     range: Range
     schema: TableSchema
@@ -102,13 +102,13 @@ class CopyPart:
 
     @classmethod
     def unpacked(cls, data: bytes) -> CopyPart:
-        """Read what `packed` wrote. Only of our own: it goes from recorder to engine to task."""
+        """Read the bytes of `packed`. Only our own: they go from recorder to engine to task."""
         found: CopyPart = pickle.loads(data)
         return found
 
 
 class PartReader:
-    """Reads parts, one after the other, on one connection as long as one server has them."""
+    """Reads parts, one after the other, on one connection while they are on one server."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
@@ -116,7 +116,7 @@ class PartReader:
         self._address = ("", 0)
 
     def read(self, part: bytes) -> Iterator[tuple[TableSchema, pa.RecordBatch, pa.Array | None]]:
-        """Give the rows of a part; `read_range` says when they count."""
+        """Yield the rows of a part; `read_range` explains when they are valid."""
         found = CopyPart.unpacked(part)
         reader = self._reader
         if reader is None or not reader.usable or self._address != (found.host, found.port):
@@ -128,14 +128,14 @@ class PartReader:
                 yield found.schema, *batch
 
     def close(self) -> None:
-        """Let go of the server; twice does no harm."""
+        """Close the connection; safe to call again."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
 
 class PlannedCopy:
-    """A baseline in parts; the snapshot lives until it is closed."""
+    """A baseline in parts; the snapshot is held until it is closed."""
 
     def __init__(
         self, holder: HeldSnapshot, schema: TableSchema, parts: Sequence[bytes], owns_holder: bool
@@ -157,7 +157,7 @@ class PlannedCopy:
         return not self._closed and self._holder.alive
 
     def close(self) -> None:
-        """Let its snapshot go; twice does no harm."""
+        """Release its snapshot; safe to call again."""
         if not self._closed:
             self._closed = True
             self._holder.readers -= 1

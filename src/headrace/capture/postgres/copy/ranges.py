@@ -1,16 +1,16 @@
 """
-A table cut into ranges of pages, each read by itself.
+A table cut into ranges of pages, each read separately.
 
-All ranges are read under one snapshot, but that protects rows and not tables: VACUUM FULL moves
-rows into other ranges, TRUNCATE and rewriting ALTERs leave nothing for an older snapshot to see,
-and columns are always those of the moment (R16). So a plan holds the file that the table had *in
+All ranges are read under one snapshot, but a snapshot protects rows and not tables: VACUUM FULL
+moves rows into other ranges, TRUNCATE and rewriting ALTERs leave nothing for an older snapshot to
+see, and columns are always the current ones (R16). So a plan has the file that the table had *in
 the snapshot*, and the columns that the log knows. After a range is read, its reader compares them
-with what is there then.
+with the current ones.
 
-Estimates of a table's rows, and the smaller pieces that a range is cut into where copies may not
-go fast, are based on what the last VACUUM or ANALYZE counted. A range that is read slowly on
-purpose is read piece by piece, each in a transaction of its own: the pauses are between them, so
-that no ALTER TABLE of another session waits behind a lock of ours (R16).
+The estimated number of rows, and the smaller pieces of a range if the copy rate is limited, are
+based on the counts of the last VACUUM or ANALYZE. A range whose rate is limited is read piece by
+piece, each in a transaction of its own. The pauses are between the transactions, so that no ALTER
+TABLE of another session waits for our lock (R16).
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from headrace.errors import SchemaChanged, SourceUnreachable
 # --- ranges, and the table they were planned for --------------------------------------------------
 
 RANGE_BYTES = 32 << 20
-"""Read in less than a second, so that nobody's ALTER TABLE waits for longer."""
+"""Read in less than a second, so that an ALTER TABLE of another session does not wait longer."""
 
 EVEN = 8
-"""A table has so many ranges of one size, or twice as many and so on: then readers end together."""
+"""A table has a multiple of this many ranges of one size, so that parallel readers end together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +54,21 @@ class SelectedColumn:
 
     name: str
     binary: bool
-    """Whether it comes in its type's binary format, else as text."""
+    """Whether it is sent in its type's binary format, otherwise as text."""
 
     @property
     def expression(self) -> str:
-        """What stands in the select list."""
+        """The expression in the select list."""
         name = quoted(self.name)
         return name if self.binary else as_text(name)
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Some pages of one table that holds rows; complete in itself, to be sent anywhere."""
+    """Some pages of one table that holds rows; self-contained, to be sent to any process."""
 
     table: str
-    """As the log calls it."""
+    """The table's name in the log."""
 
     oid: int
     namespace: str
@@ -83,10 +83,10 @@ class Range:
 
     filenode: int
     fingerprint: str
-    """Of the leaf's columns: number, name, type and modifier of each."""
+    """A hash of the leaf's columns: number, name, type and modifier of each."""
 
     snapshot: str
-    """The id it was exported under."""
+    """The id under which the snapshot was exported."""
 
     columns: tuple[SelectedColumn, ...]
     """In the order of the log's schema."""
@@ -95,10 +95,10 @@ class Range:
     """The publication's row filter (R18)."""
 
     pages: int = 1
-    """How many it had when it was planned."""
+    """The number of pages when it was planned."""
 
     rows_per_page: float | None = None
-    """As the last VACUUM or ANALYZE counted them; None where there was none yet."""
+    """From the last VACUUM or ANALYZE; None if there was none yet."""
 
     @property
     def relation(self) -> str:
@@ -107,7 +107,7 @@ class Range:
 
     @property
     def query(self) -> str:
-        """The SELECT of its rows."""
+        """The SELECT that returns its rows."""
         conditions = []
         if self.start:
             conditions.append(f"ctid >= '({self.start},0)'::pg_catalog.tid")
@@ -123,7 +123,7 @@ class Range:
 def ranges(
     holder: HeldSnapshot, table: CatalogTable, schema: TableSchema, where: str = ""
 ) -> list[Range]:
-    """Return the ranges of a table, waiting for the server; `planned` says how."""
+    """Return the ranges of a table, waiting for the server; see `planned`."""
     with closing(holder.connect()) as connection:
         found = planned(connection, holder.id, table, schema, where)
         return [part for part in found if part is not None]
@@ -137,11 +137,11 @@ def planned(
     where: str = "",
 ) -> Iterator[Range | None]:
     """
-    Give the ranges of a table, leaf after leaf, and None while the server is waited for.
+    Yield the ranges of a table, leaf after leaf, and None while waiting for the server.
 
-    `schema` holds the columns to be read. Raises `SchemaChanged` where the table's columns
-    are not those of `table`, and `SourceUnreachable` where its partitions are not, or
-    where it was rewritten since the snapshot.
+    `schema` holds the columns to read. Raises `SchemaChanged` if the table's columns are not
+    those of `table`, and `SourceUnreachable` if its partitions are not, or if it was rewritten
+    since the snapshot.
     """
     columns = _selected(table, schema)
     with talking(table=table.name):
@@ -152,7 +152,7 @@ def planned(
 
 
 def shape_of(connection: psycopg.Connection[Any], relation: str) -> Asking[TableShape]:
-    """Return what columns a table has at this moment, whatever the transaction's snapshot."""
+    """Return the current columns of a table, independent of the transaction's snapshot."""
     result = yield from described(connection, f"select * from only {relation}")
     return TableShape.of(result)
 
@@ -166,7 +166,7 @@ class TableShape:
 
     @property
     def fingerprint(self) -> str:
-        """As `catalog.fingerprint` makes it."""
+        """The same hash as that of `catalog.fingerprint`."""
         return hashlib.sha256(repr(list(self.columns)).encode()).hexdigest()[:32]
 
     @classmethod
@@ -187,19 +187,19 @@ class TableShape:
 
 
 def rewritten(table: str) -> SourceUnreachable:
-    """Return the error for a table whose file is not the planned one: it is copied anew."""
+    """Return the error for a table whose file is not the planned one: it is copied again."""
     return SourceUnreachable(
         "Table was rewritten during its copy",
         table=table,
-        remedy="Nothing is to be done: the copy begins again. If this comes again and again,"
-        " look for VACUUM FULL, CLUSTER, TRUNCATE or ALTER TABLE in a schedule.",
+        remedy="No action is needed: the copy starts again. If this happens repeatedly, check"
+        " for scheduled VACUUM FULL, CLUSTER, TRUNCATE or ALTER TABLE commands.",
     )
 
 
 def _selected(table: CatalogTable, schema: TableSchema) -> tuple[SelectedColumn, ...]:
     known = {column.name: column for column in table.columns}
     if gone := sorted(set(schema.names) - set(known)):
-        raise SchemaChanged("Columns are not there any more", table=table.name, columns=gone)
+        raise SchemaChanged("Columns were dropped or renamed", table=table.name, columns=gone)
     return tuple(
         SelectedColumn(name, sends_binary(known[name].type, known[name].modifier))
         for name in schema.names
@@ -209,7 +209,7 @@ def _selected(table: CatalogTable, schema: TableSchema) -> tuple[SelectedColumn,
 def _check_leaves(
     connection: psycopg.Connection[Any], snapshot: str, table: CatalogTable
 ) -> Asking[None]:
-    """Compare the partitions known with those that the snapshot sees below the table."""
+    """Compare the known partitions with those that the snapshot sees below the table."""
     statement = f"""
         with recursive tree(oid) as (
             select {table.oid}::pg_catalog.oid
@@ -224,7 +224,7 @@ def _check_leaves(
         raise SourceUnreachable(
             "Partitions were attached or detached during a copy",
             table=table.name,
-            remedy="Nothing is to be done: the copy begins again.",
+            remedy="No action is needed: the copy starts again.",
         )
 
 
@@ -236,7 +236,7 @@ def _leaf(
     columns: tuple[SelectedColumn, ...],
     where: str,
 ) -> Iterator[Range | None]:
-    # The catalogue's table is read as of the snapshot, its function as of now.
+    # The catalogue's table is read as of the snapshot; its function returns the current value.
     statement = f"""
         select relfilenode, pg_catalog.pg_relation_filenode(oid),
                pg_catalog.pg_relation_size(oid), pg_catalog.pg_table_size(oid),
@@ -258,7 +258,7 @@ def _leaf(
         raise rewritten(table.name)
     _check_columns(shape, table)
     pages = -(-size // page)
-    # What a row keeps elsewhere (TOAST) is read with it, and makes pages heavy.
+    # A row's TOAST values are read with it, and make its page large.
     step = max(1, RANGE_BYTES * pages // max(whole, size, 1))
     if step < pages and len(table.leaves) == 1:
         count = -(-pages // (step * EVEN)) * EVEN
@@ -284,7 +284,7 @@ def _leaf(
 
 
 def _check_columns(shape: TableShape, table: CatalogTable) -> None:
-    """Compare a leaf's columns with the table's; a partition may have them in another order."""
+    """Compare a leaf's columns with the table's; a partition may have another order."""
     known = {(column.number, column.name, column.type, column.modifier) for column in table.columns}
     found = set(shape.columns)
     if shape.oid != table.oid:
@@ -293,7 +293,9 @@ def _check_columns(shape: TableShape, table: CatalogTable) -> None:
     if known != found:
         different = sorted({name for _, name, *_ in known ^ found})
         raise SchemaChanged(
-            "Columns are not those the copy was planned with", table=table.name, columns=different
+            "Columns differ from those the copy was planned with",
+            table=table.name,
+            columns=different,
         )
 
 
@@ -307,15 +309,15 @@ def _rows(result: pq.abc.PGresult) -> Sequence[tuple[bytes | None, ...]]:
 # --- estimated rows, and smaller pieces for slow copies -------------------------------------------
 
 _MANY = 100.0
-"""Rows that a page may have where nobody counted them."""
+"""The number of rows assumed per page if there are no statistics."""
 
 
 def expected_rows(
     connection: psycopg.Connection[Any] | None, options: PostgresOptions, table: CatalogTable
 ) -> int | None:
-    """Return how many rows the leaves of a table have in all; None where not all were counted."""
+    """Return the number of rows of all leaves of a table; None if one has no statistics."""
     if connection is None or options.asked_of(table.name).where:
-        return None  # nobody counted how many rows a filter lets through
+        return None  # there are no statistics of how many rows pass a filter
     with speaking(options):
         found = connection.execute(
             "select case when min(reltuples) >= 0 then sum(reltuples)::int8 end"
@@ -326,7 +328,7 @@ def expected_rows(
 
 
 def pieces(range_: Range, rows_per_s: float | None) -> Iterator[Range]:
-    """Give a range as it is, or in pieces of a fraction of a second where there is a limit."""
+    """Yield a range as it is, or, with a limit, in pieces of a fraction of a second."""
     if rows_per_s is None:
         yield range_
         return

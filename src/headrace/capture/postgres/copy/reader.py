@@ -1,21 +1,21 @@
 """
 The rows of a table as a baseline: read by COPY in binary format, range after range.
 
-A row of a COPY is the number of its fields, and for each its length and its bytes; -1 is a null.
-Many rows lie in one buffer and are taken apart together, column by column: one step finds a field
-of all of them. No length is trusted: one that leads out of its row is a `BadMessage`.
+A row of a COPY is the number of its fields, and for each field its length and its bytes; a length
+of -1 is a null. Many rows are in one buffer and are split together, column by column: one step
+finds a field of all of them. No length is trusted: one that leads out of its row is a `BadMessage`.
 
-libpq hands out one row at a time, and that costs more than everything else that is done with a
-row. So where nothing is encrypted the rows are read straight from the socket: the statement
-bypasses libpq, from its first byte to the server's message that it is ready for another; in
-between libpq believes that it is idle, and afterwards it is right again.
+libpq returns one row at a time, and that costs more than all other work on a row. So on an
+unencrypted connection, the rows are read directly from the socket. The statement bypasses libpq,
+from its first byte to the server's ReadyForQuery. In between, libpq believes that the connection
+is idle, and afterwards it is idle again.
 
-Where a message ends is said in its head, so each leads to the next only. But all rows of a copy
-begin alike, and places that look like a row's head can be found in all bytes at once. Those that
-are one follow each other without a gap, from a place that is known to be one.
+The head of a message has its length, so each message can be found only from the one before it. But
+all rows of a copy begin alike, and offsets that look like a row's head can be found in all bytes
+at once. The real heads among them follow each other without a gap, from an offset known to be one.
 
-Every range has a transaction of its own, so that no lock on the table is held for long, and is
-compared with its plan afterwards, in that transaction, where the lock keeps the answer true (R16).
+Every range has a transaction of its own, so that no lock on the table is held for long. It is
+compared with its plan at the end of that transaction, while the lock keeps the answer valid (R16).
 A baseline whose table was rewritten is abandoned and taken again.
 
 Long because the format of a row, the socket it comes from and the ranges it belongs to are one
@@ -72,20 +72,20 @@ from headrace.capture.postgres.stream.wire import (
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadMessage, SchemaChanged, SourceUnreachable
 
-# --- rows taken apart, column by column -----------------------------------------------------------
+# --- rows split, column by column -----------------------------------------------------------------
 
 SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 TRAILER = b"\xff\xff"
 _LAYOUT = struct.Struct(">Ii")
 _CRITICAL = 0xFFFF_0000
-"""Flags that say that rows are not as we know them."""
+"""Flags that mean that rows have an unknown format."""
 
 Offsets = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class CopyField:
-    """Where the values of one column are."""
+    """The offsets of the values of one column."""
 
     start: Offsets
     stop: Offsets
@@ -93,18 +93,18 @@ class CopyField:
     """Which rows have a value; None: all."""
 
     size: int | None
-    """The bytes that each value has, where all have the same; None: unknown."""
+    """The size of each value in bytes, if all have the same; None: unknown."""
 
 
 def header_size(message: bytes | bytearray | memoryview) -> int:
-    """Return how long the header of a COPY is, which the first message begins with."""
+    """Return the length of a COPY's header, with which the first message begins."""
     start = len(SIGNATURE)
     if bytes(message[:start]) != SIGNATURE or len(message) < start + _LAYOUT.size:
-        raise BadMessage("A copy of rows does not begin with its signature", length=len(message))
+        raise BadMessage("COPY data does not begin with its signature", length=len(message))
     flags, extension = _LAYOUT.unpack_from(message, start)
     start += _LAYOUT.size
     if flags & _CRITICAL or not 0 <= extension <= len(message) - start:
-        raise BadMessage("The header of a copy is of an unknown kind", flags=flags)
+        raise BadMessage("COPY data has an unknown header", flags=flags)
     return start + int(extension)
 
 
@@ -112,12 +112,12 @@ def batch_of(
     schema: TableSchema, binary: Sequence[bool], rows: CopyMessages
 ) -> tuple[pa.RecordBatch, pa.Array | None]:
     """
-    Return rows as Arrow, and the marks of values that their columns cannot hold (R23f).
+    Return rows as Arrow, and the exact texts of values that their columns cannot hold (R23f).
 
-    `binary` says for each column whether its values are in the type's binary format, or are
-    texts as PostgreSQL prints them. Nothing returned refers to the rows' buffer.
+    `binary` says for each column whether its values are in the type's binary format, or
+    texts as PostgreSQL prints them. The result does not refer to the rows' buffer.
     """
-    marks: dict[int, dict[int, str]] = {}
+    exact_texts: dict[int, dict[int, str]] = {}
     arrays = []
     raw = pa.py_buffer(rows.buffer)
     fields = find_fields(rows, len(schema.columns))
@@ -127,12 +127,12 @@ def batch_of(
             array = fixed_column(column.type, field.size, rows.buffer, field.start, field.here)
         if array is None:
             decode = binary_column if sent else text_column
-            array, misfits = decode(column.type, _gather(raw, field))
-            for index, text in misfits:
-                marks.setdefault(index, {})[column.field] = text
+            array, unrepresentable = decode(column.type, _collect(raw, field))
+            for index, text in unrepresentable:
+                exact_texts.setdefault(index, {})[column.field] = text
         arrays.append(array)
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
-    return batch, _exact(schema, len(rows.starts), marks) if marks else None
+    return batch, _exact(schema, len(rows.starts), exact_texts) if exact_texts else None
 
 
 def empty(schema: TableSchema) -> pa.RecordBatch:
@@ -141,48 +141,48 @@ def empty(schema: TableSchema) -> pa.RecordBatch:
 
 
 def fields_of(rows: CopyMessages, count: int) -> list[pa.Array]:
-    """Return the fields of rows that have `count` each: an array of bytes a column."""
+    """Return the fields of rows that have `count` each, as one array of bytes per column."""
     raw = pa.py_buffer(rows.buffer)
-    return [_gather(raw, field) for field in find_fields(rows, count)]
+    return [_collect(raw, field) for field in find_fields(rows, count)]
 
 
 def find_fields(rows: CopyMessages, count: int) -> list[CopyField]:
     """
-    Find the fields of rows that have `count` each; all lie within their row.
+    Find the fields of rows that have `count` each; all are within their row.
 
-    Lengths only lead onwards. So a row whose last field ends where the row does has none that
-    ends elsewhere, and that is looked at once, when all are found and none is read.
+    Lengths only lead forward. So if the last field of a row ends where the row does, all fields
+    are within it. This is checked once, when all fields are found and none is read yet.
     """
     starts, stops = rows.starts, rows.stops
     if len(stops) and stops[-1] > np.iinfo(np.int32).max:
-        raise BadMessage("Rows are larger than a server can send", length=int(stops[-1]))
+        raise BadMessage("Rows are larger than 2 GiB", length=int(stops[-1]))
     _require(starts + 2 <= stops, starts)
     _require(_view(rows.buffer, ">i2")[starts] == count, starts)
     lengths = _view(rows.buffer, ">i4")
-    place = starts + 2
+    offset = starts + 2
     found = []
     for _ in range(count):
         try:
-            length = lengths[place].astype(np.int32)
+            length = lengths[offset].astype(np.int32)
         except IndexError:
-            # Only a row that is malformed leads out of the buffer.
-            _require(place + 4 <= stops, place)
+            # Only a malformed row leads out of the buffer.
+            _require(offset + 4 <= stops, offset)
             raise
-        found.append(field := _field(place, length))
-        place = field.stop
-    _require(place == stops, place)
+        found.append(field := _field(offset, length))
+        offset = field.stop
+    _require(offset == stops, offset)
     return found
 
 
-def _field(place: Offsets, length: npt.NDArray[np.int32]) -> CopyField:
-    """Return what the lengths at `place` tell of the bytes behind them."""
-    start = place + 4
+def _field(offset: Offsets, length: npt.NDArray[np.int32]) -> CopyField:
+    """Return the field whose lengths are at `offset`, followed by its bytes."""
+    start = offset + 4
     least, most = (int(length.min()), int(length.max())) if len(length) else (0, 0)
     if least == most >= 0:
         return CopyField(start, start + most, None, most)
     if least >= 0:
         return CopyField(start, start + length, None, None)
-    _require(length >= -1, place)
+    _require(length >= -1, offset)
     here = length >= 0
     present = length[here]
     size = most if len(present) and int(present.min()) == most else None
@@ -190,17 +190,17 @@ def _field(place: Offsets, length: npt.NDArray[np.int32]) -> CopyField:
 
 
 def _view(buffer: bytes | bytearray, kind: str) -> npt.NDArray[np.signedinteger]:
-    """Return the numbers that begin at each byte, aligned or not."""
+    """Return the numbers that begin at every byte, aligned or not."""
     size = max(len(buffer) - np.dtype(kind).itemsize + 1, 0)
     return np.ndarray((size,), kind, buffer, strides=(1,))
 
 
-def _gather(raw: pa.Buffer, field: CopyField) -> pa.Array:
+def _collect(raw: pa.Buffer, field: CopyField) -> pa.Array:
     """
-    Return the bytes of a field's values as an array, null where there are none.
+    Return the bytes of a field's values as an array; null if a row has none.
 
-    Values and the gaps between them, by turns, are an array over the buffer as it is; of
-    that every other one is taken. No value is touched by Python.
+    Values and the gaps between them alternate in an array over the buffer as it is; every
+    second element is taken. Python touches no single value.
     """
     count = len(field.start)
     offsets = np.empty(2 * count + 1, np.int32)
@@ -216,46 +216,45 @@ def _gather(raw: pa.Buffer, field: CopyField) -> pa.Array:
 def _require(sound: npt.NDArray[np.bool_], position: Offsets) -> None:
     if not sound.all():
         wrong = int(np.argmin(sound))
-        raise BadMessage("A copied row is malformed", offset=int(position[wrong]), row=wrong)
+        raise BadMessage("Row of COPY data is malformed", offset=int(position[wrong]), row=wrong)
 
 
-def _exact(schema: TableSchema, count: int, marks: dict[int, dict[int, str]]) -> pa.Array:
+def _exact(schema: TableSchema, count: int, exact_texts: dict[int, dict[int, str]]) -> pa.Array:
     kind = schema.segment.field("_exact").type
     return pa.array(
-        [list(marks[row].items()) if row in marks else None for row in range(count)], kind
+        [list(exact_texts[row].items()) if row in exact_texts else None for row in range(count)],
+        kind,
     )
 
 
-# --- rows straight from the socket ----------------------------------------------------------------
+# --- rows directly from the socket ----------------------------------------------------------------
 
-GATHER_SECONDS = 0.0005
-"""A pause in which rows come together: to wake for each few of them costs both sides more."""
+ACCUMULATE_SECONDS = 0.0005
+"""A pause in which rows accumulate: waking up for a few of them costs both sides more."""
 
 FIRST_BYTES = 256 << 10
-"""How much a buffer takes at first, and what is looked through at once."""
+"""The initial size of a buffer, and how much is scanned at once."""
 
 MOST_RUNS = 64
-"""Above so many gaps in one piece, what looked like heads was of no help."""
+"""With more gaps than this in one piece, messages are found one by one instead."""
 
 _COPY_DATA = ord("d")
 _READY = ord("Z")
 _SAYS_NOTHING = b"HcCNSA"
-"""CopyOutResponse, CopyDone, CommandComplete, and what may come at any time."""
-
-_Places = NDArray[np.int64]
+"""CopyOutResponse, CopyDone, CommandComplete, and messages that may come at any time."""
 
 
 class CopySocket:
     """
-    Copies, one after the other, on a connection that is not encrypted and idle in between.
+    Runs COPY statements, one after the other, on an unencrypted connection, idle in between.
 
-    `rows` gives the rows of one as they come and None while there are none; `over` says whether
-    the server is done with it. Two buffers take turns: when the next rows are there, those
-    given before can still be read, and no longer.
+    `rows` yields the rows of one as they arrive, and None while there are none; `over` says
+    whether the server has finished it. Two buffers alternate: rows can be read until the rows
+    after the next ones are requested.
     """
 
     def __init__(self, connection: PGconn, most_rows: int, most_bytes: int) -> None:
-        """About `most_rows` or `most_bytes` are given at a time."""
+        """Yield about `most_rows` or `most_bytes` at a time."""
         self.over = True
         self._connection = connection
         self._socket = open_socket(connection)
@@ -268,23 +267,23 @@ class CopySocket:
         self._other = bytearray()
         self._fill = 0
         self._scanned = 0
-        """Where the first message begins that is not whole yet."""
+        """The offset of the first message that is not complete yet."""
 
-        self._heads: list[_Places] = []
+        self._heads: list[Offsets] = []
         self._count = 0
         self._flows = self._begun = self._trailed = False
 
     def close(self) -> None:
-        """Let go of the connection, which is not closed by this."""
+        """Release the connection without closing it."""
         self._socket.close()
 
     def rows(self, statement: str, fields: int) -> Iterator[CopyMessages | None]:
         """
-        Run a COPY, whose rows have so many `fields`, to its end.
+        Run a COPY, whose rows have this many `fields`, to its end.
 
-        `StreamEnded` where the server ends it otherwise; the connection is of no use then.
+        Raises `StreamEnded` if the server aborts it; the connection is then unusable.
         """
-        # Takes in what may have come by the way, so that nothing of it is left in libpq.
+        # Makes libpq process what may have arrived in between, so that its buffer is empty.
         self._connection.is_busy()
         self._fields = fields
         self._flows = self._begun = self._trailed = False
@@ -303,9 +302,9 @@ class CopySocket:
             elif not more:
                 self._rest(until)
         if not self._trailed:
-            raise BadMessage("A copy of rows ended without its trailer")
+            raise BadMessage("COPY data ended without its trailer")
         if self._fill:
-            # The beginning of something that libpq would have to know, a farewell say.
+            # The beginning of a message that libpq would have to process, such as a shutdown.
             self.over = False
             raise StreamEnded
 
@@ -322,7 +321,7 @@ class CopySocket:
                 raise StreamEnded from None
 
     def _receive(self) -> int:
-        """Take what the socket has, or some of it; return how much."""
+        """Read what the socket has, or some of it; return the number of bytes."""
         if self._fill == len(self._buffer):
             self._move(bytearray(max(2 * self._fill, self._scanned + self._needed())), 0)
         count = receive(self._socket, self._buffer, self._fill)
@@ -335,24 +334,24 @@ class CopySocket:
         return count
 
     def _rest(self, until: float) -> None:
-        """Wait for more: a moment where it is on its way, else until it comes."""
+        """Wait for more: for a moment while rows are arriving, otherwise until they arrive."""
         if self._flows:
-            time.sleep(GATHER_SECONDS)
+            time.sleep(ACCUMULATE_SECONDS)
             if self._poll.poll(0):
                 return
         self._poll.poll(max(0.0, until - monotonic()) * 1000)
 
     def _needed(self) -> int:
-        """Return how long the message is that is not whole yet, as far as it tells."""
+        """Return the length of the incomplete message, as far as it is known."""
         return message_size(self._buffer, self._scanned, self._fill)
 
     def _scan(self) -> None:
-        """Find the messages that are whole by now."""
-        # Piece by piece, so that what is made of one stays in the processor's cache.
+        """Find the messages that are complete by now."""
+        # Piece by piece, so that the arrays of one piece stay in the processor's cache.
         for start in range(self._scanned, self._fill, FIRST_BYTES):
             stop = min(start + FIRST_BYTES, self._fill)
             if stop - self._scanned < self._needed():
-                continue  # a long one is not looked through again with every piece of it
+                continue  # a long message is not scanned again with every piece of it
             found, self._scanned = heads_of(self._buffer, self._scanned, stop, self._fields)
             if len(found):
                 self._heads.append(found)
@@ -360,7 +359,7 @@ class CopySocket:
 
     @property
     def _ready(self) -> bool:
-        """Whether the server has said all."""
+        """Whether the server is ready for the next statement."""
         return bool(self._heads) and self._buffer[self._heads[-1][-1]] == _READY
 
     def _hand_out(self) -> CopyMessages | None:
@@ -373,24 +372,24 @@ class CopySocket:
         stops = np.append(heads[1:], self._scanned)
         rows = np.frombuffer(full, np.uint8)[heads] == _COPY_DATA
         for at in np.flatnonzero(~rows).tolist():
-            self._aside(full, int(heads[at]), int(stops[at]))
+            self._handle_other(full, int(heads[at]), int(stops[at]))
         starts, stops = heads[rows] + HEAD, stops[rows]
         if len(starts) and not self._begun:
             self._begun = True
             starts[0] += header_size(full[int(starts[0]) : int(stops[0])])
-            # The header has a message of its own, or that of the first row.
+            # The header is a message of its own, or part of the first row's.
             if starts[0] == stops[0]:
                 starts, stops = starts[1:], stops[1:]
         if len(starts):
             if self._trailed:
-                raise BadMessage("A copy of rows goes on after its trailer")
+                raise BadMessage("COPY data continues after its trailer")
             if full[int(starts[-1]) : int(stops[-1])] == TRAILER:
                 self._trailed = True
                 starts, stops = starts[:-1], stops[:-1]
         return CopyMessages(full, starts, stops) if len(starts) else None
 
     def _turn(self) -> None:
-        """Go on in the other buffer; after a row that was very long, in a small one again."""
+        """Switch to the other buffer; after a very long row, to a small one again."""
         size = len(self._buffer)
         if size > 2 * self._most_bytes:
             size = max(FIRST_BYTES, 2 * (self._fill - self._scanned))
@@ -398,18 +397,18 @@ class CopySocket:
         self._move(spare, self._scanned)
 
     def _move(self, to: bytearray, start: int) -> None:
-        """Go on in another buffer, with what has come from `start` on."""
+        """Switch to another buffer, and move the bytes from `start` on to it."""
         rest = self._fill - start
         with memoryview(self._buffer) as view:
             to[:rest] = view[start : self._fill]
         self._other, self._buffer = self._buffer, to
         self._fill, self._scanned = rest, self._scanned - start
 
-    def _aside(self, buffer: bytearray, at: int, end: int) -> None:
-        """Take a message that is no row."""
+    def _handle_other(self, buffer: bytearray, at: int, end: int) -> None:
+        """Handle a message that is not a row."""
         kind = buffer[at]
         if kind == ord("E"):
-            # What follows is only that the server is ready again.
+            # Only ReadyForQuery follows.
             self.over = True
             raise StreamEnded(error_field(bytes(buffer[at + HEAD : end]), b"C"))
         if kind == _READY:
@@ -418,11 +417,11 @@ class CopySocket:
             raise BadMessage("Unknown kind of message", kind=kind, offset=at)
 
 
-def heads_of(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> tuple[_Places, int]:
+def heads_of(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> tuple[Offsets, int]:
     """
-    Return where the whole messages between `start` and `fill` begin, and where the last ends.
+    Return where the complete messages between `start` and `fill` begin, and where the last ends.
 
-    `start` is where one begins, and rows of so many `fields` are what most of them are.
+    A message begins at `start`, and most of them are rows with this many `fields`.
     """
     alike = _alike(buffer, start, fill, fields)
     lengths: NDArray[np.uint32] = np.ndarray(
@@ -434,7 +433,7 @@ def heads_of(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> t
         one_by_one, end = whole_messages(buffer, fill, start)
         require_lengths(one_by_one, end)
         return one_by_one, end
-    found: list[_Places] = []
+    found: list[Offsets] = []
     at = start
     while at + HEAD <= fill:
         index = int(np.searchsorted(alike, at))
@@ -442,7 +441,7 @@ def heads_of(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> t
             last = int(gaps[np.searchsorted(gaps, index)])
             run, end = alike[index : last + 1], int(following[last])
             if end > fill:
-                # Only the last one of a run can reach so far: the others end before it.
+                # Only the last message of a run can be incomplete: the others end before it.
                 run, end = run[:-1], int(run[-1])
             if not len(run):
                 break
@@ -458,15 +457,15 @@ def heads_of(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> t
     return (np.concatenate(found) if found else np.empty(0, np.int64)), at
 
 
-def _alike(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> _Places:
-    """Return the places that look like heads of rows; some may be bytes within one."""
+def _alike(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> Offsets:
+    """Return the offsets that look like heads of rows; some may be bytes inside a row."""
     each = np.frombuffer(buffer, np.uint8)[start:fill]
     # The kind, four bytes of length, two of the number of fields.
     looks = each[:-6] == _COPY_DATA
     looks &= each[6:] == fields & 0xFF
     looks &= each[5:-1] == fields >> 8
-    found: _Places = np.flatnonzero(looks)
-    # Rows are mostly shorter than 64 kB, and few other bytes have these two zeros there.
+    found: Offsets = np.flatnonzero(looks)
+    # Rows are mostly shorter than 64 kB, and few other bytes have two zeros there.
     found = found[(each[found + 1] == 0) & (each[found + 2] == 0)]
     return found + start
 
@@ -476,10 +475,10 @@ def _alike(buffer: bytes | bytearray, start: int, fill: int, fields: int) -> _Pl
 BATCH_ROWS = 20_000
 BATCH_BYTES = 16 << 20
 CANCEL_SECONDS = 2.0
-"""How long a server may take to stop a COPY; it notices the lost connection later anyway."""
+"""How long to wait for a server to stop a COPY; it notices the closed connection later anyway."""
 
 Batch: TypeAlias = tuple[pa.RecordBatch, pa.Array | None]
-"""Rows in the shape of `TableSchema.arrow`, and their marks in that of a segment's `_exact`."""
+"""Rows as `TableSchema.arrow`, and exact texts in the format of a segment's `_exact`."""
 
 
 def read_range(
@@ -489,13 +488,13 @@ def read_range(
     rows_per_s: float | None = None,
 ) -> Iterator[Batch]:
     """
-    Give the rows of a range, over a connection of its own to the snapshot's server.
+    Yield the rows of a range, over a connection of its own to the snapshot's server.
 
-    With `rows_per_s` batches are small; between them whoever takes them may rest.
+    With `rows_per_s` batches are small, so that the caller can pause between them.
 
-    Its rows count only if it comes to its end: then the table was what the plan says.
+    The rows are valid only if the iterator is exhausted: then the table was as planned.
     `SourceUnreachable` means that it was not, or that the snapshot is gone;
-    `SchemaChanged` that its columns are others now.
+    `SchemaChanged` means that its columns have changed.
     """
     with closing(CopyReader(connect())) as reader:
         for batch in reader.read(range, schema, rows_per_s):
@@ -504,24 +503,24 @@ def read_range(
 
 
 class CopyReader:
-    """Reads ranges, one after the other, on a connection that is its own from now on."""
+    """Reads ranges, one after the other, on a connection that it owns from now on."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
         self._socket: CopySocket | None = None
         if is_plain(connection.pgconn):
-            # A batch may become longer by what comes at once, and is not to be cut for that.
+            # What arrives at once may make a batch longer, and should not make it be cut.
             rows = max(1, BATCH_ROWS * 3 // 4)
             self._socket = CopySocket(connection.pgconn, rows, BATCH_BYTES)
 
     @property
     def usable(self) -> bool:
-        """Whether the connection waits for the next range."""
+        """Whether the connection is ready for the next range."""
         idle = self.connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
         return idle and (self._socket is None or self._socket.over)
 
     def close(self) -> None:
-        """Call off what is under way: a server that is not sending notices nothing else."""
+        """Cancel a running statement: a server that is not sending notices nothing else."""
         active = self.connection.pgconn.transaction_status == pq.TransactionStatus.ACTIVE
         if self._socket is not None:
             active = active or not self._socket.over
@@ -534,7 +533,7 @@ class CopyReader:
     def read(
         self, range: Range, schema: TableSchema, rows_per_s: float | None
     ) -> Iterator[Batch | None]:
-        """Give the rows of a range and verify its plan; None while the server is waited for."""
+        """Yield the rows of a range and verify its plan; None while waiting for the server."""
         for piece in pieces(range, rows_per_s):
             yield from self._read(piece, schema)
 
@@ -548,7 +547,7 @@ class CopyReader:
             yield from asked(
                 connection,
                 f"{importing(range.snapshot)}; set local row_security = off;"
-                # One reader shall be one process of the server's, not several.
+                # One reader should use one process of the server, not several.
                 " set local max_parallel_workers_per_gather = 0",
             )
             for rows in self._copied(range):
@@ -562,7 +561,7 @@ class CopyReader:
                     held = part
             yield from _verify(connection, range)
             yield from asked(connection, "commit")
-        # The last rows, or all of a small table, are given when nothing is locked any more.
+        # The last rows, or all of a small table, are yielded after the lock is released.
         if held is not None:
             yield batch_of(schema, binary, held)
 
@@ -578,11 +577,11 @@ class CopyReader:
 
 class PostgresCopy:
     """
-    A baseline under way: all ranges of a table, one after the other, under one snapshot.
+    A running baseline: all ranges of a table, one after the other, under one snapshot.
 
-    With `owns_holder` it lets the snapshot go at its end; otherwise others read under it
-    too. With `rows_per_s` batches are small, for whoever rests between them. A step waits a
-    tenth of a second at most, and then gives a batch without rows.
+    With `owns_holder` it releases the snapshot at its end; otherwise other copies read under
+    it, too. With `rows_per_s` batches are small, so that the caller can pause between them. A
+    step waits for a tenth of a second at most, and then yields a batch without rows.
     """
 
     def __init__(
@@ -597,7 +596,7 @@ class PostgresCopy:
         rows_per_s: float | None = None,
         passing: Callable[[pa.RecordBatch | None, pa.Array | None], None] | None = None,
     ) -> None:
-        """`passing` is called with each batch and its marks, and once without, at the end."""
+        """`passing` is called with each batch and its exact texts, and with None at the end."""
         self.schema = schema
         self.expected = expected
         self.waits = ""
@@ -619,7 +618,7 @@ class PostgresCopy:
         return self._batches
 
     def close(self) -> None:
-        """End its transaction and let its snapshot go; at any time, and more than once."""
+        """End its transaction and release its snapshot; at any time, and safe to call again."""
         self._batches.close()
         self._leave()
 
@@ -635,7 +634,7 @@ class PostgresCopy:
                 if self._passing is not None:
                     self._passing(None, None)
         finally:
-            # Whoever reads to the end, or to an error, need not close.
+            # A caller that reads to the end, or to an error, need not close.
             self._leave()
 
     def _read(self, reader: CopyReader, part: Range) -> Iterator[Batch | None]:
@@ -650,7 +649,7 @@ class PostgresCopy:
 
     def _given(self, batch: Batch | None) -> pa.RecordBatch:
         if not self._holder.alive:
-            # Ranges that follow could not be read any more; the sooner this is known, the better.
+            # The following ranges could not be read any more; it is better to fail early.
             raise SourceUnreachable("The snapshot is gone", table=self._table.name)
         rows, self.exact = (empty(self.schema), None) if batch is None else batch
         if self._passing is not None:
@@ -660,10 +659,10 @@ class PostgresCopy:
 
 def _messages(connection: psycopg.Connection[Any]) -> Iterator[CopyMessages | None]:
     """
-    Give the rows of a COPY under way, by way of libpq.
+    Yield the rows of a running COPY from libpq.
 
-    The server sends a row a message. The last message is no row and has nothing that tells
-    it from one before the end is known, so each time the latest is kept back.
+    The server sends one row per message. The last message is not a row, and can be recognized
+    only once the end is known, so the latest message is always held back.
     """
     pgconn = connection.pgconn
     take = pgconn.get_copy_data
@@ -673,7 +672,7 @@ def _messages(connection: psycopg.Connection[Any]) -> Iterator[CopyMessages | No
     until = monotonic() + PATIENCE_SECONDS
     while True:
         fresh: list[bytes | memoryview] = []
-        # Once a row: nothing else may be in here.
+        # Runs once per row: keep it minimal.
         while (taken := take(1))[0] > 0:
             fresh.append(taken[1])
         if fresh:
@@ -694,13 +693,13 @@ def _messages(connection: psycopg.Connection[Any]) -> Iterator[CopyMessages | No
             pgconn.consume_input()
     yield from results(connection)
     if not rows or rows.pop() != TRAILER:
-        raise BadMessage("A copy of rows ended without its trailer")
+        raise BadMessage("COPY data ended without its trailer")
     if rows:
         yield CopyMessages.joined(rows)
 
 
 def _cut(rows: CopyMessages) -> Iterator[CopyMessages]:
-    """Give rows as batches: as many as one may have, and one at least."""
+    """Yield rows as batches: as many rows as allowed, and at least one."""
     sizes = np.cumsum(rows.stops - rows.starts)
     first, count = 0, len(sizes)
     while first < count:
@@ -712,7 +711,7 @@ def _cut(rows: CopyMessages) -> Iterator[CopyMessages]:
 
 
 def _verify(connection: psycopg.Connection[Any], range: Range) -> Iterator[None]:
-    """Compare the table, locked by the COPY before, with the plan."""
+    """Compare the table, which the COPY has locked, with the plan."""
     shape = yield from shape_of(connection, range.relation)
     if shape.oid != range.oid:
         raise rewritten(range.table)

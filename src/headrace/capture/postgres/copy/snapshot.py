@@ -1,23 +1,24 @@
 """
-The snapshot that a baseline is read under, kept alive for as long as it takes.
+The snapshot that a baseline is read under, kept alive for as long as it is needed.
 
-A baseline has three marks (R11). F is the log's end before it; S is the snapshot its rows are read
-under; H is where the server's log ended after S was taken. Commits up to F must all be in S, and
-that is checked; commits after H cannot be; between the two, S itself says which are. A reader that
-applies every change after F has the exact table from H on.
+A baseline is defined by F, S and H (R11). F is the log's end before the baseline; S is the
+snapshot that its rows are read under; H is the end of the server's log after S was taken. Commits
+up to F must all be in S, which is checked; commits after H cannot be; for commits between the two,
+S itself says which it contains. A reader that applies every change after F has the exact table
+from H on.
 
-A snapshot may not yet see what the log has already. The server streams a commit when it is on
-disk, and shows it to other sessions a moment later; where the commit waits for a synchronous
-standby, that moment can be hours (R11, H2.5). So it is determined which transactions a snapshot
-sees, and which sessions keep it from seeing the others.
+A snapshot may not yet see a commit that the log already has. The server streams a commit when it
+is on disk, and makes it visible to other sessions a moment later; if the commit waits for a
+synchronous standby, that can be hours later (R11, H2.5). So this module determines which
+transactions a snapshot sees, and which sessions keep it from seeing the others.
 
-An exported snapshot lives as long as the transaction that exported it, and the one a new slot
-exports only until the slot streams. So a connection of its own imports it, exports it again, and
-then does nothing but stay open: the holder (R14).
+An exported snapshot exists as long as the transaction that exported it, and the one of a new slot
+only until the slot streams. So a separate connection imports it, exports it again, and then does
+nothing but stay open: the holder (R14).
 
-The slot brings a snapshot of its own, right for every table that was published before the slot was
-made: it is kept for a while, as long as copies begin. Later copies take one each, which counts
-only after it was checked against what was read (H1 to H3).
+A new slot comes with a snapshot of its own, which is valid for every table that was published
+before the slot was created. It is kept for a while, as long as copies start. Later copies take one
+snapshot each, which is used only after it was checked against the commits read (H1 to H3).
 """
 
 from __future__ import annotations
@@ -56,34 +57,34 @@ __all__ = [
 # --- which transactions a snapshot sees -----------------------------------------------------------
 
 PREPARED = 0
-"""Stands for the id of a prepared transaction that is being committed: sessions do not show it."""
+"""Used as the id of a prepared transaction that is being committed: sessions do not show it."""
 
 
 def visible(xid: int, snapshot: TransactionSnapshot) -> bool:
-    """Whether `snapshot` sees what the top-level transaction `xid`, once committed, wrote."""
+    """Whether `snapshot` sees the writes of the committed top-level transaction `xid`."""
     return snapshot.sees(xid)
 
 
 @dataclass(frozen=True, slots=True)
 class InvisibleCommit:
-    """A transaction that has committed in the log but is not visible to anyone yet."""
+    """A transaction that has committed in the log but is not visible to other sessions yet."""
 
     xid: int
     """Its 64-bit id, or `PREPARED`."""
 
     pid: int | None = None
-    """The session it runs in; None where that was over, or is not ours to see."""
+    """The session it runs in; None if that has ended, or we may not see it."""
 
     user: str | None = None
     seconds: float | None = None
-    """Since its transaction began."""
+    """How long its transaction has been running."""
 
     synchronous: bool = False
     """Whether it waits for a synchronous standby."""
 
 
 def check_sight(other: psycopg.Connection[Any]) -> None:
-    """Refuse where it could not be told which commits are not visible yet."""
+    """Raise an error if the commits that are not visible yet cannot be determined."""
     with talking():
         recovering, synchronous, sees_all = row(
             other,
@@ -93,35 +94,35 @@ def check_sight(other: psycopg.Connection[Any]) -> None:
     if recovering:
         # There pg_current_snapshot() leaves out the transactions that are running.
         raise ServerRefused(
-            "A standby cannot give a baseline beside a running stream",
+            "A standby cannot provide a baseline while its changes are streamed",
             remedy="Capture from the primary, or start with an empty log.",
         )
     if synchronous and not sees_all:
         raise NotPermitted(
-            "The user cannot see which commits wait for a synchronous standby",
+            "The user is not allowed to see which commits wait for a synchronous standby",
             remedy="Run GRANT pg_read_all_stats TO this user.",
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSession:
-    """A session that writes, or that is at work."""
+    """A session that writes, or that runs a statement."""
 
     pid: int
     started: str | None
-    """When its statement began: with the pid, what tells it from all other statements."""
+    """When its statement started: with the pid, this identifies the statement."""
 
     user: str | None
     seconds: float | None
     xid: int | None
-    """The lower 32 bits of its transaction; None where it commits a prepared one."""
+    """The lower 32 bits of its transaction; None if it commits a prepared one."""
 
     waits: bool
-    """Whether its commit is on disk, and waits for a standby."""
+    """Whether its commit is on disk and waits for a standby."""
 
 
 def sessions_of(other: psycopg.Connection[Any]) -> list[ServerSession]:
-    """Return the sessions that write or are at work, as far as we may see them."""
+    """Return the sessions that write or run a statement, as far as we may see them."""
     with talking():
         found = other.execute(
             "select pid, query_start::text, usename::text,"
@@ -134,9 +135,10 @@ def sessions_of(other: psycopg.Connection[Any]) -> list[ServerSession]:
 
 def writing(other: psycopg.Connection[Any]) -> frozenset[int]:
     """
-    Return the lower 32 bits of all transactions under way, prepared ones and savepoints too.
+    Return the lower 32 bits of all running transactions, including prepared ones and savepoints.
 
-    By the locks that they hold on themselves: these are let go of only when others see them.
+    They are found by the locks on their own ids, which are released only when other sessions
+    see them.
     """
     with talking():
         found = other.execute(
@@ -150,9 +152,9 @@ class PendingCommits:
     """
     The commits that a snapshot must see: those the log has, and those it may have.
 
-    Of the latter are all that wait for a standby when the log's end has just been read. Later
-    ones are not in the log up to there. So what is waited for never grows, however
-    many commits wait at any time.
+    The latter are all that wait for a standby when the log's end has just been read. Later
+    ones are not in the log up to there. So the set never grows, however many commits wait
+    at any time.
     """
 
     def __init__(self, xids: Iterable[int], sessions: Iterable[ServerSession]) -> None:
@@ -166,9 +168,9 @@ class PendingCommits:
         perhaps: Iterable[int] = (),
     ) -> tuple[InvisibleCommit, ...]:
         """
-        Return those that `snapshot`, taken after the look at `sessions`, does not see.
+        Return the commits that `snapshot`, taken after `sessions` were read, does not see.
 
-        `perhaps` are more of them, by their lower 32 bits.
+        `perhaps` are further commits, by their lower 32 bits.
         """
         xids = self._xids | {_widened(xid, snapshot.xmax) for xid in perhaps}
         awaited = {xid: InvisibleCommit(xid) for xid in xids if not snapshot.sees(xid)}
@@ -177,10 +179,10 @@ class PendingCommits:
             xid = None if one.xid is None else _widened(one.xid, snapshot.xmax)
             if xid is not None and xid in awaited:
                 awaited[xid] = _awaited(xid, one)
-        for place, one in self._waiting.items():
+        for statement, one in self._waiting.items():
             if one.xid is None:
-                # Whose transaction it is stands nowhere, but when it is done, its statement is.
-                if place in at_work:
+                # The server does not show its transaction, but both end with the statement.
+                if statement in at_work:
                     awaited[PREPARED] = _awaited(PREPARED, one)
             elif not snapshot.sees(xid := _widened(one.xid, snapshot.xmax)):
                 awaited[xid] = _awaited(xid, one)
@@ -191,16 +193,16 @@ def _awaited(xid: int, session: ServerSession) -> InvisibleCommit:
     return InvisibleCommit(xid, session.pid, session.user, session.seconds, session.waits)
 
 
-def _widened(xid: int, around: int) -> int:
-    """Return the number of 64 bits nearest to `around` that ends in these 32."""
-    return around + (xid - around + (1 << 31)) % (1 << 32) - (1 << 31)
+def _widened(xid: int, near: int) -> int:
+    """Return the number of 64 bits nearest to `near` that has these lower 32 bits."""
+    return near + (xid - near + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 # --- the holder of a snapshot ---------------------------------------------------------------------
 
 FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.25
-"""Between two attempts at a snapshot, in seconds: most commits become visible in microseconds."""
+"""Pauses between two attempts, in seconds: most commits become visible in microseconds."""
 
 
 NO_LIMITS = (
@@ -211,14 +213,14 @@ NO_LIMITS = (
 
 PAGE_BYTES = 8192
 HEADER_BYTES = (24, 40)
-"""Of a page of the server's log, and the header at its start: a segment's first is longer."""
+"""The sizes of a page of the server's log, and of its header: a segment's first is longer."""
 
 
 class Connect(Protocol):
     """
     Opens a connection with our settings, in autocommit mode.
 
-    `host` and `port` name one server among those it may choose from.
+    `host` and `port` select one of the servers that it could connect to.
     `partial(connection.connect, options)` is one, and can be sent to another process.
     """
 
@@ -229,9 +231,9 @@ class Connect(Protocol):
 
 class HeldSnapshot:
     """
-    A snapshot kept alive, with the marks of the baseline that is read under it.
+    A snapshot kept alive, with F and H of the baseline that is read under it.
 
-    Readers import `id`, on the same server. Once they have, they outlive the holder. It
+    Readers import `id`, on the same server. After that they do not need the holder. It
     belongs to one thread, and `close` may follow any call.
     """
 
@@ -241,7 +243,7 @@ class HeldSnapshot:
         connect: Connect,
         imported: str | None = None,
     ) -> None:
-        """Take a snapshot on a new connection, or the one exported as `imported`, and export it."""
+        """Take a new snapshot, or import the one exported as `imported`, and export it."""
         self.first = 0
         """F: every commit up to it is in the snapshot."""
 
@@ -249,7 +251,7 @@ class HeldSnapshot:
         """H: no commit after it is in the snapshot."""
 
         self.readers = 0
-        """How many copies are under way under it: with any, it is to be kept."""
+        """The number of copies that read under it; it is kept while there are any."""
 
         self._connection = connection
         self._connect = connect
@@ -264,11 +266,11 @@ class HeldSnapshot:
 
     @property
     def alive(self) -> bool:
-        """Whether the snapshot can still be imported, as far as is known without asking."""
+        """Whether the snapshot can still be imported, as far as is known without a query."""
         pgconn = self._connection.pgconn
         try:
-            # A server that ended the session has said so, but nobody has listened since. It says
-            # it in two reads, a message and the end.
+            # If the server has ended the session, its message has not been read yet. That takes
+            # two reads, one for the message and one for the end.
             for _ in range(4):
                 if pgconn.status != pq.ConnStatus.OK or not readable(pgconn, 0):
                     break
@@ -279,17 +281,18 @@ class HeldSnapshot:
         return pgconn.transaction_status == pq.TransactionStatus.INTRANS
 
     def connect(self) -> psycopg.Connection[Any]:
-        """Open another connection to the server the snapshot is on."""
+        """Open another connection to the snapshot's server."""
         return self._connect(host=self.host, port=self.port)
 
     def close(self) -> None:
-        """Let the snapshot go. Never raises."""
+        """Release the snapshot. Never raises."""
         self._connection.close()
 
     def end_of_log(self, other: psycopg.Connection[Any]) -> int:
-        """Return where the server's log ends now, as another connection sees it."""
+        """Return the current end of the server's log, as another connection sees it."""
         with talking():
-            # What is inserted, not what is flushed: an asynchronous commit is visible before.
+            # The insert position, not the flushed one: an asynchronous commit is visible before
+            # it is flushed.
             lsn, started = row(
                 other,
                 "select pg_current_wal_insert_lsn()::text, pg_postmaster_start_time()::text",
@@ -298,17 +301,19 @@ class HeldSnapshot:
             raise SourceUnreachable(
                 "Two connections reached different servers",
                 host=self.host,
-                remedy="Name one server in the connection string; a name must not lead to several.",
+                remedy="Name one server in the connection string; the host name must not resolve"
+                " to several servers.",
             )
         return record_end(parse_lsn(lsn))
 
 
 def record_end(insert: int) -> int:
     """
-    Return the end of the last record, given where the next one will begin.
+    Return the end of the last record, given the start of the next one.
 
-    At the start of a page that is behind the page's header; the server never says that it has
-    come so far, before there is another record, and a quiet one would be waited for in vain.
+    At the start of a page, the next record starts after the page's header. The server does not
+    report that position before there is another record, so on an idle server it would never
+    be reached.
     """
     within = insert % PAGE_BYTES
     return insert - within if within in HEADER_BYTES else insert
@@ -318,11 +323,11 @@ def import_snapshot(connect: Connect, exported: str, at: int) -> HeldSnapshot:
     """
     Return the holder of the snapshot that a new slot exported, whose consistent point is `at` (H1).
 
-    Until this returns, nothing else may go over the connection the slot was made on. The
-    slot's server must be the one that `connect` leads to.
+    Until this returns, the connection that created the slot must not be used. `connect` must
+    connect to the slot's server.
     """
     holder = HeldSnapshot(connect(), connect, exported)
-    # The slot's point divides commits exactly: those before it are seen, no others.
+    # The consistent point divides commits exactly: the snapshot sees those before it, no others.
     holder.first = holder.last = at
     return holder
 
@@ -342,14 +347,15 @@ def take_snapshot(
     Return the holder of a new snapshot that sees every commit up to `first` (H2.3 to H2.6).
 
     `committed` are the latest commits of the log, as position and 64-bit top-level id. A
-    commit is streamed before it is visible, and long before where the server waits for a
-    standby: one that the log has and the snapshot has not would be lost. Then another
-    snapshot is taken after a pause, and `on_wait` is told for whom each time; it is also the
-    caller's chance to keep its other connections alive, and to give up by raising. After
-    `timeout` seconds in vain it is `SourceUnreachable`.
+    commit is streamed before it is visible, and long before if the server waits for a
+    standby: a commit that is in the log and not in the snapshot would be lost. If there is
+    one, another snapshot is taken after a pause. `on_wait` is called each time with the
+    commits that are waited for; it can also keep the caller's other connections alive, and
+    raise an error to give up. After `timeout` seconds, `SourceUnreachable` is raised.
 
-    For `unsure` more seconds the log may have commits, not visible yet, that `committed` does
-    not know of, because somebody else read them. Until then whoever is writing now may be one.
+    For `unsure` more seconds the log may have commits, not visible yet, that are missing in
+    `committed`, because a previous reader read them. Until then, every transaction that is
+    running now may be one of them.
     """
     xids = {xid for lsn, xid in committed if lsn <= first}
     until = None if timeout is None else clock() + timeout
@@ -367,7 +373,7 @@ def take_snapshot(
             holder = HeldSnapshot(connect(host=host, port=port), connect)
             try:
                 if pending is None:
-                    # Looked up twice: before, a commit may not have begun to wait.
+                    # Read a second time: at the first, a commit may not have been waiting yet.
                     look += sessions_of(other)
                     pending = PendingCommits(xids, look)
                 if sure_at is not None and clock() >= sure_at:
@@ -384,11 +390,11 @@ def take_snapshot(
             on_wait(awaited)
             if until is not None and clock() >= until:
                 raise SourceUnreachable(
-                    "Commits that were recorded did not become visible in time",
+                    "Recorded commits did not become visible in time",
                     transactions=len(awaited),
                     synchronous=any(one.synchronous for one in awaited),
-                    remedy="Look for sessions that wait for SyncRep in pg_stat_activity;"
-                    " a synchronous standby may be away.",
+                    remedy="Check pg_stat_activity for sessions that wait for SyncRep;"
+                    " a synchronous standby may be down.",
                 )
             pause(rest)
             rest = min(2 * rest, LONGEST_PAUSE)
@@ -407,7 +413,7 @@ def _export(
     if imported is None:
         connection.execute(BEGIN.encode())
     else:
-        # Never prepared, which two statements at once cannot be.
+        # Not prepared: two statements at once cannot be.
         connection.execute(importing(imported).encode(), prepare=False)
     exported, snapshot, started = row(
         connection,
@@ -420,22 +426,22 @@ def _export(
 # --- the snapshots that tables are copied under ---------------------------------------------------
 
 FIRST_COPY_SECONDS = 60.0
-"""How long the slot's own snapshot is kept for a copy to begin: it holds back vacuum."""
+"""How long the slot's own snapshot is kept for a copy to start: it holds back vacuum."""
 
 UNSURE_SECONDS = 1.0
 """
-After reading began anew, how long commits from before may be invisible without our knowing.
+How long after a restart earlier commits may be invisible without our knowledge.
 
-Between a commit's being sent and its being visible lie a few instructions of the server; where it
-waits for a standby it says so, and is waited for however long that takes (H2).
+A commit becomes visible a few instructions of the server after it was sent. A commit that waits
+for a standby is shown as waiting, and is waited for however long that takes (H2).
 """
 
 _TRIES = 6
-"""So many attempts at a snapshot, in a quarter of a second, before changes have their turn."""
+"""Attempts at a snapshot, within a quarter of a second, before changes are read again."""
 
 
 class Snapshots:
-    """Holds the slot's snapshot, and takes others."""
+    """Holds the slot's own snapshot, and takes others."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
@@ -443,40 +449,40 @@ class Snapshots:
         self._until = 0.0
 
     def keep(self, created: CreatedSlot) -> None:
-        """Keep the slot's own snapshot, which ends with the next command there (R14)."""
+        """Keep the slot's own snapshot, which ends with its connection's next command (R14)."""
         self._first = import_snapshot(
             partial(connect, self._options), created.snapshot, created.consistent
         )
         self._until = time.monotonic() + FIRST_COPY_SECONDS
 
     def first(self) -> HeldSnapshot | None:
-        """Return the slot's snapshot, if it can still be read under, and keep it longer."""
+        """Return the slot's snapshot, if it is still alive, and keep it longer."""
         if self._first is None or not self._first.alive:
             return None
         self._until = time.monotonic() + FIRST_COPY_SECONDS
         return self._first
 
     def kept_first(self) -> int | None:
-        """Return F of copies under the slot's snapshot, for as long as they may begin (R27)."""
+        """Return F of copies under the slot's snapshot, as long as they may start (R27)."""
         self.tidy()  # also while nothing is read, because the log is full
         return self._first.first if self._first is not None else None
 
     def another(
-        self, first: int, committed: RecentCommits, unsure: float, beat: Callable[[], None]
+        self, first: int, committed: RecentCommits, unsure: float, send_status: Callable[[], None]
     ) -> HeldSnapshot:
         """
-        Take a snapshot that has every commit up to `first`; raises `NotYet` after some tries.
+        Take a snapshot that sees every commit up to `first`; raises `NotYet` after some attempts.
 
-        `beat` is called in between, so that the stream lives.
+        `send_status` is called in between, to keep the stream alive.
         """
         tries = 0
 
         def on_wait(awaited: object) -> None:
             nonlocal tries
             tries += 1
-            beat()
+            send_status()
             if tries >= _TRIES:
-                raise NotYet("Commits that were recorded are not visible yet")
+                raise NotYet("Recorded commits are not visible yet")
 
         holder = take_snapshot(
             partial(connect, self._options),
@@ -489,12 +495,12 @@ class Snapshots:
         return holder
 
     def tidy(self) -> None:
-        """Let go of the slot's snapshot once nobody begins to copy under it any more."""
+        """Release the slot's snapshot once no more copies start under it."""
         if self._first is not None and not self._first.readers and time.monotonic() > self._until:
             self.close()
 
     def close(self) -> None:
-        """Let go of the slot's snapshot; never raises."""
+        """Release the slot's snapshot; never raises."""
         if self._first is not None:
             with suppress(psycopg.Error, OSError):
                 self._first.close()

@@ -1,14 +1,14 @@
 """
-Columns of PostgreSQL's binary values, as a copy sends them, made into columns of the log.
+Decodes columns of PostgreSQL's binary values, as a copy sends them, into columns of the log.
 
-What comes out is what the stream's texts of the same values come out as (`decode/text.py`): a row
-has one value, whichever way it came. A value whose length its type cannot have means that we
-misread the copy, which is a `BadMessage`; one that fits its length but not its column is a misfit,
-as everywhere (R23f). Its exact text is PostgreSQL's where it has one, else its bytes.
+The result is the same as for the stream's texts of the same values (`decode/text.py`): a row has
+one value, whichever way it came. A length that the type cannot have means that we misread the
+copy, which is a `BadMessage`. A value of the right length that its column cannot hold becomes
+null, as everywhere (R23f). Its exact text is PostgreSQL's if it has one, otherwise its bytes.
 
-The binary form of `numeric` is a number in base 10,000. Four words of 16 bits come first: how many
-digits there are, the power of 10,000 that the first one stands for, the sign, and how many
-decimals are shown. The digits follow, without zeros at either end.
+The binary form of `numeric` is a number in base 10,000. It begins with four words of 16 bits: the
+number of digits, the power of 10,000 of the first digit, the sign, and the number of decimals to
+show. The digits follow, without zeros at either end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.capture.postgres.decode.text import (
     Mask,
     Reader,
     as_utf8,
-    mend,
+    parse_others,
     read,
     spread,
 )
@@ -40,7 +40,7 @@ from headrace.changelog.values import (
     MIN_INT64,
     BeyondDate,
     BeyondTime,
-    Misfits,
+    Unrepresentable,
     ValueType,
     exact_text,
     numeric_text,
@@ -52,10 +52,10 @@ from headrace.errors import BadMessage, BadSchema
 _NEGATIVE: Final = 0x4000
 _SPECIAL: Final = {0xC000: "NaN", 0xD000: "Infinity", 0xF000: "-Infinity"}
 _MOST: Final = 32
-"""Digits before the point, and after it, of numbers whose text is made for a chunk at once."""
+"""Digits before the point, and after it, up to which texts are made for a chunk at once."""
 
 _SHORT: Final = 18
-"""Numbers of so many digits fit 64 bits."""
+"""Numbers with this many digits fit into 64 bits."""
 
 _CHARACTERS: Final = (
     np.arange(10_000)[:, None] // np.array([1000, 100, 10, 1]) % 10 + ord("0")
@@ -66,7 +66,7 @@ Unsigned = npt.NDArray[np.uint64]
 
 
 class _Numbers:
-    """A chunk of a column, taken apart."""
+    """The parts of the numbers in a chunk of a column."""
 
     def __init__(self, words: Ints, starts: Ints) -> None:
         self._words, self._starts = words, starts
@@ -78,27 +78,27 @@ class _Numbers:
         self.finite: Mask = (self.sign == 0) | (self.sign == _NEGATIVE)
 
     def digit(self, power: int) -> Ints:
-        """Return the digit for that power of 10,000, of each number."""
-        place = self.weight - power
-        there = (place >= 0) & (place < self.count)
-        found = self._words.take(self._starts + 4 + place, mode="clip")
+        """Return each number's digit for that power of 10,000."""
+        index = self.weight - power
+        there = (index >= 0) & (index < self.count)
+        found = self._words.take(self._starts + 4 + index, mode="clip")
         return np.where(there, found, 0)
 
     @property
     def last(self) -> Ints:
-        """The power that the last digit stands for."""
+        """The power of 10,000 of the last digit."""
         return self.weight - self.count + 1
 
 
 def _chunks(values: pa.Array) -> Iterator[tuple[slice, _Numbers]]:
     cells = Cells.of(values)
     if (cells.lengths % 2).any() or (cells.lengths < 8).any():
-        raise BadMessage("A number has an impossible length", kind="numeric")
+        raise BadMessage("Value has a length that its type cannot have", kind="numeric")
     words = cells.data.view(">u2").astype(np.int64)
     starts = cells.starts // 2
     if (cells.lengths != 8 + 2 * words[starts]).any():
-        raise BadMessage("A number has another length than it says", kind="numeric")
-    # A digit that is none would pass for several.
+        raise BadMessage("Length of a number does not match its digits", kind="numeric")
+    # A digit above 9999 would be read as several digits.
     large = words > 9999
     if large.any():
         for head in range(4):
@@ -112,12 +112,12 @@ def _chunks(values: pa.Array) -> Iterator[tuple[slice, _Numbers]]:
 
 
 def read_decimals(values: pa.Array, precision: int, scale: int) -> tuple[pa.Array, Mask]:
-    """Return the numbers as decimals of that size, and which rows are."""
+    """Return the numbers as decimals of that size, and which rows fit."""
     content = np.zeros((len(values), 2), np.uint64)
     good = np.zeros(len(values), np.bool_)
     top = (precision - scale + 3) // 4 - 1
     bottom = -((scale + 3) // 4)
-    # The last digit may reach beyond the scale, the first one beyond the precision.
+    # The last digit may extend beyond the scale, the first one beyond the precision.
     beyond = 10 ** (-bottom * 4 - scale)
     limit = 10 ** ((precision - scale) % 4 or 4)
     for rows, numbers in _chunks(values):
@@ -141,7 +141,7 @@ def read_decimals(values: pa.Array, precision: int, scale: int) -> tuple[pa.Arra
         minus = numbers.sign == _NEGATIVE
         good[rows] = fine
         if precision <= _SHORT:
-            # What does not fit has overflown here, and is not fine.
+            # Numbers that do not fit have overflowed here, and are not `fine`.
             number = np.where(minus, -part, part)
             content[rows, 0] = number.view(np.uint64)
             content[rows, 1] = (number >> 63).view(np.uint64)
@@ -167,7 +167,7 @@ def _times_plus(
 
 
 def read_texts(values: pa.Array) -> tuple[pa.Array, Mask]:
-    """Return the numbers' canonical texts, and which rows are."""
+    """Return the numbers' canonical texts, and which rows have one."""
     good = np.zeros(len(values), np.bool_)
     texts = [_digit_texts(numbers, good[rows]) for rows, numbers in _chunks(values)]
     return pa.concat_arrays(texts) if texts else pa.array([], pa.utf8()), good
@@ -175,7 +175,7 @@ def read_texts(values: pa.Array) -> tuple[pa.Array, Mask]:
 
 def _digit_texts(numbers: _Numbers, good: Mask) -> pa.Array:
     weight, scale = np.maximum(numbers.weight, 0), numbers.scale
-    # A first digit of zero is not how it is sent; its length would not be that of the number.
+    # The server never sends a first digit of zero; the length below would be wrong for it.
     first = numbers.digit(0)
     for power in range(1, _MOST // 4):
         np.copyto(first, numbers.digit(power), where=numbers.weight == power)
@@ -185,28 +185,28 @@ def _digit_texts(numbers: _Numbers, good: Mask) -> pa.Array:
         return pa.array([""] * len(good), pa.utf8())
     whole = int(weight[good].max()) + 1
     decimals = -(-int(scale[good].max()) // 4)
-    letters = np.empty((len(good), 2 + 4 * (whole + decimals)), np.uint8)
-    keep = np.zeros(letters.shape, np.bool_)
-    letters[:, 0] = ord("-")
+    characters = np.empty((len(good), 2 + 4 * (whole + decimals)), np.uint8)
+    keep = np.zeros(characters.shape, np.bool_)
+    characters[:, 0] = ord("-")
     keep[:, 0] = numbers.sign == _NEGATIVE
     for power in range(whole - 1, -decimals - 1, -1):
         at = 1 + 4 * (whole - 1 - power) + (power < 0)
-        letters[:, at : at + 4] = _CHARACTERS[np.minimum(numbers.digit(power), 9999)]
+        characters[:, at : at + 4] = _CHARACTERS[np.minimum(numbers.digit(power), 9999)]
     length = np.where(numbers.count == 0, 1, 4 * weight + _LENGTHS[np.minimum(first, 9999)])
-    places = np.arange(4 * whole)
-    keep[:, 1 : 1 + 4 * whole] = places >= 4 * whole - length[:, None]
-    letters[:, 1 + 4 * whole] = ord(".")
+    columns = np.arange(4 * whole)
+    keep[:, 1 : 1 + 4 * whole] = columns >= 4 * whole - length[:, None]
+    characters[:, 1 + 4 * whole] = ord(".")
     keep[:, 1 + 4 * whole] = scale > 0
     keep[:, 2 + 4 * whole :] = np.arange(4 * decimals) < scale[:, None]
     keep[~good] = False
     offsets = np.zeros(len(good) + 1, np.int32)
     np.cumsum(keep.sum(axis=1), out=offsets[1:])
-    data = pa.py_buffer(letters[keep])
+    data = pa.py_buffer(characters[keep])
     return pa.Array.from_buffers(pa.utf8(), len(good), [None, pa.py_buffer(offsets), data])
 
 
 def parse_numeric(raw: bytes) -> Decimal | None:
-    """Read one number exactly; None where it is none."""
+    """Read one number exactly; None if it is not a number."""
     words = np.frombuffer(raw, ">u2").tolist()
     count, weight, sign, scale = words[:4]
     if sign in _SPECIAL:
@@ -215,7 +215,7 @@ def parse_numeric(raw: bytes) -> Decimal | None:
     if sign not in (0, _NEGATIVE) or scale > 0x3FFF or any(digit > 9999 for digit in digits):
         return None
     weight = weight - 0x10000 if weight >= 0x8000 else weight
-    # As text: Python's own numbers would be slow at a hundred thousand digits.
+    # As text: Python's integers would be slow with a hundred thousand digits.
     whole = "".join(f"{digit:04}" for digit in digits[: max(weight + 1, 0)])
     whole += "0000" * max(weight + 1 - count, 0)
     fraction = "0000" * max(-weight - 1, 0) if digits else ""
@@ -225,7 +225,7 @@ def parse_numeric(raw: bytes) -> Decimal | None:
     return Decimal(f"{minus}{whole.lstrip('0') or '0'}{'.' if fraction else ''}{fraction}")
 
 
-# --- from binary values to columns ----------------------------------------------------------------
+# --- columns from binary values -------------------------------------------------------------------
 
 _DAYS_TO_2000: Final = 10_957
 _MICROS_TO_2000: Final = _DAYS_TO_2000 * MICROS_PER_DAY
@@ -235,15 +235,15 @@ _TIMETZ: Final = np.dtype([("us", ">i8"), ("west", ">i4")])
 _INTERVAL: Final = np.dtype([("us", ">i8"), ("days", ">i4"), ("months", ">i4")])
 
 
-def binary_column(type: ValueType, values: pa.Array) -> tuple[pa.Array, Misfits]:
+def binary_column(type: ValueType, values: pa.Array) -> tuple[pa.Array, Unrepresentable]:
     """
-    Return a column of `type`, and the misfits, of values in binary form.
+    Return a column of `type` from binary values, and the values that it cannot hold.
 
     `values` is binary, null for NULL, and may be a slice. Raises `BadMessage` for lengths
-    that values of the type cannot have, and nothing else whatever the bytes are.
+    that values of the type cannot have, and nothing else, whatever the bytes are.
     """
     if (reader := _READERS.get(type.kind)) is None and type.kind not in _FIXED:
-        raise BadSchema("PostgreSQL has no such kind of value", kind=type.kind)
+        raise BadSchema("PostgreSQL has no values of this kind", kind=type.kind)
     return read(type, values, reader or _of_one_length, _exact)
 
 
@@ -251,17 +251,17 @@ def fixed_column(
     type: ValueType, size: int, buffer: bytes | bytearray, starts: Ints, here: Mask | None
 ) -> pa.Array | None:
     """
-    Return a column of values in binary form that all have `size` bytes, read where they lie.
+    Return a column of binary values that all have `size` bytes, read in place.
 
-    They begin at `starts`, where they are `here`, and lie within `buffer`. None means that
-    it takes `binary_column`: the type's values are longer or shorter, or one of them is a
-    misfit.
+    They begin at `starts`, in the rows that are `here`, and are within `buffer`. None means
+    that `binary_column` is needed: the type's values have another size, or the column cannot
+    hold one of them.
     """
     if type.kind not in _FIXED or (shape := _shape(type.kind, size)).itemsize != size:
         return None
-    places = starts if here is None else starts[here]
+    offsets = starts if here is None else starts[here]
     each: npt.NDArray[Any] = np.ndarray((len(buffer) - size + 1,), shape, buffer, strides=(1,))
-    array = _FIXED[type.kind][1](type, each[places])
+    array = _FIXED[type.kind][1](type, each[offsets])
     if array.null_count:
         return None
     return array if here is None else spread(array, here)
@@ -275,7 +275,7 @@ def _exact(type: ValueType, raw: bytes) -> str:
         number = parse_numeric(raw)
         return exact_text(raw) if number is None else exact_text(number)
     if type.kind in ("timestamp", "timestamptz"):
-        # Only the last years that PostgreSQL knows are beyond ours.
+        # Only the last years of PostgreSQL's range are beyond ours.
         micros = int.from_bytes(raw, signed=True) + _MICROS_TO_2000
         days, rest = divmod(micros, MICROS_PER_DAY)
         clock = str(BeyondTime(rest))
@@ -285,7 +285,7 @@ def _exact(type: ValueType, raw: bytes) -> str:
 
 
 def _shape(kind: str, size: int) -> np.dtype[Any]:
-    """Return how numpy sees a value of the kind; one column may be of two types of a server's."""
+    """Return the numpy type for values of the kind; int64 is for two of PostgreSQL's types."""
     return _OID if kind == "int64" and size == _OID.itemsize else _FIXED[kind][0]
 
 
@@ -294,13 +294,15 @@ def _of_one_length(type: ValueType, values: pa.Array) -> pa.Array:
     shape = _shape(type.kind, int(cells.lengths[0]) if len(values) else 0)
     if (cells.lengths != shape.itemsize).any():
         raise BadMessage(
-            "A value has an impossible length", kind=type.kind, expected=shape.itemsize
+            "Value has a length that its type cannot have",
+            kind=type.kind,
+            expected=shape.itemsize,
         )
     return _FIXED[type.kind][1](type, cells.data.view(shape))
 
 
 def _some(content: npt.NDArray[Any], good: npt.NDArray[np.bool_], shape: pa.DataType) -> pa.Array:
-    """Return numbers as a column, null where they are not good."""
+    """Return numbers as a column; those that are not good become null."""
     array = pa.array(content, mask=None if good.all() else ~good)
     return array if array.type == shape else array.view(shape)
 
@@ -315,7 +317,7 @@ def _booleans(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
 
 def _decimals(type: ValueType, values: pa.Array) -> pa.Array:
     array, good = read_decimals(values, type.precision, type.scale)
-    return mend(array, good, values, parse_numeric, type)
+    return parse_others(array, good, values, parse_numeric, type)
 
 
 def _numerics(type: ValueType, values: pa.Array) -> pa.Array:
@@ -324,7 +326,7 @@ def _numerics(type: ValueType, values: pa.Array) -> pa.Array:
         return None if number is None else numeric_text(number)
 
     array, good = read_texts(values)
-    return mend(array, good, values, parse, type)
+    return parse_others(array, good, values, parse, type)
 
 
 def _texts(type: ValueType, values: pa.Array) -> pa.Array:
@@ -332,7 +334,7 @@ def _texts(type: ValueType, values: pa.Array) -> pa.Array:
 
 
 def _jsons(type: ValueType, values: pa.Array) -> pa.Array:
-    # A jsonb has its version in front, a byte that no JSON text begins with.
+    # A jsonb begins with its version, a byte that no JSON text begins with.
     cells = Cells.of(values)
     versioned = (cells.at(0) == 1) & (cells.lengths > 0)
     if not versioned.any():
@@ -365,7 +367,7 @@ def _timestamps(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
     raw = content.astype(np.int64)
     infinite = (raw == MIN_INT64) | (raw == MAX_INT64)
     good = infinite | (raw < MAX_INT64 - _MICROS_TO_2000)
-    # What overflows here is not good, and null.
+    # Values that overflow here are not `good`, and become null.
     micros = np.where(infinite, raw, raw + _MICROS_TO_2000)
     return _some(micros, good, type.arrow)
 
@@ -379,7 +381,7 @@ def _timetzs(type: ValueType, content: npt.NDArray[Any]) -> pa.Array:
     micros, west = content["us"].astype(np.int64), content["west"].astype(np.int32)
     good = (micros >= 0) & (micros <= MICROS_PER_DAY)
     good &= (west > -_MOST_OFFSET) & (west < _MOST_OFFSET)
-    # PostgreSQL counts west of UTC, its texts and we count east.
+    # Binary values count west of UTC; PostgreSQL's texts, and we, count east.
     children = [pa.array(micros), pa.array(np.where(good, -west, 0).astype(np.int32))]
     return pa.StructArray.from_arrays(children, fields=list(type.arrow), mask=pa.array(~good))
 
@@ -410,7 +412,7 @@ _FIXED: Final[Mapping[str, tuple[np.dtype[Any], _Make]]] = {
     "timetz": (_TIMETZ, _timetzs),
     "interval": (_INTERVAL, _intervals),
 }
-"""Kinds whose values all have the same length, and how a column is made of them."""
+"""Kinds whose values all have the same length, and how to build a column from them."""
 
 _READERS: Final[Mapping[str, Reader]] = {
     "decimal": _decimals,

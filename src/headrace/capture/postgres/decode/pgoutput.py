@@ -1,17 +1,17 @@
 """
 The messages of PostgreSQL's output plugin pgoutput, read one at a time, and layouts of rows.
 
-Changes are far too many for that and are read by the column (`decode/rows.py`); here is the rest:
-what the messages are, and readers of those that are few. Inside a stream of an unfinished
-transaction most messages carry a transaction's number between their kind and their content.
+Changes are far too many for that and are read by the column (`decode/rows.py`). This module has
+the rest: the kinds of messages, and readers of the rare ones. Inside the stream of an unfinished
+transaction, most messages have a transaction's number between their kind and their content.
 
-Bytes come from a network. Whatever they are, reading them ends in a value or in `BadMessage`,
-which says how far into the message the trouble is.
+The bytes come from a network. Whatever they are, reading them returns a value or raises
+`BadMessage`, which gives the offset of the problem in the message.
 
-A layout says how the rows of a relation, as the server describes it, lie in a table of the log.
-The server sends a Relation message before the first change of a table, and again whenever its
-columns may have changed. It names columns, but not by their lasting numbers, so the catalogue is
-asked as well; a layout is made from both.
+A layout maps the rows of a relation, as the server describes it, to a table of the log. The
+server sends a Relation message before the first change of a table, and again whenever its columns
+may have changed. The message has the names of the columns, but not their permanent numbers, so
+the catalogue is queried as well; a layout is built from both.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ import pyarrow as pa
 from headrace.changelog.schema import TableSchema
 from headrace.errors import BadMessage
 
-# --- how a relation's rows lie in a table of the log ----------------------------------------------
+# --- layouts: from a relation's rows to a table of the log ----------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """A column as a Relation message names it."""
+    """A column as a Relation message describes it."""
 
     name: str
     type: int
-    """The oid of its type, a domain's own where it is one."""
+    """The oid of its type; of a domain, the domain's own oid."""
 
     modifier: int
     key: bool
@@ -58,15 +58,15 @@ class Relation:
 
 @dataclass(frozen=True)
 class RelationLayout:
-    """Where each value of a relation's rows goes."""
+    """Maps each value of a relation's rows to a column of the log."""
 
     schema: TableSchema
-    places: tuple[int | None, ...]
-    """For each column of the relation its index in `schema.columns`; None: not kept."""
+    indexes: tuple[int | None, ...]
+    """For each column of the relation, its index in `schema.columns`; None: not recorded."""
 
     @cached_property
     def image(self) -> pa.StructType:
-        """A row, before or after, as the table's segments have it."""
+        """The type of a row, before or after a change, in the table's segments."""
         return self.schema.segment.field("after").type
 
     @cached_property
@@ -76,14 +76,13 @@ class RelationLayout:
 
 
 class Layouts(Protocol):
-    """Knows the tables that are captured."""
+    """The layouts of the tables that are captured."""
 
     def layout(self, relation: Relation) -> RelationLayout | None:
         """
-        Return how the relation's rows are kept; None where it is not one of our tables.
+        Return the relation's layout; None if the table is not captured.
 
-        Raises `SchemaChanged` where its columns cannot be brought in line with what the
-        log has of the table.
+        Raises `SchemaChanged` if its columns cannot be matched with those that the log has.
         """
         ...
 
@@ -95,20 +94,20 @@ RELATION, TYPE, ORIGIN, MESSAGE = map(ord, "RYOM")
 
 MARKER_PREFIX: Final = "headrace"
 MARKER_BYTES: Final = 200
-"""A logical message of this prefix, and no longer, is a marker."""
+"""A logical message with this prefix and at most this many bytes is a marker."""
 STREAM_START, STREAM_STOP, STREAM_COMMIT, STREAM_ABORT = map(ord, "SEcA")
 
 BEGIN_SIZE: Final = 21
-"""Kind, the start of the commit record, time, transaction."""
+"""Kind, start of the commit record, time, transaction."""
 
 COMMIT_SIZE: Final = 26
-"""Kind, flags, the commit record's start and its end, time."""
+"""Kind, flags, start and end of the commit record, time."""
 
 EPOCH: Final = 946_684_800_000_000
 """PostgreSQL counts microseconds from 2000, we from 1970."""
 
 LAST_TIME: Final = 2**62
-"""A commit time beyond this, either way, is no time at all: adding the epoch would overflow."""
+"""A commit time beyond this, in either direction, is invalid: adding the epoch would overflow."""
 
 _INT16, _INT32, _INT64 = struct.Struct(">H"), struct.Struct(">i"), struct.Struct(">q")
 
@@ -118,7 +117,7 @@ class Commit:
     """The end of a transaction, streamed or not."""
 
     xid: int
-    """Its top-level transaction, as 32 bits."""
+    """The top-level transaction, as 32 bits."""
 
     end: int
     """The end of the commit record: the transaction's position (R3)."""
@@ -131,7 +130,7 @@ class Commit:
 
 
 def bad(message: str, kind: int, offset: int) -> NoReturn:
-    """Raise what is wrong with a message of that kind, `offset` bytes from its first."""
+    """Raise `BadMessage` for a message of that kind, `offset` bytes from its start."""
     name = chr(kind) if 32 < kind < 127 else f"0x{kind:02x}"
     raise BadMessage(message, kind=name, offset=offset)
 
@@ -140,34 +139,34 @@ class LogicalMessage(NamedTuple):
     """A message that an application wrote into the server's log."""
 
     lsn: int | None
-    """Where it stands; None if it is part of a transaction."""
+    """Its position in the log; None if it is part of a transaction."""
 
     prefix: str
     content: bytes
 
     @property
     def marker(self) -> str:
-        """What it marks; empty where it is none of ours, or says too much."""
+        """The marker's text; empty if it is not a marker, or too long."""
         if self.prefix != MARKER_PREFIX or len(self.content) > MARKER_BYTES:
             return ""
         return self.content.decode(errors="replace")
 
 
 class _Cursor:
-    """Goes through a message and never past its end."""
+    """Reads a message step by step, and never beyond its end."""
 
     def __init__(self, message: bytes | bytearray | memoryview, kind: int) -> None:
         self._bytes = bytes(message)
         self.at = 1
         if not self._bytes or self._bytes[0] != kind:
-            bad("Message is of another kind", kind, 0)
+            bad("Message is not of the expected kind", kind, 0)
 
     def wrong(self, message: str) -> NoReturn:
         bad(message, self._bytes[0], self.at)
 
     def _number(self, shape: struct.Struct) -> int:
         if self.at + shape.size > len(self._bytes):
-            self.wrong("Message ends too early")
+            self.wrong("Message is too short")
         (value,) = shape.unpack_from(self._bytes, self.at)
         self.at += shape.size
         return int(value)
@@ -191,7 +190,7 @@ class _Cursor:
     def text(self) -> str:
         end = self._bytes.find(b"\0", self.at)
         if end < 0:
-            self.wrong("Text has no end")
+            self.wrong("Text is not terminated")
         try:
             text = self._bytes[self.at : end].decode()
         except UnicodeDecodeError:
@@ -205,16 +204,16 @@ class _Cursor:
 
     def skip(self, size: int) -> None:
         if size < 0 or self.at + size > len(self._bytes):
-            self.wrong("Message ends too early")
+            self.wrong("Message is too short")
         self.at += size
 
     def end(self) -> None:
         if self.at != len(self._bytes):
-            self.wrong("Message goes on after its end")
+            self.wrong("Message is longer than its content")
 
 
 def read_relation(message: bytes | bytearray | memoryview, *, streamed: bool = False) -> Relation:
-    """Return what a Relation message says of a table."""
+    """Return the description of a table in a Relation message."""
     cursor = _Cursor(message, RELATION)
     cursor.skip(4 if streamed else 0)
     oid = cursor.oid()
@@ -223,7 +222,7 @@ def read_relation(message: bytes | bytearray | memoryview, *, streamed: bool = F
     table = cursor.text()
     identity = chr(cursor.byte())
     if identity not in "dnfi":
-        cursor.wrong("No such replica identity")
+        cursor.wrong("Unknown replica identity")
     columns = []
     for _ in range(cursor.count()):
         key = bool(cursor.byte() & 1)
@@ -236,20 +235,20 @@ def read_relation(message: bytes | bytearray | memoryview, *, streamed: bool = F
 def read_truncate(
     message: bytes | bytearray | memoryview, *, streamed: bool = False
 ) -> tuple[int, ...]:
-    """Return the oids of the tables that were emptied together, each once."""
+    """Return the oids of the tables that were truncated together, each once."""
     cursor = _Cursor(message, TRUNCATE)
     cursor.skip(4 if streamed else 0)
     count = cursor.integer()
-    cursor.byte()  # CASCADE, RESTART IDENTITY: both have been done.
+    cursor.byte()  # CASCADE, RESTART IDENTITY: the server has done both.
     if count < 0 or count * 4 != len(message) - cursor.at:
-        cursor.wrong("Message has another length than it says")
+        cursor.wrong("Message length does not match its number of tables")
     return tuple(dict.fromkeys(cursor.oid() for _ in range(count)))
 
 
 def read_message(
     message: bytes | bytearray | memoryview, *, streamed: bool = False
 ) -> LogicalMessage:
-    """Return what somebody wrote into the server's log by `pg_logical_emit_message`."""
+    """Return a message that was written into the server's log by `pg_logical_emit_message`."""
     cursor = _Cursor(message, MESSAGE)
     cursor.skip(4 if streamed else 0)
     transactional = cursor.byte() & 1
@@ -258,12 +257,12 @@ def read_message(
     content = cursor.bytes(cursor.integer())
     cursor.end()
     if lsn < 0:
-        cursor.wrong("No such place in a log")
+        cursor.wrong("LSN is out of range")
     return LogicalMessage(None if transactional else lsn, prefix, content)
 
 
 def check_type(message: bytes | bytearray | memoryview, *, streamed: bool = False) -> None:
-    """Read a Type message, which says nothing that the catalogue does not."""
+    """Read a Type message; the catalogue has the same information."""
     cursor = _Cursor(message, TYPE)
     cursor.skip(8 if streamed else 4)
     cursor.text()
@@ -272,7 +271,7 @@ def check_type(message: bytes | bytearray | memoryview, *, streamed: bool = Fals
 
 
 def check_origin(message: bytes | bytearray | memoryview) -> None:
-    """Read an Origin message: where a change was first made does not matter to us."""
+    """Read an Origin message; the origin of a change is not used."""
     cursor = _Cursor(message, ORIGIN)
     cursor.skip(8)
     cursor.text()
@@ -280,7 +279,7 @@ def check_origin(message: bytes | bytearray | memoryview) -> None:
 
 
 def read_stream_start(message: bytes | bytearray | memoryview) -> tuple[int, bool]:
-    """Return the transaction of which messages follow, and whether they are its first."""
+    """Return the transaction whose messages follow, and whether they are its first."""
     cursor = _Cursor(message, STREAM_START)
     xid, first = cursor.oid(), cursor.byte()
     cursor.end()
@@ -288,30 +287,30 @@ def read_stream_start(message: bytes | bytearray | memoryview) -> tuple[int, boo
 
 
 def check_stream_stop(message: bytes | bytearray | memoryview) -> None:
-    """Read a Stream Stop, which is its kind and nothing else."""
+    """Read a Stream Stop, which has no content."""
     _Cursor(message, STREAM_STOP).end()
 
 
 def read_stream_commit(message: bytes | bytearray | memoryview) -> Commit:
-    """Return how a streamed transaction ended, when it was committed."""
+    """Return the commit of a streamed transaction."""
     cursor = _Cursor(message, STREAM_COMMIT)
     xid = cursor.oid()
     cursor.skip(1)
     start, end, time = cursor.long(), cursor.long(), cursor.long()
     cursor.end()
     if end <= 0:
-        cursor.wrong("No such place in a log")
+        cursor.wrong("LSN is out of range")
     if abs(time) > LAST_TIME:
-        cursor.wrong("No such time")
+        cursor.wrong("Commit time is out of range")
     return Commit(xid, end, time + EPOCH, start)
 
 
 def read_stream_abort(message: bytes | bytearray | memoryview) -> tuple[int, int]:
-    """Return the top-level transaction and the one that was rolled back, it or one within."""
+    """Return the top-level transaction, and the one rolled back: the same, or one inside it."""
     cursor = _Cursor(message, STREAM_ABORT)
     top, sub = cursor.oid(), cursor.oid()
     if len(message) != cursor.at:
-        # Place and time of the end, from protocol version 4 on.
+        # LSN and time of the abort, from protocol version 4 on.
         cursor.skip(16)
     cursor.end()
     return top, sub

@@ -1,15 +1,15 @@
 """
 The relations that the server has described, and the changes that refer to them.
 
-A change names its table by a number, and what the columns are was said before, by a Relation
-message. One that says something new counts from its place on: the changes before it, in the same
-flush, perhaps in the same transaction, have other columns than those after.
+A change names its table by a number; an earlier Relation message described the columns. A new
+description is valid from its message on: the changes before it, in the same flush and perhaps in
+the same transaction, have other columns than those after it.
 
-For the tables that are captured, the decoder asks for layouts. A Relation message gives names and
-types of columns, and the catalogue gives their lasting numbers. The catalogue is that of now,
-though, and the message is that of when the change was written: a table that was altered in between
-is met as it was, and again as it is (R23b). So several versions of each table are known: what the
-log has, and what the catalogue said since.
+For the tables that are captured, the decoder asks for layouts. A Relation message has the names
+and types of the columns, and the catalogue has their permanent numbers. But the catalogue is
+current, and the message is as of when the change was written: a table that was altered in between
+appears first as it was, and later as it is (R23b). So several versions of each table are known:
+the one that the log has, and those that the catalogue has had since.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ from headrace.errors import SchemaChanged
 
 @dataclass(slots=True)
 class Relations:
-    """What is known of relations: in the session, or in one stream of it."""
+    """The known relations of the session, or of one stream in it."""
 
     versions: dict[int, RelationVersion] = field(default_factory=dict)
     _received: dict[int, int] = field(default_factory=dict)
 
     def differs(self, version: RelationVersion) -> bool:
-        """Return whether this version is another than the one known."""
+        """Return whether this version differs from the known one."""
         return self.versions.get(version.relation.oid) != version
 
     def learn(self, version: RelationVersion, number: int) -> None:
-        """Take a version; `number` says when its message was received."""
+        """Store a version; `number` orders it by when its message was received."""
         oid = version.relation.oid
         if self.differs(version):
             self.versions[oid] = version
         self._received[oid] = number
 
     def relearn(self, oid: int, decoder: Decoder) -> None:
-        """Take a relation that is known as the decoder has it now."""
+        """Store a known relation again, with its current layout."""
         if (known := self.versions.get(oid)) is not None:
             # If it was altered since it was described, it will be described again.
             with suppress(SchemaChanged):
                 self.versions[oid] = decoder.version(known.relation)
 
     def merge(self, other: Relations) -> None:
-        """Take what another one knows, where its message was received later than ours."""
+        """Store the versions of `other` whose messages were received later than ours."""
         for oid, version in other.versions.items():
             number = other._received[oid]
             if number > self._received.get(oid, -1):
@@ -83,27 +83,27 @@ class Relations:
 
 @dataclass(slots=True)
 class _Group:
-    """Changes of one relation while it stays as it is."""
+    """Changes of one version of a relation."""
 
     version: RelationVersion
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
 
 class Decoder:
-    """Makes changes of tables out of messages."""
+    """Decodes messages into changes of tables."""
 
     def __init__(self, layouts: Layouts) -> None:
         self._layouts = layouts
         self._count = 0
 
     def count(self) -> int:
-        """Return the number of a Relation message that has just been received."""
+        """Return a number for a Relation message that has just been received."""
         self._count += 1
         return self._count
 
     def version(self, relation: Relation) -> RelationVersion:
-        """Return what a relation is from here on."""
-        # The layout is asked for each time: the same names and types may be new columns.
+        """Return the version of a relation that is valid from here on."""
+        # The layout is requested each time: the same names and types may be new columns.
         return RelationVersion(relation, self._layouts.layout(relation))
 
     def decode(
@@ -117,8 +117,8 @@ class Decoder:
         """
         Return the wanted changes by table, each in position order.
 
-        `known` learns what the Relation messages among them say; `announced` gives these
-        where they have been read before, in the same order.
+        `known` is updated by the Relation messages among them; `announced` has these messages,
+        in the same order, if they were read before.
         """
         groups: list[_Group] = []
         begin = 0
@@ -148,19 +148,19 @@ def _span(
     begin: int,
     end: int,
 ) -> None:
-    """Read changes between two places at which relations change."""
+    """Decode the changes between two messages at which relations change."""
     rows = np.flatnonzero(wanted[begin:end]) + begin
     if not len(rows):
         return
     if (wrong := run.sizes()[rows] < run.lead + 4).any():
-        run.wrong("Message ends too early", wrong, run.stops[rows], rows)
+        run.wrong("Message is too short", wrong, run.stops[rows], rows)
     rows, oids = _tables(run, rows)
-    # Mostly there is one table, and to find that out is cheaper than to sort.
+    # Mostly there is one table, and checking that is cheaper than sorting.
     alone = bool((oids == oids[0]).all())
     for oid in oids[:1].tolist() if alone else np.unique(oids).tolist():
         version = known.versions.get(oid)
         if version is None:
-            run.wrong("Change of an unknown relation", oids == oid, run.starts[rows] + 1, rows)
+            run.wrong("Relation is unknown", oids == oid, run.starts[rows] + 1, rows)
         if version.layout is None:
             continue
         mine = rows if alone else rows[oids == oid]
@@ -174,7 +174,7 @@ def _span(
 
 
 def _tables(run: MessageBuffer, rows: Ints) -> tuple[Ints, Ints]:
-    """Return for each change its table's oid; a TRUNCATE stands once for each of its tables."""
+    """Return the table's oid of each change; a TRUNCATE is repeated for each of its tables."""
     oids = run.bytes.numbers(run.starts[rows] + run.lead, ">u4")
     truncates = np.flatnonzero(run.kinds[rows] == TRUNCATE)
     if not len(truncates):
@@ -202,7 +202,7 @@ class Schemas:
     ) -> None:
         self._tables: dict[int, CatalogTable] = {}
         self._versions: dict[int, list[TableSchema]] = {}
-        """Of each table the versions that are known, the newest first."""
+        """The known versions of each table, the newest first."""
 
         for table, schema in tables:
             known = (recorded or {}).get(table.name)
@@ -210,7 +210,7 @@ class Schemas:
             self.adopt(table, schema)
 
     def adopt(self, table: CatalogTable, schema: TableSchema) -> None:
-        """Take a table as it is now; what was known before is still understood."""
+        """Store a table's current schema; the earlier versions stay known."""
         self._tables[table.oid] = table
         versions = self._versions.setdefault(table.oid, [])
         if not versions or versions[0] != schema:
@@ -218,9 +218,9 @@ class Schemas:
 
     def layout(self, relation: Relation) -> RelationLayout | None:
         """
-        Return how the relation's rows are kept; None where it is not one of ours.
+        Return the relation's layout; None if the table is not captured.
 
-        Raises `SchemaChanged` where it cannot be told which columns these are.
+        Raises `SchemaChanged` if its columns cannot be identified.
         """
         table = self._tables.get(relation.oid)
         if table is None:
@@ -230,19 +230,19 @@ class Schemas:
                 "Table was renamed",
                 table=table.name,
                 now=f"{relation.namespace}.{relation.table}",
-                remedy="Name the table by its new name, and start again.",
+                remedy="Use the new name in the configuration, and start again.",
             )
         for schema in self._versions[relation.oid]:
-            if (places := _places(relation, schema, table.columns)) is not None:
-                return RelationLayout(schema, places)
+            if (indexes := _indexes(relation, schema, table.columns)) is not None:
+                return RelationLayout(schema, indexes)
         between = _between(relation, self._versions[relation.oid], table)
         return RelationLayout(between, tuple(range(len(between.columns))))
 
 
-def _places(
+def _indexes(
     relation: Relation, schema: TableSchema, now: Sequence[CatalogColumn]
 ) -> tuple[int, ...] | None:
-    """Return where the relation's columns are in a schema, if it is of that very shape."""
+    """Return the indexes of the relation's columns in a schema; None if they do not match."""
     if {column.name for column in relation.columns} != set(schema.names):
         return None
     if _key(relation, schema) != schema.key or (relation.identity == "f") != schema.whole_before:
@@ -257,10 +257,11 @@ def _between(
     relation: Relation, versions: Sequence[TableSchema], table: CatalogTable
 ) -> TableSchema:
     """
-    Return the schema of a relation that is neither of the versions known, but between two.
+    Return the schema of a relation that is not a known version, but between two of them.
 
-    Each of its columns is one of theirs. Columns are sent in the order of their numbers: where
-    that does not fit, a name was given to another column meanwhile, and nobody can tell.
+    Each of its columns must be a column of theirs. Columns are sent in the order of their
+    numbers: if the order does not match, a name was given to another column in the meantime,
+    and the columns cannot be identified.
     """
     types = {column.number: column for column in table.columns}
     columns: list[Column] = []
@@ -272,29 +273,33 @@ def _between(
             if column.name == sent.name and _same(sent, column, types)
         ]
         if not found or (columns and found[0].field <= columns[-1].field):
-            raise SchemaChanged("Table was altered", table=table.name, column=sent.name)
+            raise SchemaChanged(
+                "Table was altered: a column cannot be identified",
+                table=table.name,
+                column=sent.name,
+            )
         columns.append(found[0])
     names = {column.name for column in columns}
     if (key := _key(relation, versions[0])) is None or not set(key) <= names:
-        raise SchemaChanged("Key of the table was changed", table=table.name)
+        raise SchemaChanged("The table's key was changed", table=table.name)
     return TableSchema(table.name, tuple(columns), key, whole_before=relation.identity == "f")
 
 
 def _key(relation: Relation, schema: TableSchema) -> tuple[str, ...] | None:
-    """Return the key that the relation has; None where it is another than the schema's."""
+    """Return the relation's key; None if it differs from the schema's."""
     if relation.identity == "f":
-        # Every column is said to be of the key; which are, only the catalogue knows (R23).
+        # All columns are marked as key columns; only the catalogue knows which are (R23).
         return schema.key
     sent = {column.name for column in relation.columns if column.key}
     return schema.key if sent == set(schema.key) else None
 
 
 def _same(sent: RelationColumn, kept: Column, now: Mapping[int, CatalogColumn]) -> bool:
-    """Whether a column as it was sent may be this one."""
+    """Whether a column that was sent can be this one."""
     if (column := now.get(kept.field)) is not None:
         same = (sent.type, sent.modifier) == (column.own_type, column.own_modifier)
         declared = column.declared == kept.declared
         if same or declared:
             return same and declared
-    # Of a type that it had before nobody can be asked: its kind has to do.
+    # The catalogue does not have a column's earlier type, so only the kind is compared.
     return value_type(sent.type, sent.modifier) == kept.type

@@ -1,17 +1,17 @@
 """
-Changes of a table, found in messages a column at a time and made a segment of the log.
+Finds the changes of a table in messages, a column at a time, and builds segments of the log.
 
 A change holds one or two tuples, and a tuple is its columns one after the other, each with its
-length in front. Nothing says where the third column of the thousandth row is, except the two
-before it; but the third columns of sixteen thousand rows can be found together, when one knows
-where their second ones end. So each step here is one numpy operation over a whole chunk.
+length in front. The third column of a row can be found only from the two before it; but the third
+columns of sixteen thousand rows can be found together, once the ends of their second columns are
+known. So each step here is one numpy operation over a whole chunk.
 
-No length is trusted. A length leads to an end, and an end must not lie beyond the message's: that
-one comparison per column is what keeps any bytes from doing harm.
+No length is trusted. A length leads to an offset, which must not be beyond the end of the message:
+this one comparison per column makes any input safe.
 
-The values of a column lie scattered in the bytes received. A binary array is laid over these bytes
-as they are, whose elements are by turns a value and the gap up to the next one; every second
-element is taken, and that is the column, in one step for a whole chunk.
+The values of a column are scattered in the bytes received. A binary array is laid over these bytes
+as they are; its elements alternate between a value and the gap up to the next one. Taking every
+second element gives the column, in one step for a whole chunk.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from headrace.capture.postgres.decode.pgoutput import (
 from headrace.capture.postgres.decode.text import text_column
 from headrace.changelog.change import Op
 from headrace.changelog.schema import META, TableSchema
-from headrace.changelog.values import Misfits
+from headrace.changelog.values import Unrepresentable
 
-# --- where the values of rows are -----------------------------------------------------------------
+# --- finding the values of rows -------------------------------------------------------------------
 
 Ints: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -49,7 +49,7 @@ _TEXT, _BINARY, _NULL, _UNCHANGED = map(ord, "tbnu")
 
 
 class Bytes:
-    """A buffer of messages, as bytes and as big-endian numbers at any place."""
+    """A buffer of messages, as bytes and as big-endian numbers at any offset."""
 
     def __init__(self, buffer: bytes | bytearray | memoryview) -> None:
         self.raw = pa.py_buffer(buffer)
@@ -58,7 +58,7 @@ class Bytes:
         self._views: dict[str, NDArray[Any]] = {}
 
     def view(self, shape: str) -> NDArray[Any]:
-        """Return the numbers of that shape at every place where one can be read."""
+        """Return the numbers of that type at every offset where one can be read."""
         if (view := self._views.get(shape)) is None:
             size = np.dtype(shape).itemsize
             count = max(self.size - size + 1, 0)
@@ -66,18 +66,18 @@ class Bytes:
             self._views[shape] = view
         return view
 
-    def numbers(self, places: Ints, shape: str) -> Ints:
-        """Return the number at each place, clipped to where one can still be read."""
+    def numbers(self, offsets: Ints, shape: str) -> Ints:
+        """Return the number at each offset, clipped to the last offset with a number."""
         view = self.view(shape)
         if not len(view):
-            return np.zeros(len(places), np.int64)
-        # Clipped, not checked: who reads a number compares where it leads.
-        return view[np.minimum(places, len(view) - 1)].astype(np.int64)
+            return np.zeros(len(offsets), np.int64)
+        # Clipped, not checked: the callers check the offset that a number leads to.
+        return view[np.minimum(offsets, len(view) - 1)].astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageBuffer:
-    """Messages in their order, and where they are."""
+    """Messages in order, with their kinds and offsets."""
 
     bytes: Bytes
     kinds: NDArray[np.uint8]
@@ -87,38 +87,38 @@ class MessageBuffer:
     """Bytes before a message's content: 1, or 5 within a stream."""
 
     def at(self, rows: Any) -> MessageBuffer:
-        """Return some of them."""
+        """Return some of the messages."""
         return MessageBuffer(
             self.bytes, self.kinds[rows], self.starts[rows], self.stops[rows], self.lead
         )
 
     def one(self, index: int) -> memoryview:
-        """Return the bytes of one."""
+        """Return the bytes of one message."""
         start, stop = int(self.starts[index]), int(self.stops[index])
         return self.bytes.each[start:stop].data
 
     def sizes(self) -> Ints:
-        """Return the length of each."""
+        """Return the length of each message."""
         return self.stops - self.starts
 
     def wrong(
-        self, message: str, where: Flags, places: Ints | None = None, which: Ints | None = None
+        self, message: str, where: Flags, offsets: Ints | None = None, which: Ints | None = None
     ) -> NoReturn:
         """
-        Raise what is wrong with the first message in `where`.
+        Raise `BadMessage` for the first message that `where` flags.
 
-        `places` are the bytes looked at, by default the first ones, and `which` the messages
-        that both speak of, by default all.
+        `offsets` are those of the bytes at fault, by default the first ones. `which` are the
+        messages that both arrays refer to, by default all.
         """
         first = int(np.argmax(where))
         row = first if which is None else int(which[first])
-        offset = 0 if places is None else int(places[first] - self.starts[row])
+        offset = 0 if offsets is None else int(offsets[first] - self.starts[row])
         bad(message, int(self.kinds[row]), offset)
 
 
 @dataclass(slots=True)
 class ColumnValues:
-    """Where the values of one column are, in the rows that have the tuple."""
+    """The offsets of one column's values, in the rows that have the tuple."""
 
     start: Ints
     length: Ints
@@ -131,17 +131,17 @@ class ColumnValues:
 
 @dataclass(slots=True)
 class Tuples:
-    """One of the two tuples, of all rows that have it."""
+    """The old or the new tuples of all rows that have one."""
 
     rows: Ints | None
-    """Which rows; None: all."""
+    """The rows that have one; None: all."""
 
     end: Ints
     columns: list[ColumnValues] = field(default_factory=list)
 
 
 def find(rows: MessageBuffer, count: int) -> tuple[Tuples | None, Tuples | None]:
-    """Find the old and the new tuple of each row; None where no row has one."""
+    """Find the old and the new tuples of the rows; None if no row has one."""
     body = rows.starts + (rows.lead + 4)
     if (rows.kinds == INSERT).all() and (found := _inserts(rows, body, count)) is not None:
         return None, found
@@ -149,129 +149,129 @@ def find(rows: MessageBuffer, count: int) -> tuple[Tuples | None, Tuples | None]
 
 
 def _any(rows: MessageBuffer, body: Ints, count: int) -> tuple[Tuples | None, Tuples | None]:
-    """Find the tuples of changes of any kind, and check them; raises what is wrong."""
+    """Find the tuples of changes of any kind, and check them; raises `BadMessage`."""
     kinds, each = rows.kinds, rows.bytes.each
     truncates = kinds == TRUNCATE
     short = (rows.stops - body < 3) & ~truncates
     if short.any():
-        rows.wrong("Message ends too early", short, body)
+        rows.wrong("Message is too short", short, body)
     mark = each[body]
     fresh = mark == _NEW
     aged = (mark == _OLD) | (mark == _KEY)
     inserts, deletes = kinds == INSERT, kinds == DELETE
     strange = (inserts & ~fresh) | (deletes & ~aged) | ~(fresh | aged | truncates)
     if strange.any():
-        rows.wrong("Tuple is of no known kind", strange, body)
+        rows.wrong("Unknown kind of tuple", strange, body)
     with_old = _which(aged & ~truncates)
     with_new = _which(~(deletes | truncates))
-    place = body + 1
+    offset = body + 1
     old = None
     if with_old is None or len(with_old):
-        old = _walk(rows, with_old, place, count)
+        old = _walk(rows, with_old, offset, count)
         ends = _at(deletes, with_old)
         stops = _at(rows.stops, with_old)
         if (wrong := ends & (old.end != stops)).any():
-            rows.wrong("Message goes on after its end", wrong, old.end, with_old)
-        # An update has its new tuple behind the old one, with a mark and a count in front.
+            rows.wrong("Message is longer than its tuple", wrong, old.end, with_old)
+        # The new tuple of an update follows the old one, with its kind and a count in front.
         if (wrong := ~ends & (old.end + 3 > stops)).any():
-            rows.wrong("Message ends too early", wrong, old.end, with_old)
+            rows.wrong("Message is too short", wrong, old.end, with_old)
         follows = each[np.minimum(old.end, rows.bytes.size - 1)]
         if (wrong := ~ends & (follows != _NEW)).any():
-            rows.wrong("Tuple is of no known kind", wrong, old.end, with_old)
-        place = place.copy()
-        place[slice(None) if with_old is None else with_old] = old.end + 1
+            rows.wrong("Unknown kind of tuple", wrong, old.end, with_old)
+        offset = offset.copy()
+        offset[slice(None) if with_old is None else with_old] = old.end + 1
     new = None
     if with_new is None or len(with_new):
-        new = _walk(rows, with_new, place, count)
+        new = _walk(rows, with_new, offset, count)
         if (wrong := new.end != _at(rows.stops, with_new)).any():
-            rows.wrong("Message goes on after its end", wrong, new.end, with_new)
+            rows.wrong("Message is longer than its tuple", wrong, new.end, with_new)
     return old, new
 
 
 def _inserts(rows: MessageBuffer, body: Ints, count: int) -> Tuples | None:
-    """Find the tuples of inserts, which have no other; None where something is wrong."""
+    """Find the tuples of inserts, which have only a new one; None if something is wrong."""
     if (rows.stops - body).min() < 3 or (rows.bytes.each[body] != _NEW).any():
         return None
     found = _walk(rows, None, body + 1, count)
     return None if (found.end != rows.stops).any() else found
 
 
-def _walk(rows: MessageBuffer, which: Ints | None, places: Ints, count: int) -> Tuples:
-    """Find every value of those rows' tuples at `places`; all lie within their message."""
-    place, stops = _at(places, which), _at(rows.stops, which)
-    if (wrong := rows.bytes.numbers(place, ">u2") != count).any():
-        rows.wrong("Tuple has other columns than its relation", wrong, place, which)
-    found = stride(rows, which, place + 2, stops, count)
-    return walk_with_care(rows, which, place + 2, stops, count) if found is None else found
+def _walk(rows: MessageBuffer, which: Ints | None, offsets: Ints, count: int) -> Tuples:
+    """Find all values of the tuples that begin at `offsets`; all are within their messages."""
+    offset, stops = _at(offsets, which), _at(rows.stops, which)
+    if (wrong := rows.bytes.numbers(offset, ">u2") != count).any():
+        rows.wrong("Tuple and relation differ in their number of columns", wrong, offset, which)
+    found = stride(rows, which, offset + 2, stops, count)
+    return walk_checked(rows, which, offset + 2, stops, count) if found is None else found
 
 
 def stride(
-    rows: MessageBuffer, which: Ints | None, place: Ints, stops: Ints, count: int
+    rows: MessageBuffer, which: Ints | None, offset: Ints, stops: Ints, count: int
 ) -> Tuples | None:
     """
-    Find what `walk_with_care` finds, and look only at the end whether it was right.
+    Find the same as `walk_checked`, but check only at the end.
 
-    Lengths are taken as never negative, so that each step leads on. If the last one does not
-    lead beyond the message, then none did. None: something is wrong, or unusual.
+    Lengths are read as unsigned, so that each step leads forward. If the last one does not
+    lead beyond the message, none did. None: something is wrong, or unusual.
     """
     each, lengths = rows.bytes.each, rows.bytes.view(">u4")
-    found = Tuples(which, place)
+    found = Tuples(which, offset)
     try:
         for _ in range(count):
-            kind = each[place]
+            kind = each[offset]
             text = kind == _TEXT
             if text.all():
-                length = lengths[place + 1].astype(np.int64)
-                column = ColumnValues(place + 5, length)
+                length = lengths[offset + 1].astype(np.int64)
+                column = ColumnValues(offset + 5, length)
             else:
                 unchanged = kind == _UNCHANGED
                 if not (text | unchanged | (kind == _NULL)).all():
                     return None
-                # The last byte of all may be such a null, with no length behind it.
-                places = np.where(text, place + 1, 0)
-                length = np.where(text, lengths[places].astype(np.int64), 0)
-                start = np.where(text, place + 5, place + 1)
+                # The last byte of the buffer may be a null, which no length follows.
+                offsets = np.where(text, offset + 1, 0)
+                length = np.where(text, lengths[offsets].astype(np.int64), 0)
+                start = np.where(text, offset + 5, offset + 1)
                 column = ColumnValues(
                     start, length, text, unchanged=unchanged if unchanged.any() else None
                 )
             found.columns.append(column)
-            place = column.start + length
+            offset = column.start + length
     except IndexError:
         return None
-    found.end = place
-    return None if (place > stops).any() else found
+    found.end = offset
+    return None if (offset > stops).any() else found
 
 
-def walk_with_care(
-    rows: MessageBuffer, which: Ints | None, place: Ints, stops: Ints, count: int
+def walk_checked(
+    rows: MessageBuffer, which: Ints | None, offset: Ints, stops: Ints, count: int
 ) -> Tuples:
-    """Find every value from `place` on, and check each step; raises what is wrong."""
+    """Find all values from `offset` on, and check each step; raises `BadMessage`."""
     source, each = rows.bytes, rows.bytes.each
-    found = Tuples(which, place)
+    found = Tuples(which, offset)
     for _ in range(count):
-        place = found.end
-        if (wrong := place >= stops).any():
-            rows.wrong("Tuple ends too early", wrong, place, which)
-        kind = each[place]
+        offset = found.end
+        if (wrong := offset >= stops).any():
+            rows.wrong("Tuple is too short", wrong, offset, which)
+        kind = each[offset]
         text = kind == _TEXT
-        length = source.numbers(place + 1, ">i4")
+        length = source.numbers(offset + 1, ">i4")
         if text.all():
-            column = ColumnValues(place + 5, length)
+            column = ColumnValues(offset + 5, length)
         else:
             binary = kind == _BINARY
             unchanged = kind == _UNCHANGED
             has = text | binary
             if (wrong := ~(has | unchanged | (kind == _NULL))).any():
-                rows.wrong("Value is of no known kind", wrong, place, which)
+                rows.wrong("Unknown kind of value", wrong, offset, which)
             if binary.any() and text.any():
-                rows.wrong("Column comes as text and as binary", binary, place, which)
+                rows.wrong("Column has both text and binary values", binary, offset, which)
             length = np.where(has, length, 0)
-            start = np.where(has, place + 5, place + 1)
+            start = np.where(has, offset + 5, offset + 1)
             column = ColumnValues(
                 start, length, has, bool(binary.any()), unchanged if unchanged.any() else None
             )
         if length.min() < 0:
-            rows.wrong("Length is negative", length < 0, place, which)
+            rows.wrong("Value has a negative length", length < 0, offset, which)
         found.columns.append(column)
         found.end = column.start + length
     return found
@@ -279,14 +279,14 @@ def walk_with_care(
 
 def fill(rows: MessageBuffer, old: Tuples | None, new: Tuples) -> list[tuple[int, Ints]]:
     """
-    Let values that were not sent again be those of the old tuple, where it has them (R21).
+    Fill values that were not sent again from the old tuple, if it has them (R21).
 
-    Return each column in which values stay unknown, and in which rows.
+    Return each column in which values remain unknown, with the rows.
     """
     unsent = []
     count = len(rows.starts)
     numbers = np.arange(count) if new.rows is None else new.rows
-    # For each row its index among the old tuples; -1: it has none.
+    # The index of each row's old tuple; -1: it has none.
     ranks = np.full(count, -1)
     if old is not None:
         ranks[slice(None) if old.rows is None else old.rows] = np.arange(len(old.end))
@@ -303,7 +303,7 @@ def fill(rows: MessageBuffer, old: Tuples | None, new: Tuples) -> list[tuple[int
             if known.any():
                 if column.binary != before.binary and column.has.any():
                     rows.wrong(
-                        "Column comes as text and as binary",
+                        "Column has both text and binary values",
                         column.unchanged,
                         column.start,
                         new.rows,
@@ -315,7 +315,7 @@ def fill(rows: MessageBuffer, old: Tuples | None, new: Tuples) -> list[tuple[int
             column.has[taken] = True
             column.unchanged[taken] = False
             if before.has is not None:
-                # A whole old row that has null there: null is what did not change.
+                # The old row is complete and has null there: the unchanged value is null.
                 nothing = lacking[~known]
                 rank = ranks[numbers[nothing]]
                 null = whole[numbers[nothing]]
@@ -328,7 +328,7 @@ def fill(rows: MessageBuffer, old: Tuples | None, new: Tuples) -> list[tuple[int
 
 
 def _which(flags: Flags) -> Ints | None:
-    """Return the numbers of the rows flagged; None: all of them."""
+    """Return the indexes of the flagged rows; None: all of them."""
     return None if flags.all() else np.flatnonzero(flags)
 
 
@@ -336,21 +336,25 @@ def _at(values: NDArray[Any], which: Ints | None) -> NDArray[Any]:
     return values if which is None else values[which]
 
 
-# --- from values found to a segment of the log ----------------------------------------------------
+# --- building a segment from the values -----------------------------------------------------------
 
 CHUNK_ROWS: Final = 16_384
-"""Rows read together: few enough for the cache, many enough that Python does not count."""
+"""Rows read together: few enough for the cache, many enough to amortize the cost of Python."""
 
 CHUNK_BYTES: Final = 64 << 20
-"""Arrow counts 32 bits of bytes in an array; no chunk comes near, unless one row does."""
+"""Arrow's offsets have 32 bits; a chunk comes near that limit only if a single row does."""
 
 _MOST_BYTES: Final = 2**31 - 1
 
 TOGETHER: Final = 16
-"""Columns gathered at once, where that saves steps: with more it would only take memory."""
+"""Columns collected at once, which saves steps; more would only take memory."""
 
 _LASTING: Final = frozenset({"text", "json", "bytes", "numeric"})
-"""Kinds whose values may stay in the bytes that were gathered: others' must not stay with them."""
+"""
+Kinds whose columns may keep the collected bytes as their buffer.
+
+They are not collected together with other columns: the other columns' bytes would stay, too.
+"""
 
 _TYPES: Final = {field.name: field.type for field in META}
 
@@ -366,22 +370,22 @@ for _kind, _op in (
 
 @dataclass(frozen=True)
 class RelationVersion:
-    """A relation from one Relation message to the next that says something else."""
+    """A relation from one Relation message to the next that differs."""
 
     relation: Relation
     layout: RelationLayout | None
-    """None: not a table of ours; its changes are counted and skipped."""
+    """None: the table is not captured; its changes are counted and skipped."""
 
     @property
     def schema(self) -> TableSchema:
-        """The table's schema; of a version that has a layout."""
+        """The table's schema; only for a version that has a layout."""
         assert self.layout is not None
         return self.layout.schema
 
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """What each message of a run carries besides its content; of use for changes only."""
+    """Commit, ordinal, transaction and time of each message; used for changes only."""
 
     commit: Ints
     ordinal: Ints
@@ -389,12 +393,12 @@ class Stamps:
     time: Ints
 
     def at(self, rows: Any) -> Stamps:
-        """Return those of some messages."""
+        """Return the stamps of some messages."""
         return Stamps(self.commit[rows], self.ordinal[rows], self.xid[rows], self.time[rows])
 
 
 def chunks(rows: MessageBuffer) -> list[slice]:
-    """Return how to cut rows so that each chunk is small in rows and in bytes."""
+    """Return slices that cut rows into chunks, small in rows and in bytes."""
     cuts = []
     begin, count = 0, len(rows.starts)
     while begin < count:
@@ -407,21 +411,21 @@ def chunks(rows: MessageBuffer) -> list[slice]:
 
 
 def segment(version: RelationVersion, rows: MessageBuffer, stamps: Stamps) -> pa.RecordBatch:
-    """Return a chunk of a relation's changes in the shape of its table's segment."""
+    """Return a chunk of a relation's changes as a batch of its table's segment."""
     layout = version.layout
     assert layout is not None
     schema = layout.schema
     if rows.stops[-1] - rows.starts[0] > _MOST_BYTES:
         rows.wrong("Message is too large", np.ones(1, np.bool_))
     old, new = find(rows, len(version.relation.columns))
-    marks: dict[int, list[tuple[int, str]]] = {}
+    exact_texts: dict[int, list[tuple[int, str]]] = {}
     unsent: list[tuple[int, Ints]] = []
     if new is not None and any(column.unchanged is not None for column in new.columns):
         for index, which in fill(rows, old, new):
-            if (place := layout.places[index]) is not None:
-                unsent.append((schema.columns[place].field, which))
-    before = _image(layout, rows, old, marks, -1)
-    after = _image(layout, rows, new, marks, 1)
+            if (at := layout.indexes[index]) is not None:
+                unsent.append((schema.columns[at].field, which))
+    before = _image(layout, rows, old, exact_texts, -1)
+    after = _image(layout, rows, new, exact_texts, 1)
     count = len(rows.starts)
     return pa.RecordBatch.from_arrays(
         [
@@ -431,7 +435,7 @@ def segment(version: RelationVersion, rows: MessageBuffer, stamps: Stamps) -> pa
             pa.array(stamps.xid),
             pa.array(stamps.time).view(_TYPES["_time"]),
             _lists(_TYPES["_unsent"], count, unsent),
-            _exact(_TYPES["_exact"], count, marks),
+            _exact(_TYPES["_exact"], count, exact_texts),
             before,
             after,
         ],
@@ -443,46 +447,46 @@ def _image(
     layout: RelationLayout,
     rows: MessageBuffer,
     tuples: Tuples | None,
-    marks: dict[int, list[tuple[int, str]]],
+    exact_texts: dict[int, list[tuple[int, str]]],
     sign: int,
 ) -> pa.Array:
-    """Return one image of each row as a struct, null where a row has no such tuple."""
+    """Return one image of each row as a struct; null if a row has no such tuple."""
     schema, count = layout.schema, len(rows.starts)
     if tuples is None:
         return pa.nulls(count, layout.image)
-    gather = _Gather(rows, tuples)
+    collector = _Collector(rows, tuples)
     children: list[pa.Array | None] = [None] * len(schema.columns)
     asked = [
-        (place, schema.columns[place], column)
-        for place, column in zip(layout.places, tuples.columns, strict=True)
-        if place is not None
+        (at, schema.columns[at], column)
+        for at, column in zip(layout.indexes, tuples.columns, strict=True)
+        if at is not None
     ]
     few = [column for _, kept, column in asked if _passes(kept.type.kind, column)]
-    together = gather.columns(few)
-    for place, kept, column in asked:
+    together = collector.columns(few)
+    for at, kept, column in asked:
         convert = binary_column if column.binary else text_column
         passes = _passes(kept.type.kind, column)
-        misfits: Misfits
-        values = next(together) if passes else gather.column(column)
-        children[place], misfits = convert(kept.type, values)
-        for row, text in misfits:
-            marks.setdefault(row, []).append((sign * kept.field, text))
+        unrepresentable: Unrepresentable
+        values = next(together) if passes else collector.column(column)
+        children[at], unrepresentable = convert(kept.type, values)
+        for row, text in unrepresentable:
+            exact_texts.setdefault(row, []).append((sign * kept.field, text))
     arrays = [
         pa.nulls(count, column.type.arrow) if child is None else child
         for child, column in zip(children, schema.columns, strict=True)
     ]
-    absent = None if gather.absent is None else pa.array(gather.absent)
+    absent = None if collector.absent is None else pa.array(collector.absent)
     return pa.StructArray.from_arrays(arrays, fields=layout.fields, mask=absent)
 
 
 def _passes(kind: str, column: ColumnValues) -> bool:
-    """Whether a column may be gathered with others: its bytes are read and let go."""
-    # A value that was not sent again may be the old tuple's, and stands before all the others.
+    """Whether a column may be collected with others: its bytes are read and released."""
+    # A value that was not sent again may be the old tuple's, which is before all the others.
     return kind not in _LASTING and column.unchanged is None
 
 
-class _Gather:
-    """Makes binary columns of values that lie scattered in a buffer."""
+class _Collector:
+    """Builds binary columns from values that are scattered in a buffer."""
 
     def __init__(self, rows: MessageBuffer, tuples: Tuples) -> None:
         self._which = tuples.rows
@@ -490,7 +494,7 @@ class _Gather:
         self._raw = rows.bytes.raw.slice(self._base, int(rows.stops[-1]) - self._base)
         self._count = len(rows.starts)
         self._ranks: NDArray[np.int32]
-        """For each row the number of its tuple."""
+        """The index of each row's tuple."""
 
         self.absent: Flags | None = None
         if tuples.rows is None:
@@ -502,23 +506,23 @@ class _Gather:
             self.absent[tuples.rows] = False
 
     def column(self, column: ColumnValues) -> pa.Array:
-        """Return the column's values, one for each row of the chunk; null where it has none."""
-        (values,) = self._gathered([column])
+        """Return the column's values, one for each row of the chunk; null if it has none."""
+        (values,) = self._collected([column])
         return values
 
     def columns(self, columns: Sequence[ColumnValues]) -> Iterator[pa.Array]:
         """
-        Give the same of each, in their order; several lie in one buffer.
+        Yield the same for each column, in order; several share one buffer.
 
-        In each row a value must stand behind the one of the column before.
+        In each row, a value must follow the value of the previous column.
         """
         for at in range(0, len(columns), TOGETHER):
-            yield from self._gathered(columns[at : at + TOGETHER])
+            yield from self._collected(columns[at : at + TOGETHER])
 
-    def _gathered(self, columns: Sequence[ColumnValues]) -> list[pa.Array]:
+    def _collected(self, columns: Sequence[ColumnValues]) -> list[pa.Array]:
         width, tuples = 2 * len(columns), len(columns[0].start)
-        # Rows stand in the buffer in their order, and values in theirs; that is what makes these
-        # offsets rise, as an array's must.
+        # Rows are in order in the buffer, and values in order within a row, so these offsets
+        # increase, as Arrow requires.
         offsets = np.empty(width * tuples + 1, np.int32)
         table = offsets[:-1].reshape(tuples, width)
         for at, column in enumerate(columns):
@@ -529,16 +533,16 @@ class _Gather:
         scattered = pa.Array.from_buffers(
             pa.binary(), width * tuples, [None, pa.py_buffer(offsets), self._raw]
         )
-        places = self._ranks * np.int32(width)
+        indices = self._ranks * np.int32(width)
         if len(columns) == 1:
-            return [scattered.take(pa.array(places, mask=self._missing(columns)))]
-        places = (places + np.arange(0, width, 2, dtype=np.int32)[:, None]).ravel()
-        taken = scattered.take(pa.array(places, mask=self._missing(columns)))
+            return [scattered.take(pa.array(indices, mask=self._missing(columns)))]
+        indices = (indices + np.arange(0, width, 2, dtype=np.int32)[:, None]).ravel()
+        taken = scattered.take(pa.array(indices, mask=self._missing(columns)))
         count = self._count
         return [taken.slice(at * count, count) for at in range(len(columns))]
 
     def _missing(self, columns: Sequence[ColumnValues]) -> Flags | None:
-        """Return which values of the columns, one after the other, there are not."""
+        """Return a mask of the missing values, column after column; None: none is missing."""
         if self.absent is None and all(column.has is None for column in columns):
             return None
         missing = np.zeros((len(columns), self._count), np.bool_)
@@ -551,7 +555,7 @@ class _Gather:
 
 
 def _lists(type: pa.DataType, count: int, parts: Sequence[tuple[int, Ints]]) -> pa.Array:
-    """Return for each row the list of the numbers whose part names it; null where none does."""
+    """Return for each row the list of numbers whose part contains the row; null if none does."""
     if not parts:
         return pa.nulls(count, type)
     owners = np.concatenate([rows for _, rows in parts])
@@ -565,7 +569,9 @@ def _lists(type: pa.DataType, count: int, parts: Sequence[tuple[int, Ints]]) -> 
     )
 
 
-def _exact(type: pa.DataType, count: int, marks: dict[int, list[tuple[int, str]]]) -> pa.Array:
-    if not marks:
+def _exact(
+    type: pa.DataType, count: int, exact_texts: dict[int, list[tuple[int, str]]]
+) -> pa.Array:
+    if not exact_texts:
         return pa.nulls(count, type)
-    return pa.array([marks.get(row) for row in range(count)], type)
+    return pa.array([exact_texts.get(row) for row in range(count)], type)

@@ -1,19 +1,20 @@
 """
-Columns of PostgreSQL's texts, as the stream sends them, made into columns of the log.
+Decodes columns of PostgreSQL's texts, as the stream sends them, into columns of the log.
 
 The texts are those of a session with R18's settings: ISO dates, UTC, shortest exact floats, bytea
-in hex. A text that is none of its type's, and one its column cannot hold, is null and a misfit
-with its exact text: data must not be able to stop a recorder (R23f). JSON is not looked into: its
-exact text is its value.
+in hex. A text that is not valid for its type, or that its column cannot hold, becomes null, and
+its exact text is reported with its row: data must not be able to stop a recorder (R23f). JSON is
+not parsed: its exact text is its value.
 
-There are two ways through a column, whose bytes are seen as numpy arrays. Nearly all values look
-alike and are read at once. Those that do not are read one by one, each distinct one only once: an
-`infinity` in every other row is then no slower than none. A reader gets a column without nulls and
-gives back null for what the column's type cannot hold; what that was is found again by its place.
+A column's bytes are seen as numpy arrays, and its values are read in two ways. Nearly all values
+look alike and are read at once. The others are read one by one, each distinct one only once, so
+that an `infinity` in every other row costs no more than none. A reader gets a column without nulls
+and returns null for a value that the column's type cannot hold; the value is then found by its row.
 
-Of dates and times, in ISO style, `read_…` reads the usual shape of a whole column at once and says
-which rows have it; `parse_…` reads any text that PostgreSQL writes, one by one, and gives None for
-others: infinities, years before Christ and beyond 9999, 24:00, offsets other than UTC's.
+For dates and times in ISO style, `read_…` reads the usual format of a whole column at once and
+returns which rows have it. `parse_…` reads any single text that PostgreSQL writes, including
+infinities, years before Christ and beyond 9999, 24:00, and offsets other than UTC's. It returns
+None for anything else.
 
 Long because every type has its reader of whole columns next to its reader of single values.
 """
@@ -42,15 +43,15 @@ from headrace.changelog.values import (
     BeyondTime,
     BeyondTimestamp,
     Interval,
-    Misfits,
     OffsetTime,
+    Unrepresentable,
     ValueType,
     exact_text,
     numeric_text,
 )
 from headrace.errors import BadSchema
 
-# --- the two ways through a column ----------------------------------------------------------------
+# --- the two ways to read a column ----------------------------------------------------------------
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -58,12 +59,12 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 Reader: TypeAlias = Callable[[ValueType, pa.Array], pa.Array]
 
 CHUNK = 1 << 15
-"""Rows that numpy works on at once: its many small steps then stay in the processor's cache."""
+"""Rows that numpy works on at once, so that its many small steps stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The bytes of a column without nulls, and where each value lies in them."""
+    """The bytes of a column without nulls, and the start and length of each value."""
 
     data: Bytes
     starts: Ints
@@ -71,75 +72,75 @@ class Cells:
 
     @classmethod
     def of(cls, values: pa.Array) -> Cells:
-        """Look at a binary column, which may be a slice of another."""
-        places, data = _parts(values)
-        if not len(places):
+        """Return the cells of a binary column, which may be a slice of another."""
+        offsets, data = _parts(values)
+        if not len(offsets):
             return cls(data, np.empty(0, np.int64), np.empty(0, np.int64))
-        starts = places[:-1].astype(np.int64) - int(places[0])
-        return cls(data, starts, np.diff(places).astype(np.int64))
+        starts = offsets[:-1].astype(np.int64) - int(offsets[0])
+        return cls(data, starts, np.diff(offsets).astype(np.int64))
 
     def part(self, begin: int) -> Cells:
         """Return a chunk of the rows, from `begin` on."""
         rows = slice(begin, begin + CHUNK)
         return Cells(self.data, self.starts[rows], self.lengths[rows])
 
-    def at(self, place: int | Ints) -> Bytes:
-        """Return one byte of each value; some other byte where the value is shorter."""
+    def at(self, offset: int | Ints) -> Bytes:
+        """Return one byte of each value; an unrelated byte if the value is shorter."""
         if not len(self.data):
             return np.zeros(len(self.starts), np.uint8)
-        return self.data.take(self.starts + place, mode="clip")
+        return self.data.take(self.starts + offset, mode="clip")
 
 
 def content(values: pa.Array) -> Bytes:
-    """Return the bytes of a binary column, of all its values one after the other."""
+    """Return the bytes of all values of a binary column, one after the other."""
     return _parts(values)[1]
 
 
 def _parts(values: pa.Array) -> tuple[npt.NDArray[np.int32], Bytes]:
-    """Return where values begin and end, none for no value, and the bytes of them all."""
-    _, offsets, data = values.buffers()
+    """Return the offsets of the values, none for an empty column, and the bytes of all values."""
+    _, offset_buffer, data = values.buffers()
     count = len(values)
-    if count == 0 or offsets is None:
+    if count == 0 or offset_buffer is None:
         return np.empty(0, np.int32), np.empty(0, np.uint8)
-    places = np.frombuffer(offsets, np.int32, count + 1, 4 * values.offset)
-    first, last = int(places[0]), int(places[-1])
+    offsets = np.frombuffer(offset_buffer, np.int32, count + 1, 4 * values.offset)
+    first, last = int(offsets[0]), int(offsets[-1])
     if data is None or last <= first:
-        return places, np.empty(0, np.uint8)
-    return places, np.frombuffer(data, np.uint8, last - first, first)
+        return offsets, np.empty(0, np.uint8)
+    return offsets, np.frombuffer(data, np.uint8, last - first, first)
 
 
 def read(
     type: ValueType, values: pa.Array, reader: Reader, exact: Callable[[ValueType, bytes], str]
-) -> tuple[pa.Array, Misfits]:
-    """Return the column as `reader` reads it, and what it could not hold, told by `exact`."""
+) -> tuple[pa.Array, Unrepresentable]:
+    """Return the column as `reader` reads it, and the `exact` texts of what it cannot hold."""
     nulls = values.null_count
     dense = values.drop_null() if nulls else values
     array = reader(type, dense)
-    misfits: Misfits = []
-    places: npt.NDArray[Any] = np.arange(0)
+    unrepresentable: Unrepresentable = []
+    rows: npt.NDArray[Any] = np.arange(0)
     if nulls:
         valid = np.asarray(values.is_valid())
-        places = np.flatnonzero(valid)
+        rows = np.flatnonzero(valid)
     if array.null_count:
         for row in np.flatnonzero(np.asarray(array.is_null())).tolist():
-            place = int(places[row]) if nulls else row
-            misfits.append((place, exact(type, dense[row].as_py())))
-    return spread(array, valid) if nulls else array, misfits
+            index = int(rows[row]) if nulls else row
+            unrepresentable.append((index, exact(type, dense[row].as_py())))
+    return spread(array, valid) if nulls else array, unrepresentable
 
 
 def spread(array: pa.Array, here: Mask) -> pa.Array:
-    """Return a column with its values where `here` is true, in their order, and else null."""
+    """Return a column with the values where `here` is true, in order, and null elsewhere."""
     return array.take(pa.array(np.cumsum(here) - 1, mask=~here))
 
 
-def mend(
+def parse_others(
     quick: pa.Array,
     good: Mask,
     values: pa.Array,
     parse: Callable[[bytes], object],
     type: ValueType,
 ) -> pa.Array:
-    """Return `quick`, but rows that are not good parsed one by one; None is a misfit."""
+    """Return `quick`, with the rows that are not good parsed one by one; None becomes null."""
     if good.all():
         return quick
     bad = pa.array(~good)
@@ -147,14 +148,14 @@ def mend(
 
 
 def each(values: pa.Array, parse: Callable[[bytes], object], type: ValueType) -> pa.Array:
-    """Return the values parsed one by one, equal ones once."""
+    """Return the values parsed one by one, equal ones only once."""
     distinct = values.dictionary_encode()
     parsed, _ = type.to_arrow([parse(raw) for raw in distinct.dictionary.to_pylist()])
     return parsed.take(distinct.indices)
 
 
 def as_utf8(values: pa.Array) -> pa.Array:
-    """Return a column of bytes as text; what is not UTF-8 is null."""
+    """Return a column of bytes as text; values that are not UTF-8 become null."""
     try:
         return values.cast(pa.utf8())
     except pa.ArrowInvalid:
@@ -215,7 +216,7 @@ def read_dates(cells: Cells) -> tuple[npt.NDArray[np.int32], Mask]:
 
 
 def read_timestamps(cells: Cells, *, utc: bool) -> tuple[Ints, Mask]:
-    """Return microseconds since 1970, and which rows are plain; with `utc` they end in +00."""
+    """Return microseconds since 1970, and which rows are plain; with `utc`, they end in +00."""
     micros = np.zeros(len(cells.starts), np.int64)
     good = np.zeros(len(micros), np.bool_)
     for begin in range(0, len(micros), CHUNK):
@@ -244,9 +245,9 @@ def read_times(cells: Cells) -> tuple[Ints, Mask]:
     return micros, good
 
 
-def _two(cells: Cells, place: int) -> tuple[Ints, Mask]:
-    # Below the digit 0 the bytes wrap around to large ones.
-    tens, ones = cells.at(place) - ord("0"), cells.at(place + 1) - ord("0")
+def _two(cells: Cells, offset: int) -> tuple[Ints, Mask]:
+    # Bytes below the digit 0 wrap around to large numbers.
+    tens, ones = cells.at(offset) - ord("0"), cells.at(offset + 1) - ord("0")
     return tens.astype(np.int64) * 10 + ones, (tens <= 9) & (ones <= 9)
 
 
@@ -268,20 +269,20 @@ def _days(cells: Cells) -> tuple[Ints, Mask]:
     return ordinal - _DAY_ZERO, good
 
 
-def _clock(cells: Cells, place: int, ends: Ints) -> tuple[Ints, Mask]:
-    """Read HH:MM:SS, and up to six digits of a fraction before `ends`."""
-    hour, good = _two(cells, place)
-    minute, fine_minute = _two(cells, place + 3)
-    second, fine_second = _two(cells, place + 6)
+def _clock(cells: Cells, offset: int, ends: Ints) -> tuple[Ints, Mask]:
+    """Read HH:MM:SS, and a fraction of up to six digits before `ends`."""
+    hour, good = _two(cells, offset)
+    minute, fine_minute = _two(cells, offset + 3)
+    second, fine_second = _two(cells, offset + 6)
     good &= fine_minute & fine_second & (hour <= 23) & (minute <= 59) & (second <= 59)
-    good &= (cells.at(place + 2) == ord(":")) & (cells.at(place + 5) == ord(":"))
+    good &= (cells.at(offset + 2) == ord(":")) & (cells.at(offset + 5) == ord(":"))
     micros = (hour * 60 + minute) * 60 + second
-    whole = ends == place + 8
+    whole = ends == offset + 8
     if whole.all():
         return micros * 1_000_000, good
-    point = cells.at(place + 8) == ord(".")
-    good &= whole | point & (ends >= place + 10) & (ends <= place + 15)
-    for digit in range(place + 9, place + 15):
+    point = cells.at(offset + 8) == ord(".")
+    good &= whole | point & (ends >= offset + 10) & (ends <= offset + 15)
+    for digit in range(offset + 9, offset + 15):
         there = ends > digit
         ones = np.where(there, cells.at(digit) - ord("0"), 0)
         good &= ones <= 9
@@ -312,7 +313,7 @@ def parse_timestamptz(raw: bytes) -> BeyondTimestamp | None:
 
 
 def parse_time(raw: bytes) -> time | BeyondTime | None:
-    """Read any time of day, 24:00 too."""
+    """Read any time of day, including 24:00."""
     match = _TIME.fullmatch(raw)
     micros = None if match is None else _of_day(*match.groups())
     if micros is None or micros == MICROS_PER_DAY:
@@ -348,7 +349,7 @@ def parse_interval(raw: bytes) -> Interval | None:
         int(days or 0),
         -micros if minus == b"-" else micros,
     )
-    # All three at their ends is how infinity is stored, and no server writes it as numbers.
+    # Three extreme numbers are how infinity is stored; no server writes it as numbers.
     ends = (MAX_INT32, MAX_INT32, MAX_INT64), (MIN_INT32, MIN_INT32, MIN_INT64)
     return None if (found.months, found.days, found.micros) in ends else found
 
@@ -364,16 +365,16 @@ def _instant(raw: bytes, shape: re.Pattern[bytes], *, utc: bool) -> BeyondTimest
     if days is None or clock is None or offset is None:
         return None
     micros = days * MICROS_PER_DAY + clock - offset * 1_000_000
-    # PostgreSQL counts from 2000: its last 30 years are beyond what is counted from 1970.
+    # PostgreSQL counts from 2000: its last 30 years are out of range when counted from 1970.
     return BeyondTimestamp(micros, utc) if MIN_INT64 < micros < MAX_INT64 else None
 
 
 def _ordinal(year: bytes, month: bytes, day: bytes, era: bytes | None) -> int | None:
-    """Return days since 1970; None where there is no such day."""
+    """Return days since 1970; None if there is no such day."""
     full = int(year) if era is None else 1 - int(year)
     if (era is None and full < 1) or (era is not None and full > 0):
         return None
-    # The calendar repeats every 400 years, so that `date` can count for all of them.
+    # The calendar repeats every 400 years, so `date` can count the days of any year.
     cycles, within = divmod(full - 1, 400)
     try:
         there = date(within + 1, int(month), int(day))
@@ -402,10 +403,10 @@ def _east(sign: bytes, hours: bytes, minutes: bytes | None, seconds: bytes | Non
     return -offset if sign == b"-" else offset
 
 
-# --- from texts to columns, type by type ----------------------------------------------------------
+# --- columns from texts, type by type -------------------------------------------------------------
 
 _SURE_DIGITS: Final = {"int16": 4, "int32": 9, "int64": 18}
-"""So many digits fit for certain."""
+"""A number with this many digits always fits."""
 
 _BOOLEANS: Final = {b"t": True, b"true": True, b"f": False, b"false": False}
 _NUMBERS: Final = frozenset({"int16", "int32", "int64", "float32", "float64", "decimal"})
@@ -414,34 +415,33 @@ _FLOAT = re.compile(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?|-?infinity
 _FLOAT_SHAPE = r"^-?[0-9]+(\.[0-9]+)?(e[-+][0-9]+)?$"
 _NUMERIC_SHAPE = r"^(-?[0-9]+(\.[0-9]+)?|NaN|-?Infinity)$"
 _EDGES: Final = pa.array([b"0", b"-0", b"NaN", b"Infinity", b"-Infinity"], pa.binary())
-"""What PostgreSQL writes for floats that a too large or too small number would become, too."""
+"""What PostgreSQL writes for the floats that numbers out of range are converted to as well."""
 
 _NIBBLES: Final = np.full(256, 255, np.uint8)
 for _digit in range(16):
     _NIBBLES[ord(f"{_digit:x}")] = _NIBBLES[ord(f"{_digit:X}")] = _digit
 
 _YEAR_ONE: Final = -62_135_596_800_000_000
-"""Its first microsecond, since 1970. The year before is 1 BC, which Arrow calls 0."""
+"""The first microsecond of year 1, since 1970. The year before is 1 BC, which Arrow calls 0."""
 
 _UUID_HYPHENS: Final = (8, 13, 18, 23)
-_UUID_DIGITS: Final = [place for place in range(36) if place not in _UUID_HYPHENS]
+_UUID_DIGITS: Final = [offset for offset in range(36) if offset not in _UUID_HYPHENS]
 
 
-def text_column(type: ValueType, values: pa.Array) -> tuple[pa.Array, Misfits]:
+def text_column(type: ValueType, values: pa.Array) -> tuple[pa.Array, Unrepresentable]:
     """
-    Return a column of `type`, and the misfits, of PostgreSQL's texts.
+    Return a column of `type` from PostgreSQL's texts, and the values that it cannot hold.
 
-    `values` is binary, null for NULL, and may be a slice. Whatever the bytes are, this
-    raises nothing.
+    `values` is binary, null for NULL, and may be a slice. No bytes make it raise an error.
     """
     if (reader := _READERS.get(type.kind)) is None:
-        raise BadSchema("PostgreSQL has no such kind of value", kind=type.kind)
+        raise BadSchema("PostgreSQL has no values of this kind", kind=type.kind)
     return read(type, values, reader, _exact)
 
 
 def _exact(type: ValueType, raw: bytes) -> str:
     text = raw.decode(errors="surrogateescape")
-    # A number in a column of numbers needs no quotes to be told from a text.
+    # A number in a column of numbers needs no quotes to distinguish it from a text.
     number = numeric_text(text) if type.kind in _NUMBERS else None
     return exact_text(text) if number is None else number
 
@@ -452,7 +452,7 @@ def _matching(values: pa.Array, shape: str) -> Mask:
 
 
 def _cast(values: pa.Array, good: Mask, type: ValueType) -> pa.Array:
-    """Cast what is good, which Arrow must be able to do; the rest is some value."""
+    """Cast the good rows, which Arrow must be able to do; the others get an arbitrary value."""
     return pc.if_else(pa.array(good), values, b"0").view(pa.utf8()).cast(type.arrow)
 
 
@@ -460,7 +460,7 @@ def _cast(values: pa.Array, good: Mask, type: ValueType) -> pa.Array:
 
 
 def _digits_only(data: Bytes) -> bool:
-    """Whether there are digits, signs and points only: Arrow also takes 0xFFFF for -1."""
+    """Whether there are only digits, signs and points: Arrow also reads 0xFFFF as -1."""
     return not len(data) or bool(data.max() <= ord("9"))
 
 
@@ -469,9 +469,9 @@ def _integers(type: ValueType, values: pa.Array) -> pa.Array:
         try:
             return values.view(pa.utf8()).cast(type.arrow)
         except pa.ArrowInvalid:
-            pass  # One of them is not a number, or too large; which one is found below.
+            pass  # One of them is not a number, or too large; the code below finds it.
     good = _matching(values, rf"^-?[0-9]{{1,{_SURE_DIGITS[type.kind]}}}$")
-    return mend(_cast(values, good, type), good, values, _parse_integer, type)
+    return parse_others(_cast(values, good, type), good, values, _parse_integer, type)
 
 
 def _parse_integer(raw: bytes) -> object:
@@ -501,9 +501,9 @@ def _floats(type: ValueType, values: pa.Array) -> pa.Array:
     doubtful = np.flatnonzero((numbers == 0) | ~np.isfinite(numbers))
     if len(doubtful):
         usual = pc.is_in(values.take(pa.array(doubtful)), value_set=_EDGES)
-        # Those that are not good already are read one by one in any case.
+        # Rows that are not good already are read one by one in any case.
         good[doubtful] &= np.asarray(usual)
-    return mend(quick, good, values, parse, type)
+    return parse_others(quick, good, values, parse, type)
 
 
 def _decimals(type: ValueType, values: pa.Array) -> pa.Array:
@@ -511,7 +511,7 @@ def _decimals(type: ValueType, values: pa.Array) -> pa.Array:
         text = numeric_text(raw.decode(errors="surrogateescape"))
         return None if text is None else Decimal(text)
 
-    # Arrow wraps around, silently, where digits exceed 128 bits: 39 of them can.
+    # Arrow silently wraps around if the digits exceed 128 bits, which 39 of them can.
     cells = Cells.of(values)
     if _digits_only(cells.data) and (not len(cells.lengths) or cells.lengths.max() <= 38):
         try:
@@ -522,7 +522,7 @@ def _decimals(type: ValueType, values: pa.Array) -> pa.Array:
     fraction = rf"(\.[0-9]{{1,{type.scale}}})?" if type.scale else ""
     lead = "0" if type.precision == type.scale else rf"[0-9]{{1,{whole}}}"
     good = _matching(values, rf"^-?{lead}{fraction}$")
-    return mend(_cast(values, good, type), good, values, parse, type)
+    return parse_others(_cast(values, good, type), good, values, parse, type)
 
 
 def _numerics(type: ValueType, values: pa.Array) -> pa.Array:
@@ -532,15 +532,17 @@ def _numerics(type: ValueType, values: pa.Array) -> pa.Array:
     good = _matching(values, _NUMERIC_SHAPE)
     if good.all():
         return values.view(pa.utf8())
-    return mend(pc.if_else(pa.array(good), values, b"0").view(pa.utf8()), good, values, parse, type)
+    return parse_others(
+        pc.if_else(pa.array(good), values, b"0").view(pa.utf8()), good, values, parse, type
+    )
 
 
 def _booleans(type: ValueType, values: pa.Array) -> pa.Array:
     cells = Cells.of(values)
-    letters = cells.at(0)
-    true = letters == ord("t")
-    good = (cells.lengths == 1) & (true | (letters == ord("f")))
-    return mend(pa.array(true), good, values, _BOOLEANS.get, type)
+    first_bytes = cells.at(0)
+    true = first_bytes == ord("t")
+    good = (cells.lengths == 1) & (true | (first_bytes == ord("f")))
+    return parse_others(pa.array(true), good, values, _BOOLEANS.get, type)
 
 
 # --- texts and bytes -------------------------------------------------------------------------
@@ -556,7 +558,7 @@ def _bytes(type: ValueType, values: pa.Array) -> pa.Array:
     good = (lengths >= 2) & (lengths % 2 == 0)
     good &= (cells.at(0) == ord("\\")) & (cells.at(1) == ord("x"))
     nibbles = _NIBBLES[cells.data]
-    # The prefixes go, and so does all of a text that is not hex; what remains are pairs.
+    # Remove the prefixes, and every text that is not hex; pairs of digits remain.
     keep = np.ones(len(nibbles), np.bool_)
     keep[cells.starts[good]] = keep[cells.starts[good] + 1] = False
     wrong = np.flatnonzero((nibbles == 255) & keep)
@@ -571,7 +573,7 @@ def _bytes(type: ValueType, values: pa.Array) -> pa.Array:
         len(values),
         [None, pa.py_buffer(offsets), pa.py_buffer(pairs[0::2] << 4 | pairs[1::2])],
     )
-    return mend(array, good, values, lambda raw: None, type)
+    return parse_others(array, good, values, lambda raw: None, type)
 
 
 def _uuids(type: ValueType, values: pa.Array) -> pa.Array:
@@ -579,13 +581,13 @@ def _uuids(type: ValueType, values: pa.Array) -> pa.Array:
     good = cells.lengths == 36
     regular = values if good.all() else pc.if_else(pa.array(good), values, bytes(36))
     table = Cells.of(regular).data.reshape(len(values), 36)
-    for place in _UUID_HYPHENS:
-        good &= table[:, place] == ord("-")
+    for offset in _UUID_HYPHENS:
+        good &= table[:, offset] == ord("-")
     nibbles = _NIBBLES[table[:, _UUID_DIGITS]]
     good &= nibbles.max(axis=1, initial=0) < 16
     content = np.ascontiguousarray(nibbles[:, 0::2] << 4 | nibbles[:, 1::2])
     array = pa.Array.from_buffers(type.arrow, len(values), [None, pa.py_buffer(content)])
-    return mend(array, good, values, lambda raw: None, type)
+    return parse_others(array, good, values, lambda raw: None, type)
 
 
 # --- days and hours --------------------------------------------------------------------------
@@ -593,7 +595,7 @@ def _uuids(type: ValueType, values: pa.Array) -> pa.Array:
 
 def _dates(type: ValueType, values: pa.Array) -> pa.Array:
     days, good = read_dates(Cells.of(values))
-    return mend(pa.array(days).view(type.arrow), good, values, parse_date, type)
+    return parse_others(pa.array(days).view(type.arrow), good, values, parse_date, type)
 
 
 def _timestamps(type: ValueType, values: pa.Array) -> pa.Array:
@@ -602,14 +604,15 @@ def _timestamps(type: ValueType, values: pa.Array) -> pa.Array:
         return quick
     micros, good = read_timestamps(Cells.of(values), utc=utc)
     parse = parse_timestamptz if utc else parse_timestamp
-    return mend(pa.array(micros).view(type.arrow), good, values, parse, type)
+    return parse_others(pa.array(micros).view(type.arrow), good, values, parse, type)
 
 
 def _usual_timestamps(type: ValueType, values: pa.Array, *, utc: bool) -> pa.Array | None:
-    """Return a column of nothing but what is written for the years 1 to 9999, else None."""
+    """Return the column if all values are in the format of the years 1 to 9999, else None."""
     cells = Cells.of(values)
     zone = 3 if utc else 0
-    # Arrow reads days and hours as strictly as we do, but in more shapes than PostgreSQL has.
+    # Arrow is as strict as we are with days and hours, but accepts more formats than PostgreSQL
+    # writes.
     if not len(values) or cells.lengths.min() < 19 + zone or (cells.at(10) != ord(" ")).any():
         return None
     ends = cells.lengths - zone
@@ -624,7 +627,7 @@ def _usual_timestamps(type: ValueType, values: pa.Array, *, utc: bool) -> pa.Arr
 
 def _times(type: ValueType, values: pa.Array) -> pa.Array:
     micros, good = read_times(Cells.of(values))
-    return mend(pa.array(micros), good, values, parse_time, type)
+    return parse_others(pa.array(micros), good, values, parse_time, type)
 
 
 def _timetzs(type: ValueType, values: pa.Array) -> pa.Array:

@@ -1,11 +1,11 @@
 """
 Messages of transactions that have not ended yet.
 
-What a transaction did may still be taken back, and its position is known only when it
-commits (R3), so its messages wait here as they came (R9). A few megabytes of them stay in
-memory; beyond that the largest transaction goes to a file of its own. The files are
-scratch: never synced, and gone with the connection, because the server sends everything
-again (R6). They hold values of rows, so only their owner may read them.
+A transaction may still be rolled back, and its position is known only when it commits (R3), so
+its messages wait here as they were received (R9). A few megabytes of them stay in memory; beyond
+that the largest transaction is written to a file of its own. The files are scratch files: they
+are never synced, and are removed with the connection, because the server sends everything
+again (R6). They contain row values, so only their owner may read them.
 """
 
 from __future__ import annotations
@@ -32,41 +32,49 @@ _SUFFIX = ".spill"
 _HEAD = struct.Struct("<QQ")
 PART_MESSAGES: Final = 16_384
 PART_BYTES: Final = 8 << 20
-"""About how much is given back at a time."""
+"""About how much `blocks` returns at a time."""
 
 
 def scratch_folder(reader: str) -> Path:
-    """Return a folder for the reader, the same after a crash, so that nothing is left behind."""
-    mark = hashlib.sha256(reader.encode()).hexdigest()[:12]
-    folder = Path(tempfile.gettempdir()) / f"headrace-spill-{os.getuid()}-{mark}"
+    """
+    Create and return the scratch folder of a reader.
+
+    It is the same folder after a crash, so that no files of an earlier run remain.
+    """
+    tag = hashlib.sha256(reader.encode()).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / f"headrace-spill-{os.getuid()}-{tag}"
     with _translated(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
-    # Anybody may have made it before us, where everybody may make folders.
+    # Any user may create folders in the temporary folder, so another one may own this name.
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise StorageError("Scratch folder belongs to somebody else", file=str(folder))
+        raise StorageError(
+            "Scratch folder exists, but is not a private folder of this user",
+            file=str(folder),
+            remedy="Remove it, or set TMPDIR to a folder that only this user can write to.",
+        )
     return folder
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Messages that came together, in the order they came."""
+    """Messages that were received together, in order."""
 
     data: bytes | memoryview
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
     subs: NDArray[np.int64]
-    """For each the (sub-)transaction it belongs to, as 32 bits."""
+    """The (sub-)transaction that each message belongs to, as 32 bits."""
 
     @property
     def size(self) -> int:
-        """Its bytes, here or in a file."""
+        """Its size in bytes, in memory or in a file."""
         return len(self.data) + 24 * len(self.starts)
 
 
 @dataclass(slots=True)
 class _Kept:
-    """What is kept of one transaction."""
+    """The messages of one transaction."""
 
     path: Path | None
     blocks: list[Block] = field(default_factory=list)
@@ -76,18 +84,18 @@ class _Kept:
 
 class Spill:
     """
-    Keeps messages by transaction, in the order they came.
+    Keeps messages by transaction, in the order in which they were received.
 
-    *Durability*: none, on purpose. *Failure*: `StorageFull` or `StorageError` where a file
-    cannot be written or read; what is kept of that transaction is then lost. *Threads*: one.
+    *Durability*: none, on purpose. *Failure*: `StorageFull` or `StorageError` if a file
+    cannot be written or read; the messages of that transaction are then lost. *Threads*: one.
     """
 
     def __init__(self, folder: Path | None, memory_limit: int = 16 << 20) -> None:
-        """Keep everything in memory without a `folder`; whatever was left in it is removed."""
+        """Keep everything in memory if `folder` is None; otherwise remove its old files."""
         self._folder = folder
         self._limit = memory_limit
-        # A reader before us may still be at it for a moment, in the same folder.
-        self._mark = secrets.token_hex(4)
+        # The previous reader may still use the same folder for a moment.
+        self._tag = secrets.token_hex(4)
         self._kept: dict[int, _Kept] = {}
         if folder is not None:
             with _translated(folder):
@@ -97,24 +105,24 @@ class Spill:
 
     @property
     def memory_bytes(self) -> int:
-        """What is kept in memory."""
+        """The size of the messages in memory."""
         return sum(kept.in_memory for kept in self._kept.values())
 
     @property
     def disk_bytes(self) -> int:
-        """What is kept in files."""
+        """The size of the messages in files."""
         return sum(kept.on_disk for kept in self._kept.values())
 
     def __contains__(self, key: int) -> bool:
         return key in self._kept
 
     def open(self, key: int) -> None:
-        """Begin to keep messages under `key`."""
-        path = None if self._folder is None else self._folder / f"{self._mark}-{key:x}{_SUFFIX}"
+        """Start to keep messages under `key`."""
+        path = None if self._folder is None else self._folder / f"{self._tag}-{key:x}{_SUFFIX}"
         self._kept[key] = _Kept(path)
 
     def append(self, key: int, block: Block) -> None:
-        """Keep more messages of a transaction; its bytes must be nobody else's."""
+        """Keep more messages of a transaction; the block must own its bytes."""
         kept = self._kept[key]
         kept.blocks.append(block)
         kept.in_memory += block.size
@@ -123,34 +131,34 @@ class Spill:
 
     def blocks(self, key: int) -> Iterator[tuple[Block, bool]]:
         """
-        Yield all messages of a transaction in parts, and with each whether it is the last.
+        Yield all messages of a transaction in parts, each with a flag: whether it is the last.
 
-        At least one part is yielded, an empty one if there are no messages.
+        At least one part is yielded; it is empty if there are no messages.
         """
-        gathered: list[Block] = []
+        collected: list[Block] = []
         messages = size = 0
         for block in self._all(self._kept[key]):
-            if gathered and (messages >= PART_MESSAGES or size >= PART_BYTES):
-                yield _joined(gathered), False
-                gathered, messages, size = [], 0, 0
-            gathered.append(block)
+            if collected and (messages >= PART_MESSAGES or size >= PART_BYTES):
+                yield _joined(collected), False
+                collected, messages, size = [], 0, 0
+            collected.append(block)
             messages += len(block.starts)
             size += block.size
-        yield _joined(gathered), True
+        yield _joined(collected), True
 
     def discard(self, key: int) -> None:
-        """Forget a transaction; nothing happens where it is not known."""
+        """Drop the messages of a transaction; does nothing if it is unknown."""
         if (kept := self._kept.pop(key, None)) and kept.on_disk and kept.path is not None:
             with suppress(OSError):
                 kept.path.unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Forget every transaction, as at the start of every stream (R6)."""
+        """Drop all transactions, as at the start of every stream (R6)."""
         for key in list(self._kept):
             self.discard(key)
 
     def close(self) -> None:
-        """Forget everything, and leave no folder behind; one that is in use stays."""
+        """Drop everything and remove the folder; a folder that is in use stays."""
         self.clear()
         if self._folder is not None:
             with suppress(OSError):
@@ -187,10 +195,10 @@ def _read(file: BinaryIO, head: bytes, path: Path) -> Block:
             np.frombuffer(file.read(8 * count), "<i8", count).astype(np.int64) for _ in range(3)
         ]
     except (struct.error, ValueError) as error:
-        raise StorageError("Scratch file was cut short", file=str(path)) from error
+        raise StorageError("Scratch file is truncated", file=str(path)) from error
     data = file.read(size)
     if len(data) < size:
-        raise StorageError("Scratch file was cut short", file=str(path))
+        raise StorageError("Scratch file is truncated", file=str(path))
     return Block(data, numbers[0], numbers[1], numbers[2])
 
 
@@ -219,4 +227,6 @@ def _translated(path: Path) -> Iterator[None]:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         kind = StorageFull if full else StorageError
         reason = os.strerror(error.errno) if error.errno else "failed"
-        raise kind("Scratch file cannot be used", file=str(path), reason=reason) from error
+        raise kind(
+            "Scratch file cannot be read or written", file=str(path), reason=reason
+        ) from error

@@ -1,10 +1,10 @@
 """
-The stream of changes from a replication slot, as whole messages in one buffer.
+The stream of changes from a replication slot, as complete messages in one buffer.
 
-`ReplicationStream` puts the parts together: it waits, answers the server, and gives out what
-pgoutput sent. `KeepAlive` reports to the server while the reader is busy elsewhere, `Pace` says
-when bytes are read, and `Status` what is reported to the server and when. How bytes are read from
-the connection is in `stream/wire.py`.
+`ReplicationStream` puts the parts together: it waits, answers the server, and returns the messages
+of pgoutput. `KeepAlive` sends status updates while the reading thread is busy elsewhere, `Pace`
+decides when to read bytes, and `Status` decides what to report to the server and when.
+`stream/wire.py` reads the bytes from the connection.
 """
 
 from __future__ import annotations
@@ -48,36 +48,36 @@ from headrace.errors import (
     SourceUnreachable,
 )
 
-# --- reports to the server while no reader is there -----------------------------------------------
+# --- status updates while the reading thread is busy ----------------------------------------------
 
 AWAY_SECONDS = 300.0
-"""How long a reader may be away and still be spoken for."""
+"""How long updates are sent for a reading thread that does not call this module."""
 
 _LEAST_SECONDS = 0.01
 
 
 class KeepAlive:
     """
-    Calls `speak`, which returns in how many seconds it wants to be called again.
+    Calls `send` on a thread of its own; it returns the seconds until the next call.
 
     The thread that reads the stream also writes the log, and a slow disk may delay it for longer
-    than the server waits for an update. The server would end the connection, and all that was sent
-    and not yet durable would be sent again, only for the disk to delay it again (R7). So a thread
-    of its own sends the update that is due.
+    than the server waits for an update. The server would close the connection, and everything that
+    was sent and is not yet durable would be sent again, only for the disk to delay it again (R7).
+    So this thread sends the update that is due.
 
-    Not for ever: a server that shuts down asks for a reply, and a reader that is away does not
-    receive that. After `AWAY_SECONDS` we count as gone; the server ends the connection by its own
-    time-out.
+    It does not do so for ever: a server that shuts down asks for a reply, and a reader that is
+    busy does not receive the request. After `AWAY_SECONDS` no more updates are sent, and the
+    server closes the connection by its own timeout.
     """
 
-    def __init__(self, speak: Callable[[], float]) -> None:
-        self._speak = speak
+    def __init__(self, send: Callable[[], float]) -> None:
+        self._send = send
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="headrace-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="headrace-keepalive", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End; nothing is said once this has returned."""
+        """Stop; `send` is not called any more once this has returned."""
         self._over.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -85,41 +85,41 @@ class KeepAlive:
     def _keep(self) -> None:
         wait = 0.0
         while not self._over.wait(max(_LEAST_SECONDS, wait)):
-            wait = self._speak()
+            wait = self._send()
 
 
 # --- how eagerly a stream is read -----------------------------------------------------------------
 
 GULP_SECONDS = 0.020
-"""How long a busy stream is left to gather."""
+"""How long bytes of a busy stream accumulate before they are read."""
 
 FULL_BYTES = 3 << 19
 KEPT_SECONDS = 0.050
-"""So much is given out at once, or what came in that time, while a stream is busy."""
+"""A busy stream returns messages once it has this many bytes, or after this time."""
 
 ROOM = 3 << 20
-"""How much the socket shall be able to hold meanwhile: at full speed, a multiple of a gulp."""
+"""The receive buffer that the socket should have: at full speed, several times a gulp."""
 
 BUSY_WINDOW = 0.010
 BUSY_BYTES = 64 << 10
-"""So much in that time makes a stream busy; less than that in a gulp ends it."""
+"""This many bytes in this time make a stream busy; a lower rate in a gulp makes it idle again."""
 
 IDLE_SECONDS = 0.050
 
 
 class Pace:
     """
-    Says how long to rest before the next read.
+    Decides how long to wait before the next read.
 
-    A walsender sends each message by itself. Over TCP a reader that takes each at once keeps the
-    sender's processor busy with tiny packets; one that lets them gather for a moment gets the same
-    in a few large reads, and the kernel joins what waits. That needs a large receive buffer:
-    without it, the sender stands still while the reader rests. A stream with little traffic is
-    read at once, so that a single commit never waits.
+    A walsender sends each message by itself. Over TCP, a reader that takes each message at once
+    keeps the sender's processor busy with tiny packets. A reader that waits for a moment gets the
+    same bytes in a few large reads, and the kernel coalesces what is waiting. That needs a large
+    receive buffer: without it, the sender blocks while the reader waits. A stream with little
+    traffic is read at once, so that a single commit never waits.
 
-    What is given out together is decoded together, and that costs nearly the same for a hundred
-    rows as for one. So a few gulps are kept until there is enough: here and not in the socket,
-    which holds small messages with so much around them that it would soon be full.
+    Messages that are returned together are decoded together, and that costs nearly the same for a
+    hundred rows as for one. So a few gulps are collected until there is enough: here and not in
+    the socket, whose overhead for each small message would soon fill its buffer.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -131,21 +131,21 @@ class Pace:
         self._bytes = 0
 
     def pause(self, now: float) -> float:
-        """Return for how many seconds what comes should be left to gather; 0: read now."""
+        """Return how many seconds to wait before the next read; 0: read now."""
         return max(0.0, self._last + GULP_SECONDS - now) if self.busy else 0.0
 
     def enough(self, now: float) -> int:
-        """Return how many bytes must have come before they are given out; 0: whatever came."""
-        # The next look would be too late.
+        """Return how many bytes must be there before they are returned; 0: any number."""
+        # If not `kept`, the next read would be too late.
         kept = now - self._given + GULP_SECONDS <= KEPT_SECONDS
         return FULL_BYTES if self.busy and kept else 0
 
     def keep(self, now: float) -> None:
-        """Take it that a read at `now` gave nothing, because there was not enough."""
+        """Record that a read at `now` returned nothing, because there was not enough."""
         self._last = now
 
     def note(self, size: int, now: float) -> None:
-        """Take it that a read at `now` gave `size` bytes."""
+        """Record that a read at `now` returned `size` bytes."""
         passed = min(now - self._given, KEPT_SECONDS)
         self._given = now
         if self.busy:
@@ -163,30 +163,30 @@ class Pace:
 
 
 def _make_room(descriptor: int) -> bool:
-    """Make the socket's buffer large; return whether it is, which only TCP's can be."""
+    """Enlarge the socket's receive buffer; return whether it is large, which needs TCP."""
     with socket.socket(fileno=os.dup(descriptor)) as copy:
         if copy.family not in (socket.AF_INET, socket.AF_INET6):
             return False
         with suppress(OSError, AttributeError):
-            # Asking to be woken for so much lets the kernel grow the buffer, which needs no
-            # privilege and has no limit of its own as SO_RCVBUF does.
+            # A high low-water mark makes the kernel grow the buffer. That needs no privilege,
+            # and is not limited as SO_RCVBUF is.
             copy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, ROOM)
             copy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         return copy.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) >= ROOM
 
 
-# --- what is reported to the server, and when -----------------------------------------------------
+# --- status updates: what they report, and when ---------------------------------------------------
 
 SILENT_SECONDS = 10.0
-"""The longest silence of ours, where the server's time-out does not ask for less."""
+"""The longest time without an update, if the server's timeout does not require less."""
 
 ACKNOWLEDGE_SECONDS = 1.0
 ACKNOWLEDGE_BYTES = 16 << 20
-"""An acknowledgement that moved is told after this time, or at once after this distance."""
+"""A new acknowledgement is sent after this time, or at once if it advanced by this many bytes."""
 
 ASKED_TIMES = 4
 ASKED_SECONDS = 1.0
-"""A server that asks so often in that time without news is shutting down (R7)."""
+"""A server that asks this often in this time without sending anything is shutting down (R7)."""
 
 _EPOCH = 946_684_800_000_000  # 2000-01-01 in microseconds
 _status = struct.Struct(">cQQQqB").pack
@@ -194,47 +194,47 @@ _status = struct.Struct(">cQQQqB").pack
 
 class Status:
     """
-    Positions of one stream; does no I/O and reads no clock that could be given to it.
+    The positions of one stream; does no I/O, and gets the time as an argument.
 
-    A status update says what was received (`write`) and what is durable on our side (`flush` and
-    `apply`). The second moves the slot, so it is only ever what was acknowledged (R4, R8). The
-    server ends a connection that is silent for wal_sender_timeout, so updates are also sent when
-    there is nothing new.
+    A status update reports what was received (`write`) and what is durable on our side (`flush`
+    and `apply`). The second moves the slot, so it is never beyond what was acknowledged (R4, R8).
+    The server closes a connection that is silent for wal_sender_timeout, so updates are also sent
+    when there is nothing new.
 
-    A server that shuts down waits until everything is flushed, and a held-back acknowledgement
-    would keep it waiting for ever. While it waits it asks for a reply again and again without
-    anything new, and then the answer is flush = 0. That is no statement at all: the slot stays
-    where it is, and the server is content with what was received (R7).
+    A server that shuts down waits until everything is flushed, and an acknowledgement that is
+    held back would keep it waiting for ever. While it waits, it asks for a reply again and again
+    without sending anything, and then the answer is flush = 0. That reports nothing: the slot
+    stays where it is, and the server is satisfied with what was received (R7).
     """
 
     def __init__(self, at: int, timeout: float, now: float) -> None:
         self.end = at
-        """The end of the server's log, as last told."""
+        """The end of the server's log, as last received."""
 
         self.received = at
         self.acknowledged = 0
-        """What is durable on our side; 0 says nothing about it."""
+        """What is durable on our side; 0: nothing is reported."""
 
         self.confirmed = 0
-        """The acknowledgement that the server was last told."""
+        """The last acknowledgement that was sent to the server."""
 
         self.leaving = False
         """Whether the server is shutting down."""
 
         self.every = min(SILENT_SECONDS, timeout / 3) if timeout else SILENT_SECONDS
-        """The longest silence of ours, in seconds."""
+        """The longest time without an update, in seconds."""
 
         self._asked: deque[float] = deque(maxlen=ASKED_TIMES)
         self._reply = False
-        self._told = now
+        self._sent_at = now
 
     @property
     def silent_until(self) -> float:
-        """When the server has to hear from us at the latest, whatever there is to tell."""
-        return self._told + self.every
+        """The time of the next update at the latest, even if there is nothing new."""
+        return self._sent_at + self.every
 
     def moved(self, received: int, end: int) -> None:
-        """Take it that the server sent something that ends at `received`, and its log at `end`."""
+        """Record a message of the server that ends at `received`, and the end of its log."""
         self.received = max(self.received, received)
         if end > self.end:
             self.end = end
@@ -242,7 +242,7 @@ class Status:
             self.leaving = False
 
     def asked(self, now: float) -> None:
-        """Take it that the server wants a reply."""
+        """Record that the server asked for a reply."""
         self._reply = True
         self._asked.append(now)
         if len(self._asked) == ASKED_TIMES and now - self._asked[0] < ASKED_SECONDS:
@@ -250,9 +250,9 @@ class Status:
 
     def acknowledge(self, lsn: int) -> None:
         """
-        Take it that everything up to `lsn` is durable; this never falls.
+        Record that everything up to `lsn` is durable; this never decreases.
 
-        Nor may it be beyond what was received: the server would believe it, and skip what
+        It must not be beyond what was received: the server would believe it, and skip what
         it has not sent yet (R2).
         """
         if lsn > self.received:
@@ -265,21 +265,21 @@ class Status:
 
     @property
     def due(self) -> float:
-        """When the next update is to be sent."""
+        """The time at which to send the next update."""
         ahead = self.acknowledged - self.confirmed
         if self._reply or ahead > ACKNOWLEDGE_BYTES:
-            return self._told
-        return self._told + (min(self.every, ACKNOWLEDGE_SECONDS) if ahead > 0 else self.every)
+            return self._sent_at
+        return self._sent_at + (min(self.every, ACKNOWLEDGE_SECONDS) if ahead > 0 else self.every)
 
     def update(self) -> tuple[bytes, int]:
-        """Return an update, and the acknowledgement in it."""
+        """Return a status update, and the acknowledgement in it."""
         flush = 0 if self.leaving else self.acknowledged
         now = time.time_ns() // 1000 - _EPOCH
         return _status(b"r", self.received, flush, flush, now, 0), flush
 
-    def told(self, flush: int, now: float, *, sent: bool) -> None:
-        """Take it that an update was made; what is not `sent` has not been said yet."""
-        self._told = now
+    def note_sent(self, flush: int, now: float, *, sent: bool) -> None:
+        """Record that an update was made; unless it was `sent`, it confirms nothing."""
+        self._sent_at = now
         self._reply = False
         if sent:
             self.confirmed = max(self.confirmed, flush)
@@ -302,22 +302,22 @@ class ReceivedMessages:
     """Messages of pgoutput: each is `buffer[start:stop]` and begins with its kind."""
 
     buffer: bytes | bytearray
-    """It is not written to again, and may be longer than the last message."""
+    """Never written to again; may be longer than the messages."""
 
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
     end: int
-    """How far the server's log is sent with these messages and those before."""
+    """The position in the server's log up to which everything has been sent."""
 
 
 class ReplicationStream:
     """
-    Reads from a slot; owns the connection from then on, also when it cannot begin.
+    Reads from a slot. It owns the connection, and closes it even if the stream cannot start.
 
-    One thread uses it; only `wake` may be called from others. While that thread is away, for a
-    few minutes, the server still hears from us. Messages come in the order sent and each once.
-    What talks to the server raises `SourceUnreachable` when the stream is over, after everything
-    that came before has been given out.
+    One thread uses it; only `wake` may be called from others. While that thread is busy elsewhere,
+    for up to a few minutes, the server still gets status updates. Messages come in the order in
+    which they were sent, each once. Methods that talk to the server raise `SourceUnreachable` when
+    the stream has ended, after everything received before has been returned.
     """
 
     def __init__(
@@ -331,19 +331,20 @@ class ReplicationStream:
         clock: Callable[[], float] = time.monotonic,
         direct: bool | None = None,
     ) -> None:
-        """Start at `at`; `direct` demands or forbids to read from the socket itself."""
+        """Start at `at`; `direct` forces or forbids reading from the socket without libpq."""
         self._slot = slot
+        self._publication = publication
         self._clock = clock
         self._begun = False
-        self._here = clock()
-        # Held while the connection or what is told over it is touched.
-        self._speaks = threading.Lock()
+        self._last_used = clock()
+        # Held while the connection or the status is used.
+        self._lock = threading.Lock()
         self._waker = Waker()
         self._owned = contextlib.ExitStack()
         self._owned.callback(connection.close)
         self._owned.callback(self._waker.close)
         try:
-            with self._speaking():
+            with self._errors_translated():
                 self._status = Status(at, _server_timeout(connection.pgconn), clock())
                 if direct is None:
                     direct = is_plain(connection.pgconn)
@@ -359,22 +360,22 @@ class ReplicationStream:
         self._poll = select.poll()
         self._poll.register(self._wire.descriptor, select.POLLIN)
         self._poll.register(self._waker.descriptor, select.POLLIN)
-        self._keeper = KeepAlive(self._speak)
-        self._owned.callback(self._keeper.close)
+        self._keep_alive = KeepAlive(self._send_overdue)
+        self._owned.callback(self._keep_alive.close)
 
     @property
     def end(self) -> int:
-        """The end of the server's log, as last told."""
+        """The end of the server's log, as last received."""
         return self._status.end
 
     @property
     def received(self) -> int:
-        """How far it has been received."""
+        """The position up to which the stream has been received."""
         return self._status.received
 
     @property
     def confirmed(self) -> int:
-        """The acknowledgement that the server was last told; 0 before the first."""
+        """The last acknowledgement that was sent to the server; 0 before the first."""
         return self._status.confirmed
 
     def receive(self, wait: float, most_bytes: int = MOST_BYTES) -> ReceivedMessages | None:
@@ -387,9 +388,9 @@ class ReplicationStream:
         while True:
             now = self._clock()
             self._waker.rest(min(self._pace.pause(now), until - now))
-            with self._speaks:
+            with self._lock:
                 enough = self._pace.enough(self._clock())
-                with self._speaking():
+                with self._errors_translated():
                     messages = self._wire.read(most_bytes, enough)
                 if messages is None and enough:
                     self._pace.keep(self._clock())
@@ -403,39 +404,39 @@ class ReplicationStream:
             if self._waker.woken() or now >= until:
                 return None
             if enough:
-                continue  # something is kept, perhaps: it must not wait for more
+                continue  # the wire may hold messages back: they must not wait for more bytes
             self._poll.poll(max(0.0, min(until, self._status.due) - now) * 1000)
 
     def acknowledge(self, lsn: int) -> None:
         """
-        Take it that everything up to `lsn` is durable; the server hears of it soon.
+        Record that everything up to `lsn` is durable; the server is notified soon.
 
-        Raises `BadPosition` for what was not received yet.
+        Raises `BadPosition` if `lsn` is beyond what was received.
         """
-        with self._speaks:
+        with self._lock:
             self._status.acknowledge(lsn)
         self.beat()
 
     def beat(self) -> None:
-        """Send a status update if one is due; to be called often, whatever else goes on."""
-        self._here = self._clock()
-        if self._here >= self._status.due:
-            self._tell()
+        """Send a status update if one is due; call this often, also while nothing is read."""
+        self._last_used = self._clock()
+        if self._last_used >= self._status.due:
+            self._send_status()
 
     def wake(self) -> None:
-        """End a `receive` that waits, or the next one that would; from any thread."""
+        """End the `receive` that is waiting, or the next one that would wait; from any thread."""
         self._waker.wake()
 
     def close(self) -> None:
-        """Tell the last acknowledgement and end the connection; a second time does nothing."""
+        """Send the last acknowledgement and close the connection; safe to call again."""
         if self._begun and self._status.acknowledged > self._status.confirmed:
             with contextlib.suppress(HeadraceError):
-                self._tell()
+                self._send_status()
         self._begun = False
         self._owned.close()
 
     def _sorted(self, messages: CopyMessages) -> ReceivedMessages | None:
-        """Return the changes among the messages; take in what the others say."""
+        """Return the messages of pgoutput; apply the keepalives between them to the status."""
         buffer, starts, stops = messages.buffer, messages.starts, messages.stops
         kinds = np.frombuffer(buffer, np.uint8)[np.minimum(starts, len(buffer) - 1)]
         data = kinds == _DATA
@@ -443,7 +444,7 @@ class ReplicationStream:
         wrong = (stops - starts < least) | ~(data | (kinds == _KEEPALIVE))
         if wrong.any():
             at = int(starts[np.argmax(wrong)])
-            raise BadMessage("Not a message of the replication protocol", offset=at)
+            raise BadMessage("Malformed message in the replication stream", offset=at)
         if not data.all():
             for at in map(int, starts[~data]):
                 (end,) = _number(buffer, at + 1)
@@ -453,34 +454,34 @@ class ReplicationStream:
             starts, stops = starts[data], stops[data]
         if not len(starts):
             return None
-        # The last is not the furthest: a transaction that began early may follow a later commit.
+        # The maximum, not the last: a transaction with lower LSNs may commit, and follow, later.
         numbers: NDArray[np.uint64] = np.ndarray(len(buffer) - 7, ">u8", buffer, strides=(1,))
         received = int(numbers[starts + 1].max())
         self._status.moved(received, max(received, int(numbers[starts + 9].max())))
         return ReceivedMessages(buffer, starts + _DATA_HEAD, stops, self._status.end)
 
-    def _tell(self) -> None:
-        with self._speaks, self._speaking():
+    def _send_status(self) -> None:
+        with self._lock, self._errors_translated():
             self._send()
 
     def _send(self) -> None:
         update, flush = self._status.update()
         self._wire.send(update)
         sent = self._wire.flush()
-        self._status.told(flush, self._clock(), sent=sent)
+        self._status.note_sent(flush, self._clock(), sent=sent)
 
-    def _speak(self) -> float:
-        """Say that we live, for a reader who is away; return when to look again."""
-        with self._speaks:
+    def _send_overdue(self) -> float:
+        """Send an overdue update for a busy reading thread; return the seconds to the next call."""
+        with self._lock:
             now = self._clock()
-            if now >= self._status.silent_until and now - self._here < AWAY_SECONDS:
-                # Whoever reads next hears that the stream is over, and why.
+            if now >= self._status.silent_until and now - self._last_used < AWAY_SECONDS:
+                # The next `receive` raises it.
                 with contextlib.suppress(StreamEnded, psycopg.Error):
                     self._send()
             return max(0.0, self._status.silent_until - self._clock()) or self._status.every
 
     @contextlib.contextmanager
-    def _speaking(self) -> Iterator[None]:
+    def _errors_translated(self) -> Iterator[None]:
         try:
             yield
         except (StreamEnded, psycopg.Error) as error:
@@ -490,33 +491,39 @@ class ReplicationStream:
         facts = {"slot": self._slot}
         match sqlstate:
             case "55000":
-                # Found out again, and why, by who opens anew.
-                return SourceUnreachable("The slot cannot be read any more", **facts)
+                # Opening the source again finds out why.
+                return SourceUnreachable(
+                    "The server no longer allows reading from the slot", **facts
+                )
             case "42704" if self._begun:
-                return PublicationRefused("There is no such publication", **facts)
+                return PublicationRefused(
+                    "The publication does not exist", publication=self._publication, **facts
+                )
             case "42704":
-                return SlotRefused("There is no such slot", **facts)
+                return SlotRefused("The replication slot does not exist", **facts)
             case "22023":
-                return ServerRefused("The server does not speak our protocol", **facts)
+                return ServerRefused(
+                    "The server does not support the options of START_REPLICATION", **facts
+                )
         meaning = translated(sqlstate, **facts)
         if self._begun and not isinstance(meaning, SourceUnreachable):
-            # Whatever ends a stream that ran may be over when it is begun again.
+            # Any error that ends a running stream may be gone when it is started again.
             return SourceUnreachable("The server ended the stream", **facts, sqlstate=sqlstate)
         return meaning
 
 
 def start_command(slot: str, at: int, publication: str, streaming: bool) -> bytes:
     """Return the command that starts the stream."""
-    # A list of identifiers within a literal: quoted for both.
+    # A list of identifiers inside a literal: quoted for both.
     names = publication.replace('"', '""').replace("'", "''")
     settings = f"publication_names '\"{names}\"', messages 'true', "
-    # Version 2 is for transactions that are sent while they run; 14, our oldest, has it.
+    # Version 2 streams transactions that are still running; PostgreSQL 14, our oldest, has it.
     settings += "proto_version '2', streaming 'on'" if streaming else "proto_version '1'"
     return f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn_text(at)} ({settings})'.encode()
 
 
 def _server_timeout(connection: PGconn) -> float:
-    """Return after how many seconds the server ends a silent connection; 0: never."""
+    """Return after how many seconds the server closes a silent connection; 0: never."""
     result = connection.exec_(b"select setting from pg_settings where name = 'wal_sender_timeout'")
     if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)

@@ -1,22 +1,22 @@
 """
-Commits, put together from the messages of the stream.
+Commits, built from the messages of the stream.
 
-The server sends a transaction when it has ended, from Begin to Commit in one piece, or, where it
-is large, in streams while it still goes on. Of the first kind thousands arrive together, and they
-are read together: their bounds are found by numpy, and so are the ordinals of their changes. The
-second kind waits in the spill until it commits, and so does a transaction that is larger than what
-is received at once: only its end has its position.
+The server sends a transaction when it has ended, from Begin to Commit in one piece, or, if it is
+large, in streams while it is still running. Thousands of the first kind arrive together and are
+read together: numpy finds their boundaries and the ordinals of their changes. The second kind
+waits in the spill until it commits, and so does a transaction that is larger than what is received
+at once: its position is known only at its end.
 
-Of the second kind several may be open, and parts of them come in any order, each part between a
+Several streamed transactions may be open, and their parts come in any order, each part between a
 Stream Start and a Stream Stop. Within a part every change names the sub-transaction it belongs to,
-and only that: what a savepoint's rollback takes back is everything under that number (R6).
+and only that: the rollback of a savepoint removes everything under that number (R6).
 
 What is rolled back never happened: ordinals count what survived, in the order received, and they
-count the changes of all tables, ours or not (R5).
+count the changes of all tables, captured or not (R5).
 
-The transactions that have committed lately are kept by numbers that do not wrap around.
+Transactions that committed recently are remembered by numbers that do not wrap around.
 
-Long because a transaction takes its two ways, whole and in streams, through the same state.
+Long because both ways of sending a transaction, whole and in streams, share the same state.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from headrace.changelog.change import Changes, TableChanges
 from headrace.changelog.position import MAX_ORDINAL
 from headrace.errors import CaptureError
 
-# --- transactions that have committed lately ------------------------------------------------------
+# --- transactions that committed recently ---------------------------------------------------------
 
 MOST: Final = 131_072
 """How many commits are remembered. A commit becomes visible soon after it was sent."""
@@ -47,9 +47,9 @@ MOST: Final = 131_072
 
 class RecentCommits:
     """
-    The commits received last: where each ended, and its top-level transaction (R6).
+    The commits received last: the LSN at which each ended, and its top-level transaction (R6).
 
-    A snapshot for a baseline is good only if it sees all of them up to its beginning (H2.5).
+    A snapshot for a baseline is usable only if it sees all of them up to its start (H2.5).
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -61,7 +61,7 @@ class RecentCommits:
         return self._count
 
     def add(self, ends: NDArray[np.int64], xids: NDArray[np.int64]) -> None:
-        """Remember commits, and forget the oldest where there are too many."""
+        """Remember commits, and forget the oldest if there are too many."""
         if not len(ends):
             return
         self._parts.append((ends, xids))
@@ -83,20 +83,20 @@ class RecentCommits:
         ]
 
 
-def widened(xids: NDArray[np.int64], around: int) -> NDArray[np.int64]:
-    """Return transaction numbers of 32 bits as the numbers of 64 nearest to `around` (R6)."""
-    distance = (xids - around) & 0xFFFFFFFF
+def widened(xids: NDArray[np.int64], near: int) -> NDArray[np.int64]:
+    """Return transaction numbers of 32 bits as the 64-bit numbers nearest to `near` (R6)."""
+    distance = (xids - near) & 0xFFFFFFFF
     distance[distance >= 1 << 31] -= 1 << 32
-    wide = distance + around
+    wide = distance + near
     wide[wide < 0] += 1 << 32
     return wide
 
 
-# --- transactions that are streamed while they still go on ----------------------------------------
+# --- transactions that are streamed while they are running ----------------------------------------
 
 
 def flags(kinds: str) -> Flags:
-    """Return for each byte whether it is one of these kinds of messages."""
+    """Return a table that says for each byte whether it is one of these kinds of messages."""
     table = np.zeros(256, np.bool_)
     table[list(map(ord, kinds))] = True
     return table
@@ -106,14 +106,14 @@ _WITHIN = flags("IUDTRYOM")
 
 
 def within(run: MessageBuffer) -> MessageBuffer:
-    """Return the messages if all of them can stand within a transaction."""
+    """Return the messages if all of them are allowed inside a transaction."""
     if (wrong := ~_WITHIN[run.kinds]).any():
-        run.wrong("Message cannot stand within a transaction", wrong)
+        run.wrong("Message is not allowed inside a transaction", wrong)
     return run
 
 
 def block_of(run: MessageBuffer, subs: int | Ints) -> Block:
-    """Return a copy of messages, and whose they are, that outlives their buffer."""
+    """Return a copy of messages and their (sub-)transactions that outlives their buffer."""
     if not len(run.kinds):
         nothing: NDArray[np.int64] = np.zeros(0, np.int64)
         return Block(b"", nothing, nothing, nothing)
@@ -125,14 +125,14 @@ def block_of(run: MessageBuffer, subs: int | Ints) -> Block:
 
 @dataclass(slots=True)
 class OpenStream:
-    """A transaction that is streamed and has not ended."""
+    """A streamed transaction that has not ended."""
 
     aborted: set[int] = field(default_factory=set)
     relations: list[tuple[int, Relation, int]] = field(default_factory=list)
-    """Its Relation messages: the (sub-)transaction, what they say, and their number."""
+    """Its Relation messages: the (sub-)transaction, the relation, and the message's number."""
 
     def announced(self) -> Iterator[tuple[Relation, int]]:
-        """Yield those that were not rolled back."""
+        """Yield the relations that were not rolled back."""
         return ((r, number) for sub, r, number in self.relations if sub not in self.aborted)
 
 
@@ -149,34 +149,34 @@ class OpenStreams:
 
     @property
     def inside(self) -> bool:
-        """Whether what comes next belongs to a stream."""
+        """Whether the next message belongs to a stream."""
         return self._inside is not None
 
     def start(self, message: memoryview) -> None:
         """Read a Stream Start."""
         xid, first = pgoutput.read_stream_start(message)
         if first == (xid in self._open):
-            # Its first part again, or a later one of which we never had the first.
-            bad("Stream does not go on where it was", pgoutput.STREAM_START, 5)
+            # A second first part, or a later part without a first.
+            bad("Stream part is out of order", pgoutput.STREAM_START, 5)
         if first:
             self._open[xid] = OpenStream()
             self._spill.open(xid)
         self._inside = xid
 
     def stop(self, message: memoryview, kind: int) -> None:
-        """Read the Stream Stop that must stand here."""
+        """Read the Stream Stop that is required here."""
         if kind != pgoutput.STREAM_STOP:
-            bad("Stream has not stopped", kind, 0)
+            bad("Message is not allowed before Stream Stop", kind, 0)
         pgoutput.check_stream_stop(message)
         self._inside = None
 
     def keep(self, run: MessageBuffer, count: Callable[[], int]) -> None:
-        """Keep messages until their transaction ends; `count` numbers Relation messages."""
+        """Keep messages until their transaction ends; `count` numbers the Relation messages."""
         if self._inside is None or not len(run.kinds):
             return
         origins = within(run).kinds == pgoutput.ORIGIN
         if (wrong := (run.sizes() < 5) & ~origins).any():
-            run.wrong("Message ends too early", wrong)
+            run.wrong("Message is too short", wrong)
         subs = np.where(origins, self._inside, run.bytes.numbers(run.starts + 1, ">u4"))
         stream = self._open[self._inside]
         for index in np.flatnonzero(run.kinds == pgoutput.RELATION).tolist():
@@ -185,33 +185,33 @@ class OpenStreams:
         self._spill.append(self._inside, block_of(run, subs))
 
     def abort(self, message: memoryview) -> None:
-        """Read a Stream Abort; one of a stream we do not have takes nothing away."""
+        """Read a Stream Abort; for an unknown stream it does nothing."""
         top, sub = pgoutput.read_stream_abort(message)
         if top == sub:
             self._open.pop(top, None)
             self._spill.discard(top)
         elif top in self._open:
-            # Exactly that one: what was nested in it is named by messages of its own (R6).
+            # Only this one: sub-transactions nested in it have messages of their own (R6).
             self._open[top].aborted.add(sub)
 
     def ended(self, xid: int) -> OpenStream:
-        """Return a stream whose commit has come, and forget it; the spill still has it."""
+        """Remove and return a stream that has committed; its messages stay in the spill."""
         stream = self._open.pop(xid, None)
         if stream is None:
-            bad("Stream is not known", pgoutput.STREAM_COMMIT, 1)
+            bad("Commit of an unknown stream", pgoutput.STREAM_COMMIT, 1)
         return stream
 
 
 # --- from messages to commits ---------------------------------------------------------------------
 
 PIECE_MESSAGES: Final = 65_536
-"""About how many messages of whole commits become one `Changes`."""
+"""About how many messages of complete commits become one `Changes`."""
 
 TAIL_BYTES: Final = 256 << 10
-"""Up to here the beginning of a transaction is put in front of what is received next."""
+"""The beginning of a transaction up to this size is put in front of what is received next."""
 
 _WHOLE: Final = -1
-"""Where the spill keeps the one transaction that is received and not streamed."""
+"""The spill's key for the transaction that is received in one piece."""
 
 
 _CHANGES = flags("IUDT")
@@ -221,12 +221,12 @@ _KNOWN = flags("BCIUDTRYOMSEcA")
 
 class Transactions:
     """
-    Makes commits of the messages of one connection.
+    Builds commits from the messages of one connection.
 
     *Order*: changes come in the order of their commits, none at or before `after`, however
-    often the server sends it (R2). *Failure*: `BadMessage` for bytes that are no such
-    messages; then, and after any other error, this object is of no more use: the stream
-    must be started anew, and with it everything here (R6). *Threads*: one.
+    often the server sends it (R2). *Failure*: `BadMessage` for malformed messages. After
+    this or any other error the object is unusable: the stream must be started again, with a
+    new object (R6). *Threads*: one.
     """
 
     def __init__(
@@ -238,15 +238,15 @@ class Transactions:
         place: Callable[[int], LsnPosition],
         around: int,
     ) -> None:
-        """`around` is a transaction number of 64 bits near the present, for widening."""
+        """`around` is a recent transaction number of 64 bits, for widening."""
         self._mark = place(after).mark
         spill.clear()
         self._spill = spill
-        self._place = place
+        self._position_at = place
         self._after = after
         self._position = after
         self._ended = 0
-        self._around = around
+        self._near_xid = around
         self._decoder = Decoder(layouts)
         self._session = Relations()
         self._streams = OpenStreams(spill)
@@ -256,45 +256,45 @@ class Transactions:
         self._markers: list[str] = []
         self.committed = RecentCommits()
         self.dropped = 0
-        """Commits that came although the log has them."""
+        """Commits that were received although the log already has them."""
 
     @property
     def idle(self) -> bool:
-        """Whether no transaction is half received; streamed ones do not count (R4)."""
+        """Whether no transaction is partly received; streamed ones do not count (R4)."""
         return self._tail is None and self._whole is None
 
     @property
     def position(self) -> int:
-        """The LSN up to which everything was given."""
+        """The LSN up to which everything was returned."""
         return self._position
 
     @property
     def streams(self) -> int:
-        """How many transactions are open and streamed."""
+        """How many streamed transactions are open."""
         return len(self._streams)
 
     def place(self, lsn: int) -> LsnPosition:
-        """Return the place at `lsn`, up to which all was given, with the last commit before it."""
-        return replace(self._place(lsn), mark=self._mark)
+        """Return the position at `lsn`, with the last commit before it; all before was returned."""
+        return replace(self._position_at(lsn), mark=self._mark)
 
     def relearn(self, oid: int) -> None:
-        """Ask again how a relation's rows are kept: it may be one of our tables by now."""
-        # The server has described it, perhaps, when it was none, and will not do so again.
+        """Ask for a relation's layout again: its table may be captured by now."""
+        # The server may have described it before it was captured, and does not do so again.
         self._session.relearn(oid, self._decoder)
 
     def take(
         self, buffer: bytes | bytearray | memoryview, starts: Ints, stops: Ints
     ) -> Iterator[Changes]:
         """
-        Yield what ends in these messages; the rest is kept for later.
+        Yield the commits that end in these messages; the rest is kept for later.
 
-        `starts` are the offsets of the messages' first bytes, `stops` those behind their last.
-        Small commits come many at a time. A commit too large for that comes in parts (R9):
-        all but the last say `ends=False` and that reading would go on where it did before.
-        Must be read to its end before the next call; the buffer is free again then.
+        `starts` are the offsets of the messages' first bytes, `stops` those after their last.
+        Many small commits come at a time. A commit too large for that comes in parts (R9): all
+        but the last have `ends=False`, and the position before the commit.
+        The iterator must be exhausted before the next call; then the buffer is free again.
         """
         if self._taking:
-            raise CaptureError("Messages were not taken to their end before")
+            raise CaptureError("The previous messages have not been read to their end")
         self._taking = True
         return self._take(buffer, starts, stops)
 
@@ -323,15 +323,15 @@ class Transactions:
     def _received(
         self, buffer: bytes | bytearray | memoryview, starts: Ints, stops: Ints
     ) -> MessageBuffer:
-        """Return what is there to read, with what was left over in front."""
+        """Return the messages to read, with those that were left over in front."""
         starts, stops = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
         if len(starts) and (starts[0] < 0 or stops[-1] > len(buffer)):
-            bad("Message is not within what was received", 0, 0)
+            bad("Message is outside of what was received", 0, 0)
         if (starts >= stops).any() or (starts[1:] < stops[:-1]).any():
             bad("Messages overlap, or one is empty", 0, 0)
         if (tail := self._tail) is not None:
             self._tail = None
-            # Only what messages are in: a buffer from a socket may have as much behind them.
+            # Only the part with messages: a buffer from a socket may be much longer.
             with memoryview(buffer) as view:
                 used = int(stops[-1]) if len(stops) else 0
                 buffer = b"".join((tail.data, view[:used]))
@@ -340,13 +340,13 @@ class Transactions:
         source = Bytes(buffer)
         run = MessageBuffer(source, source.each[starts], starts, stops)
         if (wrong := ~_KNOWN[run.kinds]).any():
-            run.wrong("Message is of no known kind", wrong)
+            run.wrong("Unknown kind of message", wrong)
         return run
 
     # --- transactions in one piece ---------------------------------------------------------
 
     def _outside(self, run: MessageBuffer) -> Iterator[Changes]:
-        """Read messages that do not stand in a stream."""
+        """Read messages outside of streams."""
         if self._whole is not None:
             at = yield from self._rest(run, self._whole)
             run = run.at(slice(at, None))
@@ -364,7 +364,7 @@ class Transactions:
             self._hold(run.at(slice(complete, None)))
 
     def _rest(self, run: MessageBuffer, xid: int) -> Generator[Changes, None, int]:
-        """Read on in a transaction whose beginning is in the spill; return where it ends."""
+        """Continue a transaction whose beginning is in the spill; return the index of its end."""
         ends = np.flatnonzero(run.kinds == pgoutput.COMMIT)
         end = int(ends[0]) if len(ends) else len(run.kinds)
         self._spill.append(_WHOLE, block_of(within(run.at(slice(0, end))), xid))
@@ -377,7 +377,7 @@ class Transactions:
         return end + 1
 
     def _hold(self, run: MessageBuffer) -> None:
-        """Keep the beginning of a transaction until more of it is there."""
+        """Keep the beginning of a transaction until more of it is received."""
         xid = self._begun(run.at(slice(0, 1)))[0].item()
         rest = within(run.at(slice(1, None)))
         block = block_of(run, xid)
@@ -391,38 +391,38 @@ class Transactions:
     def _begun(self, begins: MessageBuffer) -> Ints:
         """Return the numbers of the transactions that begin here."""
         if (wrong := begins.sizes() != pgoutput.BEGIN_SIZE).any():
-            begins.wrong("Message has another length than its kind", wrong)
+            begins.wrong("Begin has a wrong length", wrong)
         return begins.bytes.numbers(begins.starts + 17, ">u4")
 
     def _bounds(self, begins: MessageBuffer, commits: MessageBuffer) -> tuple[Ints, Ints, Ints]:
-        """Return the numbers of the transactions that begin here; ends and times of commits."""
+        """Return the transactions that begin here, and the ends and times of the commits."""
         xids = self._begun(begins)
         if (wrong := commits.sizes() != pgoutput.COMMIT_SIZE).any():
-            commits.wrong("Message has another length than its kind", wrong)
-        places = commits.starts
-        ends = commits.bytes.numbers(places + 10, ">i8")
-        times = commits.bytes.numbers(places + 18, ">i8")
+            commits.wrong("Commit has a wrong length", wrong)
+        starts = commits.starts
+        ends = commits.bytes.numbers(starts + 10, ">i8")
+        times = commits.bytes.numbers(starts + 18, ">i8")
         if not len(ends):
             return xids, ends, times
         if ends[0] <= self._ended or (ends[1:] <= ends[:-1]).any():
-            # Also an end beyond 63 bits, which reads as a negative one.
+            # Also an end beyond 63 bits, which is read as a negative number.
             wrong = np.diff(ends, prepend=self._ended) <= 0
-            commits.wrong("Commit is not beyond the one before it", wrong, places + 10)
+            commits.wrong("Commit does not end after the previous commit", wrong, starts + 10)
         if times.max() > pgoutput.LAST_TIME or times.min() < -pgoutput.LAST_TIME:
             wrong = (times > pgoutput.LAST_TIME) | (times < -pgoutput.LAST_TIME)
-            commits.wrong("No such time", wrong, places + 18)
+            commits.wrong("Commit time is out of range", wrong, starts + 18)
         first = np.searchsorted(ends, self._after, "right")
         self._end(int(ends[first]) if first < len(ends) else None)
         self._ended = int(ends[-1])
         return xids, ends, times + pgoutput.EPOCH
 
     def _end(self, first: int | None) -> None:
-        """Check that the first commit that the log does not have is beyond all it has."""
+        """Check that the first commit that the log does not have is after all that it has."""
         if first is not None and first <= self._position:
-            bad("Commit is not beyond what was read", pgoutput.COMMIT, 10)
+            bad("Commit does not end after the position that was read", pgoutput.COMMIT, 10)
 
     def _piece(self, run: MessageBuffer) -> Iterator[Changes]:
-        """Read whole commits, and what stands between them."""
+        """Read complete commits, and the messages between them."""
         found = self._each_one(run)
         tables, moved = self._any(run) if found is None else (found, 0)
         upto = max(moved, self._ended, self._position)
@@ -432,9 +432,10 @@ class Transactions:
 
     def _each_one(self, run: MessageBuffer) -> list[TableChanges] | None:
         """
-        Read commits of one change each; None where they are not only such.
+        Read commits of one change each; return None if there are others among them.
 
-        Then Begin, change and Commit follow each other by turns, and nothing has to be counted.
+        With one change each, the messages alternate: Begin, change, Commit. Nothing has to be
+        counted.
         """
         kinds = run.kinds
         if not len(kinds) or len(kinds) % 3 or (kinds[0::3] != pgoutput.BEGIN).any():
@@ -448,16 +449,16 @@ class Transactions:
         return self._decoder.decode(changes, kept, stamps, self._session)
 
     def _any(self, run: MessageBuffer) -> tuple[list[TableChanges], int]:
-        """Read commits of any kind; also return how far messages outside of them lead."""
+        """Read commits of any kind; also return the last LSN of messages outside of them."""
         kinds = run.kinds
         begins, commits = kinds == pgoutput.BEGIN, kinds == pgoutput.COMMIT
         number = np.cumsum(begins)
         depth = number - (np.cumsum(commits) - commits)
         free = (depth == 0) & (kinds == pgoutput.MESSAGE)
         if (wrong := (depth != 1) & ~free).any():
-            run.wrong("Message stands in no transaction, or a second one begins", wrong)
+            run.wrong("Message is outside of a transaction, or begins a second one", wrong)
         if np.count_nonzero(begins) != np.count_nonzero(commits):
-            # A second one begins, and with a relation, so that it was cut off as a piece.
+            # A second one begins inside the first, with a Relation message: it was cut off here.
             bad("Transaction has not ended", pgoutput.BEGIN, 0)
         last = run.at(commits)
         xids, ends, times = self._bounds(run.at(begins), last)
@@ -477,7 +478,7 @@ class Transactions:
     def _ended_with(
         self, xids: Ints, ends: Ints, times: Ints, commits: MessageBuffer
     ) -> tuple[Ints, Flags]:
-        """Remember commits; return their transactions, and which the log does not have."""
+        """Remember commits; return their transactions, and which of them are new to the log."""
         wide = self._widened(xids)
         self.committed.add(ends, wide)
         kept = ends > self._after
@@ -489,9 +490,9 @@ class Transactions:
 
     def _others(self, run: MessageBuffer, free: Flags, beyond: Flags) -> int:
         """
-        Read the messages that change nothing; return how far the position moved by them.
+        Read the messages that change nothing; return the LSN to which they move the position.
 
-        `beyond` tells which are of transactions that the log does not have.
+        `beyond` marks the messages of transactions that the log does not have.
         """
         moved = 0
         streamed = run.lead > 1
@@ -505,7 +506,7 @@ class Transactions:
             if kind == pgoutput.MESSAGE:
                 found = pgoutput.read_message(run.one(index), streamed=streamed)
                 if free[index] and found.lsn is None:
-                    bad("Message of a transaction stands in none", int(kind), 0)
+                    bad("Transactional message is outside of a transaction", int(kind), 0)
                 if free[index] and found.lsn is not None:
                     moved = max(moved, found.lsn)
                 new = beyond[index] if found.lsn is None else found.lsn > self._position
@@ -522,9 +523,9 @@ class Transactions:
         return found
 
     def _widened(self, xids: Ints) -> Ints:
-        wide = widened(xids, self._around)
-        # A connection may live for more than half of what 32 bits can count.
-        self._around = int(wide.max(initial=self._around))
+        wide = widened(xids, self._near_xid)
+        # A connection may last for more than half the range of 32 bits.
+        self._near_xid = int(wide.max(initial=self._near_xid))
         return wide
 
     # --- transactions in streams -----------------------------------------------------------
@@ -543,11 +544,11 @@ class Transactions:
     def _commit(self, commit: Commit) -> Iterator[Changes]:
         stream = self._streams.ended(commit.xid)
         if commit.end <= self._ended:
-            bad("Commit is not beyond the one before it", pgoutput.STREAM_COMMIT, 14)
+            bad("Commit does not end after the previous commit", pgoutput.STREAM_COMMIT, 14)
         self._end(commit.end if commit.end > self._after else None)
         self._ended = commit.end
-        # Relations of a stream are its own until it commits; then they are everybody's,
-        # because the server does not send them again.
+        # Relations of a stream are private to it until it commits. Then they are valid for the
+        # whole session, because the server does not send them again.
         own = Relations()
         yield from self._finish(commit.xid, commit, own, stream)
         self._session.merge(own)
@@ -555,7 +556,7 @@ class Transactions:
     def _finish(
         self, key: int, commit: Commit, known: Relations, stream: OpenStream | None
     ) -> Iterator[Changes]:
-        """Read what the spill has of a transaction that has just ended."""
+        """Read the messages in the spill of a transaction that has just ended."""
         announced = None if stream is None else stream.announced()
         xid = int(self._widened(np.array([commit.xid], np.int64))[0])
         self.committed.add(np.array([commit.end]), np.array([xid]))
@@ -569,7 +570,7 @@ class Transactions:
             ordinals = np.cumsum(changes) + (ordinal - 1)
             ordinal += int(np.count_nonzero(changes))
             if ordinal > MAX_ORDINAL:
-                bad("Transaction has more changes than can be counted", pgoutput.COMMIT, 0)
+                bad(f"Transaction has more than {MAX_ORDINAL} changes", pgoutput.COMMIT, 0)
             count = len(run.kinds)
             stamps = Stamps(
                 np.full(count, commit.end),
@@ -587,7 +588,7 @@ class Transactions:
             yield Changes(tables, self.place(commit.end), markers=self._marked())
 
     def _parts(self, key: int, stream: OpenStream | None) -> Iterator[tuple[MessageBuffer, bool]]:
-        """Yield a transaction's surviving messages, and with each part whether it is the last."""
+        """Yield a transaction's surviving messages in parts, each with whether it is the last."""
         aborted = np.array(sorted(stream.aborted) if stream else [], np.int64)
         for block, last in self._spill.blocks(key):
             source = Bytes(block.data)
@@ -604,10 +605,10 @@ class Transactions:
 
 def _cuts(kinds: NDArray[np.uint8], ends: Ints) -> Iterator[int]:
     """
-    Yield where to cut whole commits, which end behind `ends`, into pieces.
+    Yield the indexes at which to cut complete commits, which end at `ends`, into pieces.
 
-    A transaction with a Relation message begins a piece: it may be that its table cannot be
-    captured any more, and what was committed before must not be lost with it.
+    A transaction with a Relation message begins a piece: perhaps its table cannot be captured
+    any more, and what was committed before must not be lost with it.
     """
     begins = np.flatnonzero(kinds == pgoutput.BEGIN)
     described = np.searchsorted(begins, np.flatnonzero(kinds == pgoutput.RELATION)) - 1
@@ -615,7 +616,7 @@ def _cuts(kinds: NDArray[np.uint8], ends: Ints) -> Iterator[int]:
     at = 0
     while at < len(kinds):
         index = int(np.searchsorted(ends, at + PIECE_MESSAGES))
-        # What follows the last commit goes with it.
+        # Messages after the last commit go with it.
         until = int(ends[index]) + 1 if index < len(ends) - 1 else len(kinds)
         following = int(np.searchsorted(special, at, "right"))
         if following < len(special):

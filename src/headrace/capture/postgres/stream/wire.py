@@ -1,17 +1,17 @@
 """
-How a stream's messages are read from a connection: by libpq, or straight from the socket.
+Reads the messages of a stream from a connection: by libpq, or directly from the socket.
 
 Both ways have the same result. `LibpqWire` works with every kind of encryption; `SocketWire` is
-faster and needs a socket without any. libpq hands out one message at a time, and on a busy stream
-that costs more than decoding does. So where nothing is encrypted libpq connects and authenticates,
-and from then on is asked only to close. Its buffer is empty at that moment, because a server that
-has answered everything sends nothing by itself; should it hold something after all, the answer to
-our command does not begin where one must, and that is an error.
+faster and needs an unencrypted socket. libpq returns one message at a time, and on a busy stream
+that costs more than decoding does. So without encryption, libpq connects and authenticates, and is
+used after that only to close the connection. Its buffer is empty at that moment, because a server
+that has answered everything sends nothing by itself. If libpq holds bytes nevertheless, the
+response to our command does not start where it must, and that is an error.
 
-Each message says how long it is, so that one finds the next by the one before it: a step of Python
-for each, millions of times. Where transactions hold one change each, two messages of every three
-are of known lengths, and are stepped over unseen; whether that was right is then looked up for all
-of them at once, and those for which it was not are gone through again, one by one.
+Each message begins with its length, so a message can be found only from the one before it: a step
+of Python for each, millions of times. If transactions hold one change each, two of every three
+messages have known lengths and are skipped without a look. Whether that was right is then checked
+for all of them at once, and the ones for which it was wrong are read again, one by one.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from psycopg.pq.abc import PGconn, PGresult
 from headrace.capture.postgres.decode.pgoutput import BEGIN_SIZE, COMMIT_SIZE
 from headrace.errors import BadMessage
 
-# --- where messages begin in what a socket gave ---------------------------------------------------
+# --- where messages begin in the bytes of a socket ------------------------------------------------
 
 HEAD: Final = 5
-"""The kind of a message and its length."""
+"""The bytes of a message's kind and length."""
 
-_AROUND: Final = HEAD + 25
-"""What is around a message of pgoutput: this head, and that of the replication protocol."""
+_OVERHEAD: Final = HEAD + 25
+"""The overhead of a message of pgoutput: this head, and that of the replication protocol."""
 
-_COMMIT: Final = _AROUND + COMMIT_SIZE
-_BEGIN: Final = _AROUND + BEGIN_SIZE
+_COMMIT: Final = _OVERHEAD + COMMIT_SIZE
+_BEGIN: Final = _OVERHEAD + BEGIN_SIZE
 _BETWEEN: Final = _COMMIT + _BEGIN
 
 FEW: Final = 48
 MOST: Final = 8_192
-"""Steps taken at once, in either way: few at first, more while it goes well."""
+"""Steps taken at once, in either way: few at first, more while they succeed."""
 
 _length = struct.Struct(">I").unpack_from
 
@@ -57,7 +57,7 @@ _length = struct.Struct(">I").unpack_from
 def whole_messages(
     buffer: bytes | bytearray, fill: int, at: int = 0
 ) -> tuple[NDArray[np.int64], int]:
-    """Return where the whole messages in `buffer[at:fill]` begin, and where the last one ends."""
+    """Return where the complete messages in `buffer[at:fill]` begin, and where the last ends."""
     parts: list[NDArray[np.int64]] = []
     singly = FEW
     while True:
@@ -95,7 +95,7 @@ def _one_by_one(buffer: bytes | bytearray, fill: int, at: int, most: int) -> tup
 
 
 def _before_a_change(sizes: Sequence[int]) -> int | None:
-    """Return how many messages stand before the next change; None if they do not go by threes."""
+    """Return how many messages come before the next change; None if they do not go by threes."""
     for before in range(3):
         begins, commits = sizes[(2 + before) % 3 :: 3], sizes[(1 + before) % 3 :: 3]
         if all(size == _BEGIN for size in begins) and all(size == _COMMIT for size in commits):
@@ -111,34 +111,34 @@ def _by_threes(
 
     Return where messages begin, where the last of them ends, and whether to go on like this.
     """
-    places: list[int] = []
+    offsets: list[int] = []
     last = fill - HEAD
     for _ in range(most):
         if at > last:
             break
-        places.append(at)
+        offsets.append(at)
         at += 1 + _BETWEEN + _length(buffer, at + 1)[0]
-    changes = np.array(places, np.int64)
+    changes = np.array(offsets, np.int64)
     ends = np.append(changes[1:], at)
     commits, begins = ends - _BETWEEN, ends - _BEGIN
     lengths: NDArray[np.uint32] = np.ndarray(fill - 3, ">u4", buffer, strides=(1,))
-    # Beyond the first that is not whole nothing is true; places are only kept within bounds.
+    # After the first incomplete message nothing is right; offsets are only kept within bounds.
     right = ends <= fill
     within = np.minimum(commits, last), np.minimum(begins, last)
     right &= lengths[within[0] + 1] == _COMMIT - 1
     right &= lengths[within[1] + 1] == _BEGIN - 1
     count = len(changes) if right.all() else int(np.argmin(right))
     found = np.stack((changes[:count], commits[:count], begins[:count]), axis=1).ravel()
-    end = int(ends[count - 1]) if count else int(changes[0]) if places else at
+    end = int(ends[count - 1]) if count else int(changes[0]) if offsets else at
     return found, end, count == most
 
 
-# --- messages by way of libpq ---------------------------------------------------------------------
+# --- messages from libpq --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class CopyMessages:
-    """The contents of whole CopyData messages: of each, `buffer[start:stop]`."""
+    """The contents of complete CopyData messages: each is `buffer[start:stop]`."""
 
     buffer: bytes | bytearray
     starts: NDArray[np.int64]
@@ -146,18 +146,18 @@ class CopyMessages:
 
     @classmethod
     def joined(cls, contents: Sequence[bytes | memoryview]) -> CopyMessages:
-        """Return messages that lie each by itself, as one buffer."""
+        """Join separate messages into one buffer."""
         lengths = np.fromiter(map(len, contents), np.int64, len(contents))
         stops = np.cumsum(lengths)
         return cls(b"".join(contents), stops - lengths, stops)
 
     def part(self, first: int, end: int | None = None) -> CopyMessages:
-        """Return some of them, over the same buffer."""
+        """Return some of the messages, over the same buffer."""
         return CopyMessages(self.buffer, self.starts[first:end], self.stops[first:end])
 
 
 class StreamEnded(Exception):
-    """The stream is over: by an error of the server's, or because nobody is there any more."""
+    """The stream has ended: by an error of the server, or because the connection is lost."""
 
     def __init__(self, sqlstate: str | None = None) -> None:
         super().__init__(sqlstate)
@@ -166,56 +166,57 @@ class StreamEnded(Exception):
 
 class Wire(Protocol):
     """
-    A connection on which one command is run, whose messages go both ways.
+    A connection that runs one command, with messages in both directions.
 
-    Used by one thread. Only `begin` waits; who wants to wait otherwise polls `descriptor`
-    after a `read` that gave nothing. Messages come in order, each once, and what came
-    before an end is given out before `StreamEnded` is raised.
+    Used by one thread. Only `begin` waits; to wait for messages, poll `descriptor` after a
+    `read` that returned nothing. Messages come in order, each once, and those received
+    before the end are returned before `StreamEnded` is raised.
     """
 
     descriptor: int
 
     def begin(self, command: bytes, seconds: float) -> None:
-        """Send the command and wait until its stream has begun."""
+        """Send the command and wait until its stream has started."""
         ...
 
     def read(self, most_bytes: int, enough: int = 0) -> CopyMessages | None:
         """
-        Return the whole messages that are there, up to about `most_bytes`, or a longer one.
+        Return the complete messages received, up to about `most_bytes`, or one that is longer.
 
-        Where fewer than `enough` bytes are there they may be kept for the next time.
+        If fewer than `enough` bytes were received, they may be kept for the next call.
         """
         ...
 
     def send(self, content: bytes) -> None:
-        """Send a message; what the socket does not take now is sent by `flush`."""
+        """Send a message; what the socket does not accept now is sent by `flush`."""
         ...
 
     def flush(self) -> bool:
-        """Send what is left; return whether nothing is left any more."""
+        """Send what is left; return whether everything is sent."""
         ...
 
     def close(self) -> None:
-        """Let go of the connection, which is not closed by this."""
+        """Release the connection without closing it."""
         ...
 
 
 def is_plain(connection: PGconn) -> bool:
-    """Whether the socket carries the protocol itself, and nothing around it."""
+    """Whether the socket carries the plain protocol, without encryption."""
     if connection.ssl_in_use:
         return False
-    # Encryption by GSSAPI comes with its authentication. A libpq that cannot tell is not trusted.
+    # Encryption by GSSAPI comes with its authentication. A libpq that cannot report it counts as
+    # encrypted.
     return capabilities.has_used_gssapi() and not connection.used_gssapi
 
 
 class LibpqWire:
-    """Messages by way of libpq, which is never left to wait: it would hold the GIL."""
+    """Messages from libpq, which is never allowed to wait: it would hold the GIL."""
 
     def __init__(self, connection: PGconn) -> None:
         self._connection = connection
         self._end: StreamEnded | None = None
-        # Of an encrypted record a part may be left inside the library, where no poll sees it.
-        # A record has 16 kB, and a call takes 8 or more: three without news leave nothing.
+        # Part of an encrypted record may be left inside the TLS library, where no poll sees it.
+        # A record has 16 kB, and a call reads 8 or more: three calls without data leave nothing.
         self._looks = 1 if is_plain(connection) else 3
         self.descriptor = connection.socket
 
@@ -237,7 +238,7 @@ class LibpqWire:
     def read(self, most_bytes: int, enough: int = 0) -> CopyMessages | None:
         parts: list[memoryview] = []
         size = 0
-        # First what libpq has, then what the socket has.
+        # First what libpq has buffered, then what the socket has.
         size += self._drain(parts, most_bytes)
         looks = self._looks
         while looks and size < most_bytes and self._end is None:
@@ -249,7 +250,7 @@ class LibpqWire:
             more = self._drain(parts, most_bytes - size)
             size += more
             looks = self._looks if more else looks - 1
-            # An error that the server told in time says more than that it is gone.
+            # An error that the server reported says more than a lost connection.
             self._end = self._end or lost
         if not parts:
             if self._end is not None:
@@ -298,7 +299,7 @@ class LibpqWire:
 
 
 def wait_for(descriptor: int, until: float) -> None:
-    """Wait until something can be read; past `until` the stream counts as ended."""
+    """Wait until something can be read; raise `StreamEnded` at `until`."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
@@ -312,23 +313,23 @@ def _sqlstate(result: PGresult | None) -> str | None:
     return None if found is None else found.decode()
 
 
-# --- messages straight from the socket ------------------------------------------------------------
+# --- messages directly from the socket ------------------------------------------------------------
 
 SMALL = 64 << 10
-"""What is no longer than this is copied out of the buffer; otherwise the buffer goes with it."""
+"""Messages up to this size are copied out of the buffer; for more, the buffer is handed over."""
 
 LONGEST = (1 << 30) + 1024
-"""PostgreSQL makes no message longer than a gigabyte."""
+"""PostgreSQL sends no message longer than a gigabyte."""
 
 _COPY_DATA = ord("d")
-_BY_THE_WAY = b"NSA"  # NoticeResponse, ParameterStatus, NotificationResponse
-_THE_END = b"cCZ"  # CopyDone, CommandComplete, ReadyForQuery
+_ASYNCHRONOUS = b"NSA"  # NoticeResponse, ParameterStatus, NotificationResponse
+_FINAL = b"cCZ"  # CopyDone, CommandComplete, ReadyForQuery
 _head = struct.Struct(">cI").pack
 
 
 def open_socket(connection: PGconn) -> socket.socket:
     """Return the socket of a connection that is idle and not encrypted, for use without libpq."""
-    # Takes in what may have come by the way, so that nothing of it is left in libpq.
+    # Makes libpq process what may have arrived in between, so that its buffer is empty.
     connection.is_busy()
     found = socket.socket(fileno=os.dup(connection.socket))
     found.setblocking(False)
@@ -341,7 +342,7 @@ def message(kind: bytes, content: bytes) -> bytes:
 
 
 def receive(source: socket.socket, buffer: bytearray, fill: int) -> int | None:
-    """Fill a buffer from `fill` on; return how much came, None: nothing yet, 0: the end."""
+    """Fill a buffer from `fill` on; return the bytes received; None: none yet, 0: the end."""
     try:
         with memoryview(buffer) as view:
             return source.recv_into(view[fill:])
@@ -352,23 +353,23 @@ def receive(source: socket.socket, buffer: bytearray, fill: int) -> int | None:
 
 
 def message_size(buffer: bytes | bytearray, at: int, fill: int) -> int:
-    """Return how long the message at `at` is, as far as what has come of it tells."""
+    """Return the length of the message at `at`, or of its head if that is incomplete."""
     if fill - at < HEAD:
         return HEAD
     length: int = _length(buffer, at + 1)[0]
     if not 4 <= length <= LONGEST:
-        raise BadMessage("Length of a message is out of range", length=length)
+        raise BadMessage("Message length is out of range", length=length)
     return 1 + length
 
 
 def require_lengths(starts: NDArray[np.int64], end: int) -> None:
-    """Refuse messages that begin at these places if one is shorter than its head."""
+    """Raise `BadMessage` if one of the messages that begin here is shorter than its head."""
     if len(starts) and int(np.diff(starts, append=end).min()) < HEAD:
-        raise BadMessage("Length of a message is out of range")
+        raise BadMessage("Message is shorter than its head")
 
 
 class SocketWire:
-    """Messages straight from the socket of a connection that is idle and not encrypted."""
+    """Messages directly from the socket of a connection that is idle and not encrypted."""
 
     def __init__(self, connection: PGconn) -> None:
         self._socket = open_socket(connection)
@@ -391,7 +392,7 @@ class SocketWire:
                 continue
             kind = self._buffer[0]
             if kind != ord("W"):
-                self._aside(0, end)
+                self._handle_other(0, end)
             self._keep_from(end)
             if self._end is not None:
                 raise self._end
@@ -410,7 +411,7 @@ class SocketWire:
             require_lengths(starts, end)
             ours = np.frombuffer(self._buffer, np.uint8)[starts] == _COPY_DATA
             for at in np.flatnonzero(~ours):
-                self._aside(int(starts[at]), int(stops[at]))
+                self._handle_other(int(starts[at]), int(stops[at]))
             found = (starts[ours] + HEAD, stops[ours])
         if found is None or not len(found[0]):
             self._keep_from(end)
@@ -458,14 +459,14 @@ class SocketWire:
             if count < room:
                 return
 
-    def _aside(self, at: int, end: int) -> None:
-        """Take a message that is not of the stream."""
+    def _handle_other(self, at: int, end: int) -> None:
+        """Handle a message that does not belong to the stream."""
         kind = self._buffer[at]
         if kind == ord("E"):
             self._end = StreamEnded(error_field(bytes(self._buffer[at + HEAD : end]), b"C"))
-        elif kind in _THE_END:
+        elif kind in _FINAL:
             self._end = self._end or StreamEnded()
-        elif kind not in _BY_THE_WAY:
+        elif kind not in _ASYNCHRONOUS:
             raise BadMessage("Unknown kind of message", kind=kind, offset=at)
 
     def _hand_out(self, end: int) -> bytes | bytearray:
@@ -476,7 +477,7 @@ class SocketWire:
             self._keep_from(end)
             return copied
         full, rest = self._buffer, self._fill - end
-        # The next one is probably as long. Memory that is not touched costs nothing.
+        # The next message is probably as long. Memory that is not touched costs nothing.
         self._buffer = bytearray(max(2 * SMALL, self._fill + self._fill // 2))
         self._buffer[:rest] = full[end : self._fill]
         self._fill = rest

@@ -1,21 +1,20 @@
 """
-The store of TOAST values: what a change did not send again, by table and key (R21).
+The store of TOAST values, which changes do not send again, by table and key (R21).
 
-It is scratch that a baseline fills again, yet what it says must be exact, also when changes are
-read a second time after a crash. So it keeps versions, each with its commit, for as long as the
-log could still fall back behind them. On `resume` everything after the log's end is removed, and
-what is read again finds what was true then. Only what a key has at the end of what is read at once
-is kept, because no log ends in between.
+It is a cache that a baseline fills again, but its values must be exact, also when changes are read
+a second time after a crash. So it keeps versions, each with its commit, for as long as reading
+could restart before them. On `resume` everything after the log's end is removed, so that changes
+that are read again find the values of that time. Of the changes that are read at once, only the
+last version of each key is kept, because the log never ends between them.
 
-Values are kept as bytes that say exactly what a column has. A cell is the bytes of a value as
-Arrow holds it, None for null, and a text where the value does not fit its column and the log keeps
-its exact text instead (R23f). A key is the cells of its columns, one after the other, each with
-its kind and length in front: two keys are the same bytes if, and only if, they are the same
-values.
+Values are kept as bytes that represent a column's value exactly. A cell is the bytes of a value as
+Arrow holds it, None for null, or a text if the column cannot hold the value and the log keeps its
+exact text instead (R23f). A key is the cells of its columns, one after the other, each with its
+kind and length in front: two keys have the same bytes if, and only if, they have the same values.
 
-The file of the store is opened, taken by one reader, and removed if damaged.
+The store's file is opened and owned by one reader, and removed if it is damaged.
 
-Long because the form of a value, the file and its statements have to agree byte for byte.
+Long because the format of a value, the file and its statements have to agree byte for byte.
 """
 
 from __future__ import annotations
@@ -49,36 +48,36 @@ from headrace.storage.permissions import make_private_folder
 # --- values as the store keeps them ---------------------------------------------------------------
 
 UNKNOWN: Final = 0
-"""Stands in the place of a cell that nobody can tell."""
+"""Used as a cell whose value is unknown."""
 
 Cell: TypeAlias = bytes | str | int | None
 """A value, the exact text of one that does not fit, `UNKNOWN`, or null."""
 
-Marks: TypeAlias = Mapping[int, Mapping[int, str]]
-"""Exact texts by row and field; of a before image under negative fields."""
+ExactTexts: TypeAlias = Mapping[int, Mapping[int, str]]
+"""Exact texts by row and field; those of a before image have negative fields."""
 
 _HEAD = struct.Struct("<BI")
 _PLAIN = re.compile(r"(text|character|bytea|json|xml|numeric)\b(?!.*\[)")
-"""Types that take no more room than their text; an array of numbers, say, may take much more."""
+"""Types that need no more space than their text; an array of numbers may need much more."""
 
 
 @dataclass(frozen=True)
 class StoredColumns:
-    """What is kept of a table: the columns of its key, and those that may come unsent."""
+    """The stored columns of a table: its key, and those that may be left out of an update."""
 
     key: tuple[Column, ...]
     columns: tuple[Column, ...]
 
     @classmethod
     def of(cls, table: CatalogTable, schema: TableSchema) -> StoredColumns | None:
-        """Return what has to be kept of a table; None where the server always tells (R21)."""
+        """Return the columns to store; None if the server always sends all values (R21)."""
         if all(each.identity == "f" for each in (table, *table.leaves)) or not schema.key:
             return None
         toasted = {column.number for column in table.columns if column.toastable}
         columns = tuple(
             column
             for column in schema.columns
-            # The server sends what it has of a key with the old row, however it is stored.
+            # The server sends the values of a key with the old row, however they are stored.
             if column.field in toasted and column.name not in schema.key and _kept(column)
         )
         key = tuple(schema.column(name) for name in schema.key)
@@ -86,7 +85,7 @@ class StoredColumns:
 
     @cached_property
     def missing(self) -> tuple[Cell, ...]:
-        """For each column what rows have in it that are older than the column."""
+        """For each column, the value of the rows that are older than the column."""
         return tuple(_missing(column) for column in self.columns)
 
 
@@ -109,7 +108,7 @@ def cells(array: pa.Array) -> list[bytes | None]:
 
 
 def array_of(column: Column, values: Iterable[Cell]) -> pa.Array:
-    """Return cells of a kept column as Arrow; texts of values that do not fit are null."""
+    """Return cells of a stored column as Arrow; exact texts become null."""
     kind = column.type.arrow
     plain = [value if isinstance(value, bytes) else None for value in values]
     if pa.types.is_decimal(kind):
@@ -119,44 +118,55 @@ def array_of(column: Column, values: Iterable[Cell]) -> pa.Array:
     return pa.array(plain, pa.binary()).view(kind)
 
 
-def marked(array: pa.Array, field: int, marks: Marks) -> list[Cell]:
-    """Return the cells of a column, with the exact texts of what it could not hold."""
+def marked(array: pa.Array, field: int, exact_texts: ExactTexts) -> list[Cell]:
+    """Return the cells of a column, with the exact texts of values that it cannot hold."""
     found: list[Cell] = list(cells(array))
-    for row, texts in marks.items():
+    for row, texts in exact_texts.items():
         if (text := texts.get(field)) is not None:
             found[row] = text
     return found
 
 
 def keys_of(
-    shape: StoredColumns, names: Mapping[int, str], image: pa.StructArray, marks: Marks, sign: int
+    shape: StoredColumns,
+    names: Mapping[int, str],
+    image: pa.StructArray,
+    exact_texts: ExactTexts,
+    sign: int,
 ) -> list[bytes]:
-    """Return the key of each row of an image; `names` are the columns' by their fields."""
+    """Return the key of each row of an image; `names` are the columns' names by field."""
     columns = [
-        marked(image.field(names[column.field]), sign * column.field, marks) for column in shape.key
+        marked(image.field(names[column.field]), sign * column.field, exact_texts)
+        for column in shape.key
     ]
     return [joined(row) for row in zip(*columns, strict=True)]
 
 
 def texts_of(
-    shape: StoredColumns, names: Mapping[int, str], image: pa.StructArray, marks: Marks, sign: int
+    shape: StoredColumns,
+    names: Mapping[int, str],
+    image: pa.StructArray,
+    exact_texts: ExactTexts,
+    sign: int,
 ) -> list[list[str]]:
-    """Return for each column of the key its values as texts that the server reads."""
+    """Return for each column of the key its values as texts that the server can read."""
     found = []
     for column in shape.key:
         values = column.type.from_arrow(image.field(names[column.field]))
         texts = [_text(value) for value in values]
-        for row, exact in marks.items():
+        for row, exact in exact_texts.items():
             texts[row] = exact.get(sign * column.field, texts[row])
         found.append(texts)
     return found
 
 
-def heavy(columns: Sequence[Column], image: pa.StructArray, marks: Marks, most: int) -> Flags:
+def heavy(
+    columns: Sequence[Column], image: pa.StructArray, exact_texts: ExactTexts, most: int
+) -> Flags:
     """
-    Return which rows may be larger than `most` bytes on a page of the server's.
+    Return which rows may be larger than `most` bytes on a page of the server.
 
-    Only of such a row is anything kept elsewhere, and left out when it did not change.
+    Only such a row has TOAST values, which are left out if they did not change.
     """
     total = np.full(len(image), 24, np.int64)
     for index, column in enumerate(columns):
@@ -166,19 +176,19 @@ def heavy(columns: Sequence[Column], image: pa.StructArray, marks: Marks, most: 
             lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
             total += lengths.astype(np.int64) * (1 if _PLAIN.match(column.declared) else 16)
     found: Flags = total > most
-    found[list(marks)] = True
+    found[list(exact_texts)] = True
     return found
 
 
 OUTSIDE_BYTES = 24
-"""No value of so few bytes is ever kept elsewhere: what points to it would take as many."""
+"""No value of at most this many bytes is ever moved to TOAST: a pointer to it is as long."""
 
 
-def long(columns: Sequence[Column], image: pa.StructArray, marks: Marks) -> Flags:
+def long(columns: Sequence[Column], image: pa.StructArray, exact_texts: ExactTexts) -> Flags:
     """
-    Return which rows have a value that may be kept elsewhere, whatever their size is now.
+    Return which rows have a value that may be in TOAST, whatever their size is now.
 
-    It stays there when the rest of its row shrinks.
+    A value stays in TOAST when the rest of its row shrinks.
     """
     found: Flags = np.zeros(len(image), np.bool_)
     for column in columns:
@@ -189,11 +199,11 @@ def long(columns: Sequence[Column], image: pa.StructArray, marks: Marks) -> Flag
             found |= lengths.astype(np.int64) * factor > OUTSIDE_BYTES
         elif pa.types.is_decimal(array.type) and array.type.precision > 28:
             found |= array.is_valid().to_numpy(zero_copy_only=False)
-    found[list(marks)] = True
+    found[list(exact_texts)] = True
     return found
 
 
-def marks_of(exact: pa.Array | None) -> dict[int, dict[int, str]]:
+def exact_texts_of(exact: pa.Array | None) -> dict[int, dict[int, str]]:
     """Return the exact texts of a batch by row and field."""
     if exact is None or exact.null_count == len(exact):
         return {}
@@ -202,7 +212,7 @@ def marks_of(exact: pa.Array | None) -> dict[int, dict[int, str]]:
 
 
 def sizes(row: Sequence[Cell]) -> int:
-    """Return about how many bytes these cells take."""
+    """Return about how many bytes these cells need."""
     return sum(len(cell) for cell in row if isinstance(cell, bytes | str))
 
 
@@ -216,12 +226,12 @@ def _missing(column: Column) -> Cell:
         return UNKNOWN
     if column.missing is None:
         return None
-    array, misfits = text_column(column.type, pa.array([column.missing.encode()]))
-    return misfits[0][1] if misfits else cells(array)[0]
+    array, unrepresentable = text_column(column.type, pa.array([column.missing.encode()]))
+    return unrepresentable[0][1] if unrepresentable else cells(array)[0]
 
 
 def _fixed(array: pa.Array) -> pa.Array:
-    """Return an array of fixed width as bytes; `view` does not know all of them."""
+    """Return an array of fixed width as bytes; `view` does not support all types."""
     width = array.type.bit_width // 8
     validity, values = array.buffers()
     return pa.Array.from_buffers(
@@ -230,9 +240,9 @@ def _fixed(array: pa.Array) -> pa.Array:
 
 
 def joined(row: Sequence[Cell]) -> bytes:
-    """Return the cells of a key as one."""
+    """Return the cells of a key as one byte string."""
     if len(row) == 1 and isinstance(row[0], bytes):
-        # By far the commonest; no other key begins with this byte.
+        # By far the most common; no other key begins with this byte.
         return b"\x00" + row[0]
     parts = []
     for cell in row:
@@ -249,11 +259,11 @@ def _text(value: object) -> str:
     return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
 
 
-# --- the file of the store ------------------------------------------------------------------------
+# --- the store's file -----------------------------------------------------------------------------
 
 FORMAT: Final = 1
 BUSY_SECONDS: Final = 5.0
-"""A reader before us may be at it for a moment."""
+"""The previous reader may still use the file for a moment."""
 
 _TABLES = """
 create table if not exists about (
@@ -273,8 +283,8 @@ class ToastFile:
     """
     One SQLite file, with one transaction at a time, which the first write begins.
 
-    *Failure*: `StorageError`; a file that is damaged is removed, so that the next one begins
-    anew. `SourceUnreachable` where another reader has taken it since.
+    *Failure*: `StorageError`; a damaged file is removed, so that the next one is created again.
+    `SourceUnreachable` if another reader has taken it since.
     """
 
     def __init__(self, path: Path) -> None:
@@ -291,16 +301,16 @@ class ToastFile:
             about = self._connection.execute('select lineage, "end" from about').fetchone()
         self.lineage: str = about[0] if about else ""
         self.end: int = about[1] if about else -1
-        """Everything up to here is in it."""
+        """The position up to which the store is complete."""
 
     @property
     def busy(self) -> bool:
-        """Whether something was written and not committed."""
+        """Whether there are uncommitted writes."""
         return self._connection.in_transaction
 
     @property
     def bytes(self) -> int:
-        """What is in use of it."""
+        """The bytes in use."""
         count, free, size = (
             self.rows(f"pragma {name}")[0][0]
             for name in ("page_count", "freelist_count", "page_size")
@@ -308,7 +318,7 @@ class ToastFile:
         return int((count - free) * size)
 
     def take(self, lineage: str, end: int) -> None:
-        """Make it ours, from here on: whoever had it before cannot write any more."""
+        """Take ownership of the file: its previous owner cannot write any more."""
         with self._guarded():
             if not self.busy:
                 self._connection.execute("begin immediate")
@@ -319,7 +329,7 @@ class ToastFile:
         self.lineage, self.end = lineage, end
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """Return what a query finds."""
+        """Return the rows of a query."""
         with self._guarded():
             return self._connection.execute(statement, values).fetchall()
 
@@ -336,12 +346,12 @@ class ToastFile:
             self._connection.executemany(statement, rows)
 
     def commit(self, end: int) -> None:
-        """Keep what was written, synced, and that it is all there is up to `end`."""
+        """Commit and sync what was written, and record that the store is complete up to `end`."""
         if end == self.end and not self.busy:
             return
         with self._guarded():
-            # Where nothing was written but the end, a crash of the machine may take it back:
-            # the store then seems to be behind the log, which is no more than a copy for nothing.
+            # If only the end was written, a crash of the machine may lose it. The store then
+            # seems older than the log, which costs no more than an unnecessary copy.
             light = not self.busy
             if light:
                 self._connection.execute("pragma synchronous = normal")
@@ -353,7 +363,7 @@ class ToastFile:
         self.end = end
 
     def close(self) -> None:
-        """Let go of it, without what was not committed. Never raises."""
+        """Close the file, without uncommitted writes. Never raises."""
         with suppress(sqlite3.Error):
             self._connection.close()
 
@@ -364,7 +374,9 @@ class ToastFile:
         found = self._connection.execute("select owner from about").fetchone()
         if found is None or found[0] != self._owner:
             self._connection.execute("rollback")
-            raise SourceUnreachable("Another reader has taken the store of TOAST values")
+            raise SourceUnreachable(
+                "Another reader has taken over the store of TOAST values", file=str(self.path)
+            )
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -376,12 +388,14 @@ class ToastFile:
             name = getattr(error, "sqlite_errorname", "")
             kind = StorageFull if name == "SQLITE_FULL" else StorageError
             raise kind(
-                "The store of TOAST values cannot be used", file=str(self.path), reason=name
+                "The store of TOAST values cannot be read or written",
+                file=str(self.path),
+                reason=name,
             ) from error
 
 
 def discard(path: Path) -> None:
-    """Remove a store, if there is one."""
+    """Remove a store, if it exists."""
     for suffix in ("", "-wal", "-shm"):
         with suppress(OSError):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -390,12 +404,12 @@ def discard(path: Path) -> None:
 def _opened(path: Path) -> sqlite3.Connection:
     try:
         make_private_folder(path.parent)
-        # It holds values of rows, so only its owner may read it, from its first byte on.
+        # It contains row values, so only its owner may read it, from its first byte on.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else "failed"
         raise StorageError(
-            "The store of TOAST values cannot be made", file=str(path), reason=reason
+            "The store of TOAST values cannot be created", file=str(path), reason=reason
         ) from error
     connection = sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     try:
@@ -409,7 +423,7 @@ def _opened(path: Path) -> sqlite3.Connection:
     if found is None or found[0] == FORMAT:
         return connection
     connection.close()
-    # Of another version of ours: scratch, and filled again.
+    # Written by another version of Headrace: it is only a cache, and is filled again.
     discard(path)
     return _opened(path)
 
@@ -427,11 +441,11 @@ Row: TypeAlias = tuple[Cell, ...]
 
 @dataclass(frozen=True, slots=True)
 class RowVersion:
-    """What a key has from one commit on."""
+    """The row of a key from one commit on."""
 
     at: int
     row: Row | None
-    """None: the row is gone."""
+    """None: the row is deleted."""
 
 
 @dataclass(slots=True)
@@ -442,7 +456,7 @@ class _Table:
     first: int
     last: int
     truncated: int = 0
-    """The newest truncate: what is older is gone."""
+    """The newest truncate: older versions are deleted."""
 
     sql: dict[str, str] = field(default_factory=dict)
 
@@ -451,23 +465,23 @@ class ToastStore:
     """
     Versions of values, by table and key.
 
-    *Order*: commits are written as they come. *Durability*: of what was written before `commit`
-    returned. *Duplicates*: what is written again replaces itself. *Failure*: see `ToastFile`.
-    *Threads*: one.
+    *Order*: commits are written in their order. *Durability*: what was written before `commit`
+    returned is durable. *Duplicates*: a version that is written again replaces itself.
+    *Failure*: see `ToastFile`. *Threads*: one.
     """
 
     def __init__(self, path: Path, cap: int) -> None:
         self._file = ToastFile(path)
         self._cap = cap
         self._superseded: deque[tuple[int, str, list[tuple[bytes, int, bool]]]] = deque()
-        """Keys whose older versions can go once the log has come so far."""
+        """Keys whose older versions can be removed once the log has reached a commit."""
 
         self._tables: dict[str, _Table] = {}
         for name, number, shape, state, first, last, allowed in self._file.rows(
             "select name, number, shape, state, first, last, cap from tables"
         ):
             if state == "over" and allowed < cap:
-                state = "filling"  # there is more room now: it is worth another try
+                state = "filling"  # the cap was raised: try again
             self._tables[name] = _Table(number, _parsed(shape), state, first, last)
             self._find_truncate(self._tables[name])
 
@@ -475,9 +489,9 @@ class ToastStore:
 
     def resume(self, lineage: str, at: int, shapes: Mapping[str, StoredColumns]) -> None:
         """
-        Take the store, go back to `at`, where the log ends, and keep what is complete there.
+        Take over the store, go back to `at`, the log's end, and keep what is complete there.
 
-        Of a table that is not among `states` afterwards there is nothing.
+        A table that is not among `states` afterwards has no data.
         """
         usable = self._file.lineage == lineage and self._file.end >= at
         self._file.take(lineage, at)
@@ -497,11 +511,11 @@ class ToastStore:
 
     @property
     def states(self) -> dict[str, State]:
-        """What there is of each table."""
+        """The state of each table."""
         return {name: table.state for name, table in self._tables.items()}
 
     def begin(self, name: str, shape: StoredColumns, first: int, last: int) -> None:
-        """Begin a table anew, to be filled as of F from a snapshot that sees nothing after H."""
+        """Recreate a table, to be filled as of F from a snapshot that sees nothing after H."""
         self.forget(name)
         [(highest,)] = self._file.rows("select coalesce(max(number), 0) from tables")
         columns = "".join(f", f{column.field}" for column in shape.columns)
@@ -513,13 +527,13 @@ class ToastStore:
         self._note(name)
 
     def finish(self, name: str) -> None:
-        """Note, durably, that all rows of the snapshot are there."""
+        """Record durably that all rows of the snapshot are stored."""
         self._tables[name].state = "full"
         self._note(name)
         self.commit(self._file.end)
 
     def forget(self, name: str) -> None:
-        """Remove what there is of a table."""
+        """Remove a table and its data."""
         if (table := self._tables.pop(name, None)) is not None:
             self._file.write(f"drop table if exists t{table.number}")
             self._file.write("delete from truncates where number = ?", (table.number,))
@@ -528,29 +542,29 @@ class ToastStore:
     # --- values ----------------------------------------------------------------------------
 
     def newest(self, name: str, key: bytes) -> RowVersion | None:
-        """Return what a key has now; None where nothing was heard of it since a truncate."""
+        """Return a key's newest version; None if there is none since the last truncate."""
         table = self._tables[name]
         found = self._file.rows(_sql(table, "newest"), (key, table.truncated))
         return RowVersion(found[0][0], None if found[0][1] else found[0][2:]) if found else None
 
     def at(self, name: str, key: bytes, commit: int) -> Row | None:
-        """Return what a key has in the version of exactly that commit; None: there is none."""
+        """Return a key's row in the version of exactly that commit; None: there is none."""
         found = self._file.rows(_sql(self._tables[name], "at"), (key, commit))
         return found[0][2:] if found and not found[0][1] else None
 
     def truncated(self, name: str) -> int:
-        """Return the commit that emptied the table last; 0: none that is remembered."""
+        """Return the commit of the table's last known truncate; 0: none."""
         return self._tables[name].truncated
 
     def put(self, name: str, rows: Iterable[tuple[bytes, Row]]) -> None:
-        """Take rows of the snapshot that the table is filled from."""
+        """Store rows of the snapshot that the table is filled from."""
         table = self._tables[name]
         self._file.write_all(
             _sql(table, "write"), ((key, table.first, False, *row) for key, row in rows)
         )
 
     def write(self, name: str, versions: Mapping[bytes, RowVersion]) -> None:
-        """Take what keys have from now on."""
+        """Store the new versions of keys."""
         if not versions:
             return
         table = self._tables[name]
@@ -567,26 +581,26 @@ class ToastStore:
         self._superseded.append((latest, name, touched))
 
     def truncate(self, name: str, at: int) -> None:
-        """Let everything be gone that was written before."""
+        """Record a truncate: all earlier versions are deleted."""
         table = self._tables[name]
-        # Also what the same commit wrote: versions of it that follow come after this.
+        # Also versions of the same commit; those that are written later come after the truncate.
         self._file.write(f"delete from t{table.number} where at = ?", (at,))
         self._file.write("insert or replace into truncates values (?, ?)", (table.number, at))
         table.truncated = max(table.truncated, at)
 
     def commit(self, end: int) -> None:
-        """Make what was written durable, and that it is all there is up to `end`."""
+        """Make what was written durable, and record that the store is complete up to `end`."""
         self._file.commit(end)
 
-    # --- room ------------------------------------------------------------------------------
+    # --- space -----------------------------------------------------------------------------
 
     @property
     def bytes(self) -> int:
-        """What is in use of the file."""
+        """The bytes in use in the file."""
         return self._file.bytes
 
     def shrink(self) -> list[str]:
-        """Give up the largest tables until the rest is below the cap; return which."""
+        """Drop the largest tables until the rest is below the cap; return their names."""
         given_up: list[str] = []
         while self.bytes > self._cap:
             held = [name for name, table in self._tables.items() if table.state != "over"]
@@ -601,12 +615,12 @@ class ToastStore:
         return given_up
 
     def prune(self, synced: int, besides: Collection[str] = ()) -> None:
-        """Remove versions that nobody can fall back to, except of some tables."""
+        """Remove versions that reading cannot go back to, except in some tables."""
         while self._superseded and self._superseded[0][0] <= synced:
             _, name, keys = self._superseded.popleft()
             table = self._tables.get(name)
             if table is not None and table.state == "full" and name not in besides:
-                # What is gone need not be remembered either.
+                # The version of a deleted row need not be kept either.
                 self._file.write_all(
                     f"delete from t{table.number} where key = ? and at < ?",
                     ((key, at + gone) for key, at, gone in keys),
@@ -616,7 +630,7 @@ class ToastStore:
                 self.tidy(name, synced)
 
     def tidy(self, name: str, synced: int) -> None:
-        """Remove all versions of a table that nobody can fall back to."""
+        """Remove all versions of a table that reading cannot go back to."""
         table = self._tables[name]
         number = table.number
         [(emptied,)] = self._file.rows(
@@ -634,17 +648,17 @@ class ToastStore:
         self._file.write(f"delete from t{number} where gone and at <= ?", (synced,))
 
     def close(self) -> None:
-        """Let go of the file, without what was not committed. Never raises."""
+        """Close the file, without uncommitted writes. Never raises."""
         self._file.close()
 
     # --- steps -----------------------------------------------------------------------------
 
     def _fits(self, table: _Table, shape: StoredColumns, at: int) -> bool:
-        """Whether what is there of a table is all that is needed of it at `at`."""
+        """Whether the stored data of a table is complete at `at`."""
         if table.state == "over":
             return True
-        # Rows of its snapshot may be of any time up to H, and before H only who holds the
-        # snapshot knows what that means.
+        # Rows of its snapshot may be from any time up to H, and before H only the snapshot says
+        # from which.
         if table.state != "full" or table.last > at:
             return False
         known = {column.field: column.type for column in table.shape.columns}
@@ -687,15 +701,15 @@ class ToastStore:
 
 
 def _sql(table: _Table, kind: str) -> str:
-    """Return a statement, made once, so that SQLite knows it again."""
+    """Return a statement, built once, so that SQLite's cache recognizes it."""
     if not table.sql:
         columns = ["at", "gone", *(f"f{column.field}" for column in table.shape.columns)]
         chosen = f"select {', '.join(columns)} from t{table.number} where key = ?"
-        places = ", ".join("?" * (len(columns) + 1))
+        values = ", ".join("?" * (len(columns) + 1))
         table.sql["newest"] = f"{chosen} and at >= ? order by at desc limit 1"
         table.sql["at"] = f"{chosen} and at = ?"
         table.sql["write"] = (
-            f"insert or replace into t{table.number} (key, {', '.join(columns)}) values ({places})"
+            f"insert or replace into t{table.number} (key, {', '.join(columns)}) values ({values})"
         )
     return table.sql[kind]
 

@@ -1,25 +1,24 @@
 """
-Changes completed with the values that the server left out because they did not change (R21).
+Completes changes with the values that the server left out because they did not change (R21).
 
-PostgreSQL does not send a large value again that an update leaves alone, and where a table's
-identity is not FULL, nothing else has it either. So values of columns that may be large are kept
-in a store, from which a change takes what it lacks before any reader sees it: filters and targets
-never learn of it. Without the store, or where it would grow beyond its cap, the change keeps its
-mark.
+PostgreSQL does not send a large value again if an update leaves it unchanged, and if a table's
+replica identity is not FULL, nothing else in the stream has it either. So values of columns that
+may be large are kept in a store. A change is completed from it before any reader sees the change,
+so filters and targets need not handle missing values. Without the store, or if the store would
+exceed its cap, the value stays marked as unsent.
 
-The store is filled by a copy of the table, row by row as they pass, and by every change after the
-copy's F. A change may leave out a value of a row that the copy has not come to yet. The snapshot
-that the copy is read under has it, and is asked for the row by its key. In (F, H] there are
-changes that the snapshot has seen: what they lack is what the snapshot has under their *new* key,
-because no reader looks before H, and then that is right (R11); the old key may by then be another
-row's. If the snapshot does not have it, no reader has it at H either, and it does not matter what
-it was.
+The store is filled by a copy of the table, row by row as the rows pass, and by every change after
+the copy's F. A change may leave out a value of a row that the copy has not reached yet. The
+snapshot that the copy is read under has the value, and is queried for the row by its key. The
+snapshot contains some of the changes in (F, H]. They are completed with the snapshot's row under
+their *new* key: no reader looks before H, and at H that row is right (R11); the old key may belong
+to another row by then. If the snapshot does not have the row, no reader has it at H either, and its
+value does not matter.
 
-The changes of one table are completed row by row, in their order. What a key has is looked for in
-three places: among the changes just before, in the store, and, while a copy is under way, in its
-snapshot.
+The changes of one table are completed row by row, in order. The row of a key is looked up in three
+sources: in the changes just before, in the store, and, while a copy is running, in its snapshot.
 
-Long because a value is looked for in three places, and all three must follow the same order.
+Long because a value is looked up in three sources, and all three must follow the same order.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from headrace.capture.postgres.stream.spill import scratch_folder
 from headrace.capture.postgres.toast.store import (
     UNKNOWN,
     Cell,
-    Marks,
+    ExactTexts,
     Row,
     RowVersion,
     StoredColumns,
@@ -55,12 +54,12 @@ from headrace.capture.postgres.toast.store import (
     array_of,
     cells,
     discard,
+    exact_texts_of,
     heavy,
     joined,
     keys_of,
     long,
     marked,
-    marks_of,
     sizes,
     texts_of,
 )
@@ -70,17 +69,17 @@ from headrace.changelog.history import TransactionSnapshot
 from headrace.changelog.schema import Column, TableName, TableSchema
 from headrace.observe.logs import logger
 
-# --- rows as a copy under way will find them, by their keys ---------------------------------------
+# --- rows in a running copy's snapshot, by their keys ---------------------------------------------
 
 MOST_KEYS = 1_000
-"""Asked for at a time: the recorder's thread waits for the answer."""
+"""The number of keys per query: the recorder's thread waits for the result."""
 
 LIMITS = "set local lock_timeout = '2s'; set local statement_timeout = '10s'"
-"""So long may somebody's ALTER TABLE hold us up; then the copy, and what was read, begin anew."""
+"""How long an ALTER TABLE of another session may block us; then copy and reading start again."""
 
 
 class RowLookup:
-    """Asks for rows under a holder's snapshot, over one connection of its own."""
+    """Queries rows under a holder's snapshot, over a connection of its own."""
 
     def __init__(self, holder: HeldSnapshot, table: CatalogTable, where: str) -> None:
         self._holder = holder
@@ -92,10 +91,10 @@ class RowLookup:
         self, shape: StoredColumns, texts: Sequence[Sequence[str]]
     ) -> list[tuple[bytes, tuple[Cell, ...]]] | None:
         """
-        Return key and values of the rows that the snapshot has of these keys.
+        Return key and values of the rows with these keys in the snapshot.
 
-        `texts` are the keys, column by column. None where they cannot be asked for. An error
-        of the connection, and a table that is locked, are `SourceUnreachable`.
+        `texts` are the keys, column by column. None if they cannot be queried. Raises
+        `SourceUnreachable` if the connection fails, or if the table is locked.
         """
         found: list[tuple[bytes, tuple[Cell, ...]]] = []
         with talking(table=self._table.name):
@@ -103,12 +102,12 @@ class RowLookup:
                 for at in range(0, len(texts[0]), MOST_KEYS):
                     found += self._asked(shape, [column[at : at + MOST_KEYS] for column in texts])
             except (psycopg.errors.DataException, psycopg.errors.UndefinedFunction):
-                # A text that is not its type's, or a type of an extension that is elsewhere.
+                # A text is not valid for its type, or a type's extension is in another schema.
                 return None
         return found
 
     def close(self) -> None:
-        """End its connection. Never raises."""
+        """Close its connection. Never raises."""
         if self._connection is not None:
             with suppress(psycopg.Error, OSError):
                 self._connection.close()
@@ -120,14 +119,14 @@ class RowLookup:
         if self._connection is None:
             self._connection = self._holder.connect()
         connection = self._connection
-        # Each time a transaction of its own: no lock on the table is held in between (R16).
+        # A new transaction for each query: no lock on the table is held in between (R16).
         connection.execute(
             f"{importing(self._holder.id)}; set local row_security = off; {LIMITS};"
             " set local enable_hashjoin = off; set local enable_mergejoin = off".encode(),
             prepare=False,
         )
         try:
-            # Raw: a filter may hold what would be a placeholder elsewhere.
+            # A raw cursor: a filter may contain a % that would be read as a placeholder.
             cursor = psycopg.RawCursor(connection)
             cursor.execute(self._query(shape).encode(), list(texts), prepare=False)
             result = cursor.pgresult
@@ -150,7 +149,7 @@ class RowLookup:
         where = f" where ({self._where})" if self._where else ""
         chosen = ", ".join(f"r.{quoted(column.name)}" for column in (*shape.key, *shape.columns))
         wanted = ", ".join(f"w{at}" for at in range(len(shape.key)))
-        # Written without its schema: of several arrays it is a construct, and no function.
+        # unnest without its schema: with several arrays it is syntax, not a function.
         arrays = ", ".join(f"${at}::pg_catalog.text[]" for at in range(1, len(shape.key) + 1))
         matches = " and ".join(
             f"r.{quoted(column.name)} = w{at}::{column.declared}"
@@ -163,19 +162,19 @@ class RowLookup:
 
 
 def _cells(column: Column, values: Sequence[bytes | None]) -> list[Cell]:
-    array, misfits = text_column(column.type, pa.array(values, pa.binary()))
+    array, unrepresentable = text_column(column.type, pa.array(values, pa.binary()))
     found: list[Cell] = list(cells(array))
-    for row, text in misfits:
+    for row, text in unrepresentable:
         found[row] = text
     return found
 
 
-# --- changes of one table, completed in their order -----------------------------------------------
+# --- completing the changes of one table, in order ------------------------------------------------
 
 
 @dataclass(slots=True)
 class CopyWindow:
-    """A copy that fills the store, and what is known of its snapshot (R11)."""
+    """A copy that fills the store, and its snapshot (R11)."""
 
     holder: HeldSnapshot
     first: int
@@ -183,45 +182,45 @@ class CopyWindow:
     snapshot: TransactionSnapshot
     lookup: RowLookup
     done: bool = False
-    """Whether all its rows are in the store."""
+    """Whether all rows of the copy are in the store."""
 
     absent: set[bytes] = field(default_factory=set)
-    """Keys that it was asked for in vain."""
+    """Keys that were queried and are not in the snapshot."""
 
     def holds(self, commit: int, xid: int | None) -> bool:
-        """Whether the copy's rows hold what this commit did."""
+        """Whether the copy's rows include the changes of this commit."""
         return commit <= self.last and xid is not None and self.snapshot.sees(xid)
 
 
 @dataclass(slots=True)
 class _Images:
-    """A batch of changes in Python's terms."""
+    """A batch of changes as Python values."""
 
     ops: Sequence[int]
     commits: Sequence[int]
     xids: Sequence[int | None]
     unsent: Sequence[Sequence[int] | None]
     old: Sequence[bytes | None]
-    """The key before, where there is an image that has it."""
+    """The old key, if there is a before image."""
 
     new: Sequence[bytes]
     values: Sequence[Row]
     heavy: Sequence[bool]
-    """Whether a row may be so large that something of it is left out later."""
+    """Whether a row may be so large that later changes leave out some of its values."""
 
 
 @dataclass(slots=True)
 class _Made:
-    """What was found for rows since the last cut."""
+    """The values found for rows since the last cut."""
 
     start: int = 0
     bytes: int = 0
     cells: dict[int, list[tuple[int, Cell]]] = field(default_factory=dict)
-    """By field: row and value."""
+    """Rows and values, by field."""
 
 
 class RowCompletion:
-    """Completes changes of one table that have one schema, and keeps what they bring."""
+    """Completes changes of one table with one schema, and stores the values that they send."""
 
     def __init__(
         self,
@@ -232,7 +231,7 @@ class RowCompletion:
         most: int,
         part_bytes: int,
     ) -> None:
-        """`most` is what a row may take without having anything kept elsewhere."""
+        """`most` is the size up to which a row has no TOAST values."""
         self._store = store
         self._shape = shape
         self._window = window
@@ -242,21 +241,21 @@ class RowCompletion:
         self._names = {column.field: column.name for column in schema.columns}
         self._fields = [column.field for column in shape.columns]
         self._fresh: dict[bytes, RowVersion] = {}
-        """What keys have by changes that the store does not know yet."""
+        """Versions of keys by changes that are not in the store yet."""
 
         self._known: dict[bytes, RowVersion | None] = {}
-        """What was found in the store since the last cut."""
+        """Versions found in the store since the last cut."""
 
     def rows(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Give the changes of a batch, whole as far as can be, in one piece or several."""
-        marks = marks_of(batch.column("_exact"))
-        large = heavy(self._schema.columns, batch.column("after"), marks, self._most)
+        """Yield the changes of a batch, completed as far as possible, in one piece or several."""
+        exact_texts = exact_texts_of(batch.column("_exact"))
+        large = heavy(self._schema.columns, batch.column("after"), exact_texts, self._most)
         if not large.any() and _plain(batch):
             yield batch
             return
-        images = self._images(batch, marks, large.tolist())
+        images = self._images(batch, exact_texts, large.tolist())
         if self._window is not None and not self._window.done:
-            self._ask(self._window, batch, marks, images)
+            self._ask(self._window, batch, exact_texts, images)
         made = _Made()
         for row in range(batch.num_rows):
             self._take(images, row, made)
@@ -266,22 +265,24 @@ class RowCompletion:
         if made.start < batch.num_rows:
             yield self._built(batch, batch.num_rows, images, made)
 
-    def _images(self, batch: pa.RecordBatch, marks: Marks, large: Sequence[bool]) -> _Images:
+    def _images(
+        self, batch: pa.RecordBatch, exact_texts: ExactTexts, large: Sequence[bool]
+    ) -> _Images:
         before, after = batch.column("before"), batch.column("after")
         count = batch.num_rows
         old: list[bytes | None] = [None] * count
         if before.null_count < count:
-            found = keys_of(self._shape, self._names, before, marks, -1)
+            found = keys_of(self._shape, self._names, before, exact_texts, -1)
             valid = before.is_valid().to_pylist()
             old = [key if here else None for key, here in zip(found, valid, strict=True)]
         columns: list[Sequence[Cell]] = []
         for column, missing in zip(self._shape.columns, self._shape.missing, strict=True):
             name = self._names.get(column.field)
             columns.append(
-                # Of before the column was there; rows got this when it came.
+                # The change is older than the column; rows got this value when it was added.
                 [missing] * count
                 if name is None
-                else marked(after.field(name), column.field, marks)
+                else marked(after.field(name), column.field, exact_texts)
             )
         unsent = batch.column("_unsent")
         return _Images(
@@ -290,12 +291,12 @@ class RowCompletion:
             batch.column("_xid").to_pylist(),
             unsent.to_pylist() if unsent.null_count < count else [None] * count,
             old,
-            keys_of(self._shape, self._names, after, marks, 1),
+            keys_of(self._shape, self._names, after, exact_texts, 1),
             list(zip(*columns, strict=True)),
             large,
         )
 
-    # --- one change after the other --------------------------------------------------------
+    # --- one change at a time --------------------------------------------------------------
 
     def _take(self, images: _Images, row: int, made: _Made) -> None:
         op, commit = images.ops[row], images.commits[row]
@@ -312,36 +313,36 @@ class RowCompletion:
         if lacking := images.unsent[row]:
             values = self._completed(images, row, lacking, made)
             if key == (old or key) and all(each in lacking for each in self._fields):
-                return  # it has what it had
+                return  # nothing changed
         if old != key:
             self._leave(old, commit)
-        # What was kept of a row that is small now is out of date, and nobody asks for it: before
-        # anything of it is left out again, it is sent, with all the rest.
+        # The stored version of a row that is small now is outdated, but it is not needed: before
+        # the server leaves out a value again, it sends the whole row.
         if lacking or images.heavy[row]:
             self._fresh[key] = RowVersion(commit, values)
 
     def _leave(self, key: bytes | None, commit: int) -> None:
-        """Note that nothing has this key any more; while a copy is under way it may yet come."""
+        """Record that the key is deleted; always while a copy runs, which may still read it."""
         if key is not None and (self._window is not None or self._has(key) is not None):
             self._fresh[key] = RowVersion(commit, None)
 
     def _completed(self, images: _Images, row: int, lacking: Sequence[int], made: _Made) -> Row:
-        """Return all values of a row, as far as they can be told, and note those it lacked."""
+        """Return all values of a row, as far as they are known, and record the missing ones."""
         values = list(images.values[row])
-        found, nobody_looks = self._found(images, row)
+        found, irrelevant = self._found(images, row)
         for index, number in enumerate(self._fields):
             if number not in lacking:
                 continue
             cell: Cell = UNKNOWN if found is None else found[index]
             values[index] = cell
-            if cell != UNKNOWN or nobody_looks:
+            if cell != UNKNOWN or irrelevant:
                 shown = None if cell == UNKNOWN else cell
                 made.cells.setdefault(number, []).append((row, shown))
         made.bytes += sizes(values)
         return tuple(values)
 
     def _found(self, images: _Images, row: int) -> tuple[Row | None, bool]:
-        """Return what a change's row had before it, and whether nobody looks at it if unknown."""
+        """Return the row before a change, and whether an unknown value does not matter."""
         key = images.new[row]
         had = self._has(images.old[row] or key)
         commit, window = images.commits[row], self._window
@@ -350,8 +351,8 @@ class RowCompletion:
         if had is not None and had.at > window.first and had.row and UNKNOWN not in had.row:
             return had.row, False
         seen = self._store.at(self._schema.table, key, window.first)
-        # An insert that lacks something was an update, of a row that was not published before:
-        # whether the snapshot has it says nothing.
+        # An insert with missing values was an update of a row that was not published before:
+        # whether the snapshot has the row says nothing.
         gone = seen is None and (window.done or key in window.absent)
         return seen, gone and images.ops[row] == Op.UPDATE
 
@@ -365,9 +366,9 @@ class RowCompletion:
     # --- the copy's snapshot ---------------------------------------------------------------
 
     def _ask(
-        self, window: CopyWindow, batch: pa.RecordBatch, marks: Marks, images: _Images
+        self, window: CopyWindow, batch: pa.RecordBatch, exact_texts: ExactTexts, images: _Images
     ) -> None:
-        """Take from the snapshot what changes will need, and the copy has not come to."""
+        """Store the snapshot's rows that changes need and that the copy has not reached."""
         for side, keys, sign in (("before", images.old, -1), ("after", images.new, 1)):
             wanted: dict[bytes, int] = {}
             for row, lacking in enumerate(images.unsent):
@@ -380,18 +381,18 @@ class RowCompletion:
                 continue
             rows = list(wanted.values())
             chosen = batch.column(side).take(pa.array(rows))
-            own = {at: marks[row] for at, row in enumerate(rows) if row in marks}
+            own = {at: exact_texts[row] for at, row in enumerate(rows) if row in exact_texts}
             texts = texts_of(self._shape, self._names, chosen, own, sign)
             if (found := window.lookup.rows(self._shape, texts)) is not None:
                 self._store.put(self._schema.table, found)
                 window.absent.update(set(wanted) - {key for key, _ in found})
 
-    # --- what comes of it ------------------------------------------------------------------
+    # --- the result ------------------------------------------------------------------------
 
     def _built(
         self, batch: pa.RecordBatch, stop: int, images: _Images, made: _Made
     ) -> pa.RecordBatch:
-        """Return changes with what was found for them, and let the store have what they bring."""
+        """Return changes with the values found for them, and write their versions to the store."""
         self._store.write(self._schema.table, self._fresh)
         self._fresh, self._known = {}, {}
         rows = batch.slice(made.start, stop - made.start)
@@ -422,21 +423,23 @@ class RowCompletion:
 
 
 def _plain(batch: pa.RecordBatch) -> bool:
-    """Whether nothing lacks a value, and no key goes: most changes of most tables are so."""
+    """Whether no value is missing and no key is deleted: true for most changes of most tables."""
     count = batch.num_rows
     some = [batch.column(name).null_count < count for name in ("_unsent", "before")]
     return not any(some) and batch.column("after").null_count == 0
 
 
 def _merged(rows: pa.RecordBatch, more: Mapping[int, Mapping[int, str]]) -> object:
-    """Return the marks of rows together with some more."""
+    """Return the exact texts of rows, with some more added."""
     column = rows.column("_exact")
     if not more:
         return column
-    marks = marks_of(column)
+    exact_texts = exact_texts_of(column)
     for row, texts in more.items():
-        marks.setdefault(row, {}).update(texts)
-    return [list(marks[row].items()) if row in marks else None for row in range(len(rows))]
+        exact_texts.setdefault(row, {}).update(texts)
+    return [
+        list(exact_texts[row].items()) if row in exact_texts else None for row in range(len(rows))
+    ]
 
 
 def _with(rows: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatch:
@@ -451,12 +454,13 @@ def _with(rows: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatch
 # --- the changes of a source ----------------------------------------------------------------------
 
 PART_BYTES = 16 << 20
-"""So much is made whole at a time: a few bytes in a message may stand for a gigabyte."""
+"""How much is completed at a time: a few bytes of a message may refer to a gigabyte."""
 
 _ABSENT = ("_unsent", "_exact", "before")
-"""What a change has none of that was sent whole, fits its columns and leaves its key."""
+"""Null in a change that was sent complete, fits its columns and keeps its key."""
 
-OWED = "toast store"
+REASON = "toast store"
+"""Why a table needs a new baseline: the store does not have its values."""
 PAGE_BYTES = 8192
 
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -474,15 +478,15 @@ class _Served:
     shape: StoredColumns
     where: str
     window: CopyWindow | None = None
-    """While it is filled, and until everything up to H was read."""
+    """Set while it is filled, and until everything up to H was read."""
 
 
 class Toast:
     """
     Completes the changes of one source.
 
-    *Durability*: what a change brought is durable before the change is given. *Failure*:
-    `StorageError` where the store cannot be used. *Threads*: one.
+    *Durability*: the values of a change are durable before the change is returned. *Failure*:
+    `StorageError` if the store cannot be read or written. *Threads*: one.
     """
 
     def __init__(self, options: PostgresOptions, reader: str) -> None:
@@ -493,20 +497,20 @@ class Toast:
         self._most = 0
         self._store: ToastStore | None = None
         self._served: dict[TableName, _Served] = {}
-        self._owed: list[TableName] = []
+        self._rebaseline_required: list[TableName] = []
         self._at: SourcePosition = LsnPosition("0", 0, 0, 0, 0)
         self._synced = 0
         self._within = False
-        """Whether a commit was given in part."""
+        """Whether only a part of a commit was returned so far."""
 
     @property
     def active(self) -> bool:
-        """Whether there is a store: otherwise changes need not pass here, nor places be told."""
+        """Whether there is a store: otherwise changes and positions need not be passed to it."""
         return self._store is not None
 
     @property
     def bytes(self) -> int:
-        """What the store takes on disk."""
+        """The size of the store on disk."""
         return 0 if self._store is None else self._store.bytes
 
     def open(
@@ -519,15 +523,15 @@ class Toast:
         resumed: bool,
     ) -> None:
         """
-        Go back to `at`, where the log ends; unless it is `resumed`, everything begins anew.
+        Go back to `at`, where the log ends; unless it is `resumed`, start with an empty store.
 
-        `first` is the snapshot of a slot that was just made: any table may be copied under it.
+        `first` is the snapshot of a new slot: any table may be copied under it.
         """
         self.close()
         page = PAGE_BYTES if query is None else _asked(query, "current_setting('block_size')::int")
         # The server moves values out of rows of more than a quarter of a page.
         self._most = page // 4 - 100
-        self._at, self._synced, self._within, self._owed = at, at.lsn, False, []
+        self._at, self._synced, self._within, self._rebaseline_required = at, at.lsn, False, []
         self._path, self._lasts = store_path(self._options.name, self._reader)
         for name, table in tables.items():
             self._serve(table, schemas[name])
@@ -541,11 +545,11 @@ class Toast:
             if first is not None:
                 self.fill(name, first)
             elif resumed and name not in store.states:
-                self._owed.append(name)
+                self._rebaseline_required.append(name)
         store.commit(at.lsn)
 
     def add(self, table: CatalogTable, schema: TableSchema) -> None:
-        """Take one more table, of which nothing was given yet."""
+        """Add a table, of which no change was returned yet."""
         self._serve(table, schema)
         if self._store is None and self._served and self._path is not None:
             self._store = ToastStore(self._path, self._options.toast_store_bytes)
@@ -559,16 +563,16 @@ class Toast:
 
     def news(self, others: Sequence[News] = ()) -> list[News]:
         """
-        Return also the tables of which the store does not have what the log builds on, once.
+        Return `others`, and once the tables that the store lacks values of.
 
-        What is kept of a table that is owed a baseline is of no use: its rows changed without
-        a change.
+        The stored values of a table that needs a new baseline are useless: its rows changed
+        without a change in the stream.
         """
         for each in others:
             if each.owed:
                 self._forget(each.table)
-        owed, self._owed = self._owed, []
-        return [*others, *(News(name, owed=OWED) for name in owed)]
+        tables, self._rebaseline_required = self._rebaseline_required, []
+        return [*others, *(News(name, owed=REASON) for name in tables)]
 
     def _forget(self, table: TableName) -> None:
         one = self._served.get(table)
@@ -578,13 +582,13 @@ class Toast:
                 self._store.forget(table)
 
     def synced(self, upto: int) -> None:
-        """Hear how far the log is durable: nothing before is read again."""
+        """Record how far the log is durable: nothing before is read again."""
         self._synced = max(self._synced, upto)
 
     # --- copies ----------------------------------------------------------------------------
 
     def fills(self, table: TableName) -> bool:
-        """Whether the rows of a copy have to pass by here."""
+        """Whether the rows of a copy have to be passed to `fill`."""
         served = self._store is not None and table in self._served
         return served and self._state(table) not in ("full", "over")
 
@@ -592,10 +596,10 @@ class Toast:
         self, table: TableName, holder: HeldSnapshot, own: bool, query: Connection | None
     ) -> bool:
         """
-        Whether others can copy a table under this snapshot; otherwise it is closed if it is `own`.
+        Whether other processes can copy a table under this snapshot; if not, close an `own` one.
 
-        They can where there is nothing to be kept: while the server has no value elsewhere,
-        no row in the snapshot has one.
+        They can if there is nothing to store: while the table's TOAST relation is empty, no row
+        in the snapshot has a TOAST value.
         """
         if not self.fills(table):
             return True
@@ -611,15 +615,15 @@ class Toast:
         return False
 
     def wait(self, table: TableName) -> None:
-        """Raise `NotYet` where a commit was given in part: of changes after F some are gone by."""
+        """Raise `NotYet` inside a commit: some of its changes, which are after F, have passed."""
         if self._within and self.fills(table):
             raise NotYet
 
     def fill(self, table: TableName, holder: HeldSnapshot) -> Passing | None:
         """
-        Begin to fill the store as of a snapshot; return who takes the rows, None for nobody.
+        Start to fill the store from a snapshot; return a function that takes the rows, or None.
 
-        It is called with each batch and its marks, and at the end without.
+        Call it with each batch and its exact texts, and with None at the end.
         """
         if self._store is None or not self.fills(table):
             return None
@@ -652,18 +656,19 @@ class Toast:
             self._store.finish(table)
             log.info("filled the store of TOAST values", table=table, bytes=self._store.bytes)
             return
-        marks = marks_of(exact)
-        large = long(one.shape.columns, rows.to_struct_array(), marks)
+        exact_texts = exact_texts_of(exact)
+        large = long(one.shape.columns, rows.to_struct_array(), exact_texts)
         if not large.any():
             return
         if not large.all():
             rows = rows.filter(pa.array(large))
-            marks = marks_of(None if exact is None else exact.filter(pa.array(large)))
+            exact_texts = exact_texts_of(None if exact is None else exact.filter(pa.array(large)))
         image = rows.to_struct_array()
         names = {column.field: column.name for column in (*one.shape.key, *one.shape.columns)}
-        keys = keys_of(one.shape, names, image, marks, 1)
+        keys = keys_of(one.shape, names, image, exact_texts, 1)
         columns = [
-            marked(image.field(column.name), column.field, marks) for column in one.shape.columns
+            marked(image.field(column.name), column.field, exact_texts)
+            for column in one.shape.columns
         ]
         self._store.put(table, zip(keys, zip(*columns, strict=True), strict=True))
         self._store.commit(self._at.commit)
@@ -672,7 +677,7 @@ class Toast:
     # --- changes ---------------------------------------------------------------------------
 
     def completed(self, taken: Iterator[Changes]) -> Iterator[Changes]:
-        """Give the same changes, with what they lack as far as the store has it."""
+        """Yield the same changes, completed as far as the store has the values."""
         store = self._store
         for changes in taken:
             if store is None:
@@ -699,7 +704,7 @@ class Toast:
             for batch in each.rows.to_batches():
                 for rows in completing.rows(batch):
                     if size >= PART_BYTES:
-                        # As of a commit too large for memory: what follows belongs to it (R9).
+                        # Like a commit too large for memory: what follows belongs to it (R9).
                         yield Changes(made, self._at, ends=False)
                         made, size = [], 0
                     made.append(TableChanges(each.schema, pa.Table.from_batches([rows])))
@@ -714,7 +719,7 @@ class Toast:
         yield Changes(made, changes.upto, changes.ends, changes.markers)
 
     def _untouched(self, changes: TableChanges) -> bool:
-        """Whether these are a few small rows, sent whole, of which nothing is kept; no key goes."""
+        """Whether these are a few small rows, sent complete, with nothing to store or delete."""
         one = self._served.get(changes.schema.table)
         if one is None:
             return True
@@ -727,18 +732,18 @@ class Toast:
         return sent and after.null_count == 0 and 16 * after.nbytes <= most
 
     def _most_of(self, one: _Served) -> int:
-        # With columns that are not published nobody can tell how large a row is there.
+        # If some columns are not published, the size of a row on the server is unknown.
         return self._most if len(one.table.columns) <= len(one.schema.columns) else 0
 
     def moved(self, upto: SourcePosition) -> None:
-        """Hear that reading has come so far without a change."""
+        """Record that reading has reached a position without a change."""
         self._at = upto
         if self._store is not None:
             self._store.commit(upto.commit)
             self._settle()
 
     def close(self) -> None:
-        """Let go of the store. Never raises."""
+        """Close the store. Never raises."""
         for one in self._served.values():
             self._end(one)
         self._served = {}
@@ -754,17 +759,17 @@ class Toast:
         return None if self._store is None else self._store.states.get(table)
 
     def _watched(self, table: TableName) -> tuple[CopyWindow | None, str | None]:
-        """Return how a table is filled, and what there is of it; None: nothing."""
+        """Return a table's copy window and its state in the store; None: there is none."""
         one = self._served.get(table)
         if one is None:
             return None, None
         if one.window is not None and not one.window.done and not one.window.holder.alive:
-            # Nobody can copy under it any more; whoever copies later begins at a later F.
+            # No copy can use this snapshot any more; a later copy starts at a later F.
             self._forget(table)
         return one.window, self._state(table)
 
     def _settle(self) -> None:
-        """Let go of windows that lie behind: all that is read from now on comes after H."""
+        """Drop windows that have passed: all that is read from now on comes after H."""
         for name, one in self._served.items():
             window = one.window
             if window is not None and window.done and self._at.commit >= window.last:
@@ -779,7 +784,7 @@ class Toast:
         for name in self._store.shrink():
             self._end(self._served[name])
             log.warning(
-                "gave up the store of TOAST values of a table: it would be too large",
+                "dropped a table from the store of TOAST values: it would exceed the cap",
                 table=name,
                 cap=self._options.toast_store_bytes,
             )
@@ -798,9 +803,9 @@ def _asked(query: Connection, what: str) -> int:
 
 
 def store_path(source: str, reader: str) -> tuple[Path, bool]:
-    """Return where the store of a reader is, and whether it outlives the reader."""
+    """Return the path of a reader's store, and whether it is kept after the reader has ended."""
     _, _, data = reader.partition("@")
     if data and Path(data).is_dir():
         return Path(data) / "toast" / source / "store.sqlite", True
-    # Whoever has no data directory has no log to go on with either.
+    # Without a data directory there is no log to continue either.
     return scratch_folder(reader) / f"toast-{secrets.token_hex(4)}.sqlite", False

@@ -100,7 +100,7 @@ def test_what_would_not_be_heeded_is_refused(
     with inside("run") as run:
         run.ready()
         assert main.exit_code(["apply", "--yes", "--config", "other.conf"]) == 2
-        assert f"The engine reads {tmp_path / 'headrace.conf'}" in capsys.readouterr().err
+        assert f"The engine uses {tmp_path / 'headrace.conf'}" in capsys.readouterr().err
         for sets in ("pipelines.orders.tables=[other]", "foo=bar"):
             for verb in (["apply", "--yes"], ["status"], ["log"], ["status", "--data", "data"]):
                 assert main.exit_code([*verb, "--set", sets]) == 2

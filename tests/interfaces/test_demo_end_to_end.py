@@ -96,7 +96,7 @@ def test_the_demo_prints_no_foreign_line(plain: Done) -> None:
 
 @pytest.mark.meets("R30", "S2")
 def test_the_spoilt_order_is_a_dead_letter_and_the_verdict_says_so(plain: Done) -> None:
-    (order,) = re.findall(r"order (\d+): a barcode is scanned as its quantity", plain.out)
+    (order,) = re.findall(r"order (\d+): a barcode was scanned as its quantity", plain.out)
     assert f"dead letter: order {order}, ARITHMETIC_OVERFLOW" in plain.out
     assert f"\nletter    order {order}: ARITHMETIC_OVERFLOW" in plain.out
     assert f"\n  (1 row is held by a dead letter: order {order})\n" in plain.out
@@ -181,7 +181,7 @@ def test_the_commands_with_spark_work_when_pasted_and_a_killed_recorder_comes_ba
     assert sum(line.startswith("headrace demo") for line in shown.splitlines()) == 1
     for part in ("PIPELINE", "SQLite", "change log", "Spark ", "p50", "0001-", "k kills the"):
         assert part in shown
-    (address,) = set(re.findall(r"Spark's own pages: (http://127\.0\.0\.1:\d+)", shown))
+    (address,) = set(re.findall(r"Spark web UI: (http://127\.0\.0\.1:\d+)", shown))
     with urllib.request.urlopen(address, timeout=patience()) as page:
         assert page.status == 200
         assert b"headrace" in page.read()

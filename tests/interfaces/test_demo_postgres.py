@@ -47,7 +47,7 @@ def test_the_server_is_told_and_target_is_source(plain: Done) -> None:
 
 @pytest.mark.meets("R30")
 def test_the_spoilt_order_is_a_dead_letter_and_the_verdict_says_so(plain: Done) -> None:
-    (order,) = re.findall(r"order (\d+): a barcode is scanned as its quantity", plain.out)
+    (order,) = re.findall(r"order (\d+): a barcode was scanned as its quantity", plain.out)
     assert f"dead letter: order {order}, ARITHMETIC_OVERFLOW" in plain.out
     assert f"\n  (1 row is held by a dead letter: order {order})\n" in plain.out
 

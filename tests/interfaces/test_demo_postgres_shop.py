@@ -63,7 +63,7 @@ def shop(open_folder: Path) -> Iterator[PostgresShop]:
     made.open(said.append)
     (told,) = said
     assert told.startswith("PostgreSQL ")
-    assert " of our own on 127.0.0.1:" in told
+    assert " started on 127.0.0.1:" in told
     yield made
     made.close()
 

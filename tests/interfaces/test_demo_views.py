@@ -130,8 +130,8 @@ def test_the_verdict_says_which_rows_are_held() -> None:
 def test_the_verdict_says_which_letters_are_wrong() -> None:
     found = (RowDifference(1, "causeless"), RowDifference(2, "letterless"))
     assert comparison_lines(Comparison(9, found, (1,)).fields())[1:] == [
-        "  order 1 is held by a dead letter, and can be computed",
-        "  order 2 cannot be computed, and no dead letter says so",
+        "  order 1 is held by a dead letter but can be computed",
+        "  order 2 cannot be computed but has no dead letter",
         "  (1 row is held by a dead letter: order 1)",
     ]
 
@@ -143,7 +143,7 @@ def test_a_line_counts_dead_letters_and_restarts_once_there_are_any() -> None:
 
 def test_the_summary_tells_letter_kills_and_the_last_batch() -> None:
     text = summary_lines({**SUMMARY, "last": HELD, "healed": [1.24, 0.6]})
-    assert "letter    order 3021: ARITHMETIC_OVERFLOW, 1 change waiting" in text
+    assert "held      order 3021: ARITHMETIC_OVERFLOW, 1 change waiting" in text
     assert "recorder  killed 2 times, back after 1.2, 0.6 s, nothing lost" in text
     assert "last job  3 rows in, 2 out, 48 ms" in text
     assert "plan      Scan parquet → Filter → Project" in text
@@ -179,14 +179,14 @@ def test_the_verdict_says_which_rows_differ_and_in_what() -> None:
     assert text[1:] == [
         "  order 17 differs in status, total_cents",
         "  order 18 is missing in the target",
-        "  order 19 is in the target and should not be",
+        "  order 19 is in the target but should not be",
     ]
 
 
 def test_a_target_that_did_not_get_there_is_not_called_right() -> None:
     summary = {**SUMMARY, "comparison": None}
     assert not is_right(summary)
-    assert "not known" in "\n".join(summary_lines(summary))
+    assert "unknown" in "\n".join(summary_lines(summary))
 
 
 def test_the_summary_fits_60_columns_but_for_commands() -> None:

@@ -118,7 +118,7 @@ def test_from_set_up_to_teardown(
     assert stream.line().endswith("Z users INSERT")
     assert stream.end() == (0, "")
     app.execute("delete from users")
-    assert done("teardown", "--db", path) == "Taken out; 1 change was not read.\n"
+    assert done("teardown", "--db", path) == "Removed; 1 change had not been read.\n"
     assert app.execute("select count(*) from sqlite_master").fetchone() == (2,)
 
 
@@ -213,7 +213,7 @@ def test_another_log_and_another_reader_have_their_own_changes(
     done("teardown", "--db", path)
     app.execute("insert into users values (6, 6)")
     assert done("teardown", "--db", path, "--log-table", "__cdc_log", "--table", "users") == (
-        "Taken out; 1 change was not read.\n"
+        "Removed; 1 change had not been read.\n"
     )
     assert app.execute("select count(*) from sqlite_master").fetchone() == (2,)
 

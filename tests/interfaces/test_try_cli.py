@@ -108,8 +108,8 @@ def test_rows_are_shown_with_what_became_of_them(
         ["✓", "4", "paid", "4", "12"],
     ]
     assert (
-        err
-        == "Spark starts and computes …\n! In a run it would be a dead letter, and its row held.\n"
+        err == "Starting Spark and computing …\n! In a run this row would become a dead letter,"
+        " and later changes of it would wait.\n"
     )
     # The rows lie in a temporary folder, which no other machine sees.
     assert confs == [{}]
@@ -236,7 +236,7 @@ def test_where_a_table_is_too_wide_a_row_is_a_line_with_what_changed() -> None:
         r"✓ 1  note a → A\x1b[2J[red], n 3",
         "✗ 2  OUTSIDE_TYPE: column note",
         "✓ 3  n null",
-        "- 4  left out by a filter",
+        "- 4  filtered out",
     ]
 
 

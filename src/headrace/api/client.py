@@ -90,22 +90,23 @@ class Control:
         except ValueError:
             fields = None
         if not isinstance(fields, dict):
-            raise ControlError("The engine's answer cannot be understood", status=response.status)
+            raise ControlError("The engine sent an invalid answer", status=response.status)
         if response.status != http.client.OK:
             raise connect.error_from(fields)
         return fields
 
     def _gone(self) -> NoEngine:
         return NoEngine(
-            "The engine went away in the midst of it",
-            remedy="See why in logs/headrace.log of its data directory; start it: headrace run.",
+            "The engine stopped before it answered",
+            remedy="See logs/headrace.log in its data directory for the reason. Start it again:"
+            " headrace run.",
             data=str(self._data),
         )
 
     def _silent(self, seconds: float) -> NoEngine:
         return NoEngine(
             f"The engine did not answer within {seconds:g} seconds",
-            remedy="See what it does in logs/headrace.log of its data directory.",
+            remedy="See logs/headrace.log in its data directory for what it is doing.",
             data=str(self._data),
         )
 

@@ -103,10 +103,10 @@ def envelopes(stream: Reads) -> Iterator[dict[str, Any]]:
 def opened(data: bytes) -> dict[str, Any]:
     """Return the one message of a request for a stream."""
     if len(data) < _HEAD.size:
-        raise BadRequest("A request for a stream is one message in an envelope")
+        raise BadRequest("A streaming request must be one message in an envelope")
     flags, length = _HEAD.unpack(data[: _HEAD.size])
     if flags or length != len(data) - _HEAD.size:
-        raise BadRequest("A request for a stream is one message in an envelope")
+        raise BadRequest("A streaming request must be one message in an envelope")
     return parsed(data[_HEAD.size :])
 
 
@@ -123,7 +123,7 @@ def error_fields(error: HeadraceError, code: str | None = None) -> tuple[int, di
 
 def error_from(fields: Mapping[str, Any]) -> HeadraceError:
     """Return the error that was sent: of its own class, where this version knows it."""
-    told = str(fields.get("message", "The engine refused"))
+    told = str(fields.get("message", "The engine refused the request"))
     for detail in fields.get("details", ()):
         if detail.get("type") == _DETAIL:
             return _made({"message": told, **detail.get("debug", {})})

@@ -123,7 +123,7 @@ class Verb:
             asked = msgspec.convert(named, self.request)
         except msgspec.ValidationError as error:
             # It speaks of fields and types, never of values.
-            raise BadRequest(f"The request does not fit: {error}") from None
+            raise BadRequest(f"Invalid request: {error}") from None
         return self.call(asked)
 
 
@@ -207,7 +207,7 @@ class ControlService:
     def _rows(self, asked: AllRows) -> AnswerStream:
         info = self._pipeline(asked.pipeline)
         if asked.limit is not None and asked.limit < 0:
-            raise BadRequest("A limit is not negative")
+            raise BadRequest("limit must not be negative")
         _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         return _Begun(self._truth(info), table_reads.RowStream(table, asked.limit))
 
@@ -220,7 +220,7 @@ class ControlService:
         self._running()
         if not (chosen := self._chosen(asked)):
             raise UnknownPipeline(
-                f"No pipeline takes from a source {asked.source}",
+                f"Source {asked.source} has no pipeline",
                 sources=sorted({info.source for info in self._pipelines()}),
             )
         # One after the other: two that cross would leave some paused and some not.
@@ -334,10 +334,10 @@ class ControlService:
     def _running(self) -> tuple[PipelineInfo, ...]:
         if not (found := self._pipelines()):
             raise NotRunning(
-                "The engine has no pipeline at work yet"
+                "The engine is still starting"
                 if self.phase == "starting"
                 else "The engine has no pipeline",
-                remedy="See how far it is: headrace status.",
+                remedy="Check its progress: headrace status.",
             )
         return found
 
@@ -410,7 +410,7 @@ class ApplyVerb:
                 after.check()
                 return self._told(plan, done=False)
             if asked.plan != _fingerprint(plan):
-                raise Outdated("The configuration is another one than the one that was shown")
+                raise Outdated("The configuration has changed since the plan was shown")
             try:
                 apply(self._engine, plan, after)
             except InvalidConfiguration:

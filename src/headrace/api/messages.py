@@ -124,18 +124,23 @@ def _state(pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool) ->
     return pipeline.state if pipeline.state in _COMING else "not_ready", reason
 
 
+def state_phrase(state: str) -> str:
+    """Return a state as the end of a sentence: `is catching up`, `failed`."""
+    return "failed" if state == "failed" else f"is {state.replace('_', ' ')}"
+
+
 def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
     if source is None or source.state not in _AT_WORK:
         state = "not recorded" if source is None else source.state
         why = "" if source is None else source.reason or _told(source.error)
-        return f"source {pipeline.source} is {state}{f': {why}' if why else ''}"
+        return f"source {pipeline.source} {state_phrase(state)}{f': {why}' if why else ''}"
     if source.error is not None:
         return f"source {pipeline.source}: {source.error.message}"
     if pipeline.error is not None:
-        return f"tries again: {pipeline.error.message}"
+        return f"retrying: {pipeline.error.message}"
     if pipeline.state in _COMING:
         return ""
-    return "Spark does not run"
+    return "Spark is not running"
 
 
 def _told(error: HeadraceError | None) -> str:

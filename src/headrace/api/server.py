@@ -64,8 +64,8 @@ def new_socket(environment: Mapping[str, str]) -> Path:
         if len(os.fsencode(path)) <= LONGEST and _is_ours(folder):
             return path
     raise ControlError(
-        "No folder was found for the engine's socket",
-        remedy="Set XDG_RUNTIME_DIR or TMPDIR to a folder of yours with a short path.",
+        "No folder can be used for the engine's socket",
+        remedy="Set XDG_RUNTIME_DIR or TMPDIR to a folder with a short path that you own.",
     )
 
 
@@ -73,7 +73,7 @@ def announce(data: Path, socket: Path) -> None:
     """Name the socket in the data directory, in place of one that a killed engine left."""
     if _holder(data) != os.getpid():
         # Another engine's file must never be replaced.
-        raise NotRunning("The engine does not hold its data directory", data=str(data))
+        raise NotRunning("The engine does not hold the lock of its data directory", data=str(data))
     if (left := announced(data)) is not None and left.socket != socket:
         _remove_left_behind(left.socket)
     file = data / _FILE
@@ -105,18 +105,19 @@ def not_reached(data: Path) -> NoEngine:
     holder = _holder(data)
     if holder is not None and _is_alive(holder):
         return NoEngine(
-            f"Process {holder} holds {data} and takes no commands",
-            remedy="It starts, it stops, or it is a program with an engine of its own: try again"
-            " in a moment, or look at logs/headrace.log there.",
+            f"Process {holder} uses {data} but does not accept commands",
+            remedy="It may be starting or stopping, or it is a Python program with its own engine."
+            " Try again in a moment, or see logs/headrace.log there.",
             data=str(data),
         )
     if not data.exists():
         return NoEngine(
-            f"No engine runs here: there is no data directory {data}",
-            remedy="Start one: headrace run. Or name the folder of one that runs: --data FOLDER.",
+            f"No engine is running: the data directory {data} does not exist",
+            remedy="Start one: headrace run. Or give the data directory of a running engine:"
+            " --data FOLDER.",
             data=str(data),
         )
-    return NoEngine(f"No engine runs on {data}", data=str(data))
+    return NoEngine(f"No engine is running on {data}", data=str(data))
 
 
 def _folders(environment: Mapping[str, str]) -> Iterator[Path]:
@@ -300,11 +301,11 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             length = -1
         if not 0 <= length <= connect.LARGEST_REQUEST:
-            raise BadRequest("A request needs a length, and not a large one")
+            raise BadRequest(f"Content-Length must be between 0 and {connect.LARGEST_REQUEST}")
         # Before anything is refused: who is still sending would not hear it.
         body = self.rfile.read(length)
         if not path.startswith(connect.SERVICE):
-            raise BadRequest("There is no such service here")
+            raise BadRequest(f"The path must begin with {connect.SERVICE}")
         return path.removeprefix(connect.SERVICE), body
 
     def _answer(self, status: int, body: bytes) -> None:
@@ -318,17 +319,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _told(self, verb: str, body: bytes, kind: str) -> tuple[int, bytes]:
         if (call := self._service.unary.get(verb)) is None:
-            error = BadRequest(f"The engine knows no command {verb}", verb=verb)
+            error = BadRequest(f"Unknown command {verb}", verb=verb)
             status, fields = connect.error_fields(error, "unimplemented")
             return status, connect.message(fields)
         if kind != connect.UNARY:
-            raise BadRequest(f"{verb} takes {connect.UNARY}", content_type=kind)
+            raise BadRequest(f"{verb} requires content type {connect.UNARY}", content_type=kind)
         return 200, connect.message(call(connect.parsed(body)))
 
     def _stream(self, verb: str, body: bytes, kind: str) -> None:
         """Answer one message after the other; an error is in the last one, as Connect has it."""
         if kind != connect.STREAMING:
-            raise BadRequest(f"{verb} takes {connect.STREAMING}", content_type=kind)
+            raise BadRequest(f"{verb} requires content type {connect.STREAMING}", content_type=kind)
         self.connection.settimeout(None)
         self.send_response(200)
         self.send_header("Content-Type", connect.STREAMING)
@@ -383,6 +384,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _mistake(error: BaseException) -> ControlError:
     return ControlError(
-        f"Something went wrong that should not have ({type(error).__name__})",
-        remedy="Please report this, with the end of logs/headrace.log in the data directory.",
+        f"Internal error ({type(error).__name__})",
+        remedy="Please report this, and include the end of logs/headrace.log in the data"
+        " directory.",
     )

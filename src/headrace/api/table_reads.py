@@ -107,8 +107,8 @@ def readings(column: Column, given: object) -> Iterator[object]:
     except (ValueError, InvalidOperation, binascii.Error):
         # The value itself is row data, and stays out of the message.
         raise BadRequest(
-            f"The value for {column.name} is not of its type",
-            remedy="Give it as headrace query shows it; bytes as base64 or X'00FF'.",
+            f"The value for {column.name} is not a valid {column.type}",
+            remedy="Write it as headrace query prints it; bytes as base64 or X'00FF'.",
             column=column.name,
             type=str(column.type),
         ) from None
@@ -155,16 +155,16 @@ def table_of(pipeline: str, target: object, name: str | None) -> tuple[str, Read
     """Return a table of a target; `name` may be left out where there is only one."""
     if not isinstance(target, Readable):
         raise BadRequest(
-            "The pipeline's target keeps no rows that can be read here",
-            remedy="Read them where the target keeps them; headrace status names its type.",
+            f"The target of pipeline {pipeline} cannot be queried",
+            remedy="Read the rows where the target stores them; headrace status shows its type.",
             pipeline=pipeline,
         )
     tables = target.tables
     if name is None:
         if len(tables) != 1:
             raise BadRequest(
-                "The pipeline has several tables" if tables else "The pipeline has no table yet",
-                remedy="Say which one: --table NAME.",
+                f"Pipeline {pipeline} has {'several tables' if tables else 'no table yet'}",
+                remedy="Choose one: --table NAME." if tables else "Try again in a moment.",
                 pipeline=pipeline,
                 tables=list(tables),
             )
@@ -172,7 +172,7 @@ def table_of(pipeline: str, target: object, name: str | None) -> tuple[str, Read
     if name not in tables:
         raise UnknownPipeline(
             f"Pipeline {pipeline} has no table {name}",
-            remedy="Use one of its tables; they are listed in the message.",
+            remedy=f"Use one of {', '.join(tables)}." if tables else "It has no table yet.",
             tables=list(tables),
         )
     return name, target.table(name)
@@ -208,10 +208,10 @@ def _columns_of(table: ReadableTable, index: str | None) -> tuple[str, ...]:
         return table.columns_of(index)
     except UnknownIndex as error:
         if index is None:
-            remedy = "Declare it at the pipeline's target: lookup_fields = [COLUMN]."
+            remedy = "Declare it in the pipeline's target: lookup_fields = [COLUMN]."
         else:
             declared = f"indexes.{index} {{ fields = [COLUMN] }}"
-            remedy = f"Declare it at the pipeline's target: {declared}."
+            remedy = f"Declare it in the pipeline's target: {declared}."
             if isinstance(known := error.facts.pop("indexes", None), list) and known:
                 remedy = f"Use one of {', '.join(known)}; or d{remedy[1:]}"
         raise UnknownIndex(error.message, remedy=remedy, **error.facts) from None
@@ -273,8 +273,8 @@ def _meanings(
 ) -> Iterator[tuple[object, ...]]:
     if len(columns) != len(given):
         raise BadRequest(
-            "Give one value for each column",
-            remedy="Pass the values in the order of the columns.",
+            f"{len(columns)} value{'' if len(columns) == 1 else 's'} needed, {len(given)} given",
+            remedy=f"Give the values of {', '.join(columns)}, in this order.",
             columns=list(columns),
             given=len(given),
         )

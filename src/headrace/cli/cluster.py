@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 _MEGABYTE = 1e6
 
 
-@click.group("cluster", short_help="Prepare what a Spark cluster needs.")
+@click.group("cluster", short_help="Prepare a Spark cluster to run pipelines.")
 def cluster() -> None:
     """
-    Prepare what a Spark cluster needs to run pipelines.
+    Prepare a Spark cluster to run pipelines.
 
-    Executors need the driver's Python packages, and storage where they read the log. The first
-    is packed here; both are looked at when an engine starts on a cluster.
+    Executors need the Python packages of the driver, and must be able to read the log. Use
+    `cluster pack` for the packages. An engine checks both when it starts on a cluster.
     """
 
 
-@cluster.command("pack", short_help="Write this environment into an archive for executors.")
+@cluster.command("pack", short_help="Pack this Python environment for executors.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("headrace-env.tar.gz"),
     show_default=True,
     metavar="FILE",
-    help="The archive.",
+    help="Archive to write.",
 )
 @click.option(
     "--with",
     "named",
     multiple=True,
     metavar="MODULE|PATH",
-    help="Also a module of yours, a .py file, or a package's folder; again for each other one.",
+    help="Also pack this module, .py file or package folder; can be repeated.",
 )
-@click.option("--lean", is_flag=True, help="Only Headrace, what it needs, and what --with names.")
+@click.option("--lean", is_flag=True, help="Pack only Headrace, its dependencies and --with.")
 @click.option(
     "--python",
     metavar="PATH",
-    help="Where workers have this version of Python; where it is here by default.",
+    help="Path of Python on the workers (default: the path on this machine).",
 )
 @click.option(
     "--with-python",
     is_flag=True,
-    help="With Python itself, for workers of the same system and architecture.",
+    help="Also pack Python, for workers with the same operating system and architecture.",
 )
 @force_option
 @json_option
@@ -72,18 +72,18 @@ def pack(
     as_json: bool,
 ) -> None:
     """
-    Write the Python environment that runs this command into an archive for executors.
+    Pack the Python environment of this command into an archive for executors.
 
-    Packed is all that is installed here, Headrace among it, without Spark's own jars and Java:
-    workers have them. Give modules that your functions come from with --with. The settings of
-    Spark that go with the archive are printed.
+    The archive contains every installed package, including Headrace, but not Spark's jars and
+    Java, which workers already have. Add modules that define your functions with --with. Prints
+    the Spark settings that use the archive.
     """
     from headrace.spark_session.pack import contents
     from headrace.spark_session.pack import pack as write
 
     if python is not None and with_python:
-        raise click.UsageError("Either --python or --with-python.")
-    require("spark", "An environment for executors")
+        raise click.UsageError("Use either --python or --with-python, not both.")
+    require("spark", "Packing an environment for executors")
     refuse_taken(output, force=force)
     began = time.monotonic()
     found = contents(named, lean=lean)
@@ -134,14 +134,14 @@ def _print(
     )
     major_minor = ".".join(platform.python_version_tuple()[:2])
     if packed.interpreter is None:
-        click.echo(f"With Python {major_minor}, for {platform.system()} {platform.machine()}.")
+        click.echo(f"Includes Python {major_minor} for {platform.system()} {platform.machine()}.")
     else:
         click.echo(
-            f"Without Python itself: workers need {major_minor} at {packed.interpreter}"
-            " (--python names another place, --with-python packs it)."
+            f"Python itself is not included: workers need Python {major_minor} at"
+            f" {packed.interpreter}. Use --python for another path, or --with-python to include it."
         )
     for folder in found.not_packed:
-        click.echo(f"! {folder} is not in it; --with names modules in it to be packed.", err=True)
+        click.echo(f"! {folder} was not packed. Use --with to add modules from it.", err=True)
     click.echo("\nIn the configuration:\n\nspark.conf {")
     for name, value in conf.items():
         click.echo(f"  {json.dumps(name)} = {json.dumps(value)}")

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
 import click
 
+from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.config.units import duration
 from headrace.errors import BadDataDirectory, HeadraceError, NoJava, StorageError, UnknownPipeline
@@ -159,8 +160,9 @@ def caution(pipeline: str, told: Mapping[str, Any]) -> None:
     """Say so, to stderr, where what a pipeline has may be older than its source's."""
     if not told["ready"]:
         why = f": {told['reason']}" if told["reason"] else ""
-        state = str(told["state"]).replace("_", " ")
-        click.echo(f"! {pipeline} is {state}{why}; rows may be behind their source.", err=True)
+        click.echo(
+            f"! {pipeline} {state_phrase(told['state'])}{why}. Rows may be out of date.", err=True
+        )
 
 
 def data_directory(config: Path | None, sets: tuple[str, ...], data: Path | None) -> Path:
@@ -180,9 +182,9 @@ def _only_data(sets: tuple[str, ...]) -> None:
         path, _ = parse_path(SourceText(each, "--set", located=False))
         if path != ("data",):
             raise click.UsageError(
-                f"--set {'.'.join(path)}=… changes nothing here: this command reads the data"
-                " directory alone from the configuration, so --set takes data=FOLDER. An engine"
-                " keeps to what it was started with."
+                f"--set {'.'.join(path)}=… has no effect here: this command only reads the data"
+                " directory from the configuration, so only data=FOLDER can be set. A running"
+                " engine keeps the settings it was started with."
             )
 
 
@@ -237,7 +239,7 @@ def same_engine(config: Path | None, sets: tuple[str, ...], data: Path | None) -
 
 def one_of(names: Sequence[str]) -> str:
     """Return what to do about a name that is none of these."""
-    return f"Use one of {', '.join(names)}." if names else "There is none here yet."
+    return f"Use one of {', '.join(names)}." if names else "There are none yet."
 
 
 def check_names(
@@ -257,7 +259,7 @@ def check_names(
     pipelines = sorted({name for name, _ in places})
     if pipeline is not None and pipeline not in pipelines:
         raise UnknownPipeline(
-            f"There is no pipeline {pipeline} here",
+            f"There is no pipeline {pipeline}",
             remedy=one_of(pipelines),
         )
     tables = sorted({of for name, of in places if of and pipeline in (None, name)})
@@ -292,7 +294,8 @@ def _entries(node: Node | None) -> dict[str, Node]:
 
 # --- places in a log ------------------------------------------------------------------------------
 
-HELP = "A position, a time (2026-11-15T12:00, UTC unless it has an offset) or a span ago (-2h)."
+FROM_HELP = "Start at a position, a time (2026-11-15T12:00, UTC if without offset) or an age (-2h)."
+TO_HELP = "End at a position, a time or an age, inclusive."
 
 
 def parse_moment(text: str, now: datetime) -> Moment | None:
@@ -327,7 +330,7 @@ def as_moment(
     if found is None:
         raise click.BadParameter(
             f"{value!r} is not a position (0001-00000000000004b4-00000000), a time"
-            " (2026-11-15T12:00) or a span (-2h)."
+            " (2026-11-15T12:00) or an age (-2h)."
         )
     return found
 
@@ -344,13 +347,13 @@ def config_options(command: _Command) -> _Command:
         "sets",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Set one key over what the file says; may be given again.",
+        help="Override one key of the file; can be repeated.",
     )(command)
     return click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="The configuration; headrace.conf in this folder by default.",
+        help="Configuration file (default: headrace.conf in this folder).",
     )(command)
 
 
@@ -360,24 +363,22 @@ def data_option(command: _Command) -> _Command:
         "--data",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="FOLDER",
-        help="The engine's data directory; the one the configuration names by default.",
+        help="Data directory of the engine (default: the one in the configuration).",
     )(command)
 
 
 def storage_option(command: _Command) -> _Command:
-    """Add `--storage PLACE`: `storage: str | None`, None for that of the data directory."""
+    """Add `--storage URL`: `storage: str | None`, None for that of the data directory."""
     return click.option(
         "--storage",
-        metavar="PLACE",
-        help="A log elsewhere, as s3://bucket/prefix, where no data directory is at hand.",
+        metavar="URL",
+        help="Read the log at this URL (s3://bucket/prefix), without a data directory.",
     )(command)
 
 
 def json_option(command: _Command) -> _Command:
     """Add `--json`: `as_json: bool`."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="JSON to stdout, for programs to read."
-    )(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")(command)
 
 
 def engine_options(command: _Command) -> _Command:
@@ -410,10 +411,10 @@ def read_configuration(
 # --- what is installed ----------------------------------------------------------------------------
 
 
-@click.command(short_help="Print what is installed, and which Java it uses.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.command(short_help="Print the installed versions.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def version(as_json: bool) -> None:
-    """Print the versions of Headrace, Python, PySpark and the Java it would use."""
+    """Print the versions of Headrace, Python, PySpark and PyArrow, and the Java that Spark uses."""
     found = {
         "headrace": installed(DISTRIBUTION),
         "python": platform.python_version(),
@@ -472,7 +473,7 @@ def place_of(
         folder = used_folder(data_directory(config, sets, data))
         return LogLocation(storage_of(folder), folder)
     if config is not None or sets or data is not None:
-        raise click.UsageError("--storage goes without --data, --config and --set.")
+        raise click.UsageError("--storage cannot be combined with --data, --config or --set.")
     return LogLocation(opened(storage), None)
 
 
@@ -498,7 +499,7 @@ def used_folder(data: Path) -> Path:
         raise BadDataDirectory(
             "No engine has used this data directory",
             data=str(folder),
-            remedy="Give the engine's own with --data, or as data in the configuration; an engine"
-            " makes it when it starts: headrace run.",
+            remedy="Give the data directory of an engine with --data, or set data in the"
+            " configuration. headrace run creates it.",
         )
     return folder

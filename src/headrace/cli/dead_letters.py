@@ -40,10 +40,12 @@ import click
 from headrace.cli.common import (
     FILE_WIDTH,
     check_names,
+    command_line,
     data_directory,
     engine_options,
     output_console,
     printable,
+    same_engine,
     shortened,
     used_folder,
     value_text,
@@ -60,22 +62,22 @@ if TYPE_CHECKING:
 # --- `headrace dead-letters` ----------------------------------------------------------------------
 
 
-@click.group("dead-letters", short_help="Look at the changes that could not be applied.")
+@click.group("dead-letters", short_help="Show changes that could not be applied.")
 def dead_letters() -> None:
     """
-    Look at dead letters: changes that could not be computed, and those behind them.
+    Show dead letters: changes that could not be computed, and later changes of those rows.
 
-    A letter holds its row: later changes of the same key are kept behind it, until a
-    truncate or a reload of the table makes them history. Engines are not disturbed.
+    A dead letter holds its row: later changes of the same key wait until a truncate or a reload
+    of the table supersedes them. Works with or without a running engine.
     """
 
 
-@dead_letters.command("list", short_help="List the letters.")
+@dead_letters.command("list", short_help="List dead letters.")
 @click.argument("pipeline", required=False)
 @engine_options
-@click.option("--table", metavar="TABLE", help="Of this table alone.")
-@click.option("--all", "superseded", is_flag=True, help="With those that are history.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines, every value exact.")
+@click.option("--table", metavar="TABLE", help="Only this table.")
+@click.option("--all", "superseded", is_flag=True, help="Include superseded ones.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines with exact values.")
 def list_letters(
     pipeline: str | None,
     config: Path | None,
@@ -86,13 +88,13 @@ def list_letters(
     as_json: bool,
 ) -> None:
     """
-    List the dead letters of all pipelines, or of one, by position.
+    List the dead letters of PIPELINE, or of all pipelines, by position.
 
-    With --json each line is a letter with both images. Null, booleans, text, whole numbers
-    up to 2^53 and finite floats stand for themselves; any other value is an object with its
-    kind: {"kind": "decimal", "value": "1.50"}, and so int (beyond 2^53), float (nan, inf),
-    bytes and text_bytes (base64), uuid, date, timestamp, timestamptz and time (ISO 8601),
-    timetz, interval, struct.
+    With --json each line is a dead letter with the row before and after the change. Null,
+    booleans, text, integers up to 2^53 and finite floats are plain JSON values. Any other value
+    is an object with its kind: {"kind": "decimal", "value": "1.50"}. The other kinds are int
+    (beyond 2^53), float (nan, inf), bytes and text_bytes (base64), uuid, date, timestamp,
+    timestamptz and time (ISO 8601), timetz, interval and struct.
     """
     folder = used_folder(data_directory(config, sets, data))
     letters = _read(folder, pipeline, superseded=superseded)
@@ -111,11 +113,11 @@ def list_letters(
     console.print(count_line(found))
 
 
-@dead_letters.command("show", short_help="Show a letter in full, and what to do about it.")
+@dead_letters.command("show", short_help="Show a dead letter in full, and what to do about it.")
 @click.argument("position")
 @engine_options
-@click.option("--pipeline", metavar="PIPELINE", help="Of this pipeline alone.")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines, as list gives them.")
+@click.option("--pipeline", metavar="PIPELINE", help="Only this pipeline.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines, as list does.")
 def show_letter(
     position: str,
     config: Path | None,
@@ -125,11 +127,11 @@ def show_letter(
     as_json: bool,
 ) -> None:
     """
-    Show the dead letters at a POSITION: why, both images, and what is behind each.
+    Show the dead letters at POSITION: the reason, the row before and after, what to do.
 
-    There are several where pipelines share a table, or rows of a baseline failed: these
-    have the position at which the baseline begins. With --json the positions of the letters
-    behind are given as "behind".
+    There can be several: one for each pipeline that uses the table, or one for each row of a
+    baseline that failed. Rows of a baseline have the position where the baseline begins. With
+    --json, "behind" lists the positions of the later changes that wait.
     """
     folder = used_folder(data_directory(config, sets, data))
     letters = _read(folder, pipeline, superseded=True)
@@ -149,7 +151,7 @@ def show_letter(
     for number, letter in enumerate(found):
         if number:
             console.rule()
-        for part in letter_page(letter, letters, _now()):
+        for part in letter_page(letter, letters, _now(), same_engine(config, sets, data)):
             console.print(part)
 
 
@@ -177,13 +179,13 @@ def _at(position: str, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
         wanted = Position.parse(position)
     except BadPosition as error:
         raise click.BadParameter(
-            f"{position!r} is not a position like 0001-00000000000004b4-00000000.",
+            f"{position!r} is not a position such as 0001-00000000000004b4-00000000.",
             param_hint="POSITION",
         ) from error
     found = [letter for letter in letters if letter.position == wanted]
     if not found:
         raise click.BadParameter(
-            f"There is no dead letter at {position}; headrace dead-letters list names them.",
+            f"There is no dead letter at {position}; headrace dead-letters list shows all.",
             param_hint="POSITION",
         )
     return found
@@ -331,28 +333,37 @@ def count_line(letters: Sequence[DeadLetter]) -> str:
 
 
 def letter_page(
-    letter: DeadLetter, letters: Sequence[DeadLetter], now: datetime
+    letter: DeadLetter,
+    letters: Sequence[DeadLetter],
+    now: datetime,
+    options: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
-    """Yield one letter in full: why, both images, what is behind it, what to do."""
+    """
+    Yield one dead letter in full: the reason, both images, what waits for it, what to do.
+
+    `options` make the command that is suggested select the same engine.
+    """
     from rich.text import Text
 
     yield Text(f"Dead letter {letter.position}", style="bold")
     yield _facts(letter, now)
     yield _images(letter)
     yield from _others(letter, letters)
-    yield Text.assemble(("What to do: ", "bold"), printable(what_to_do(letter)))
+    yield Text.assemble(("What to do: ", "bold"), printable(what_to_do(letter, options)))
 
 
-def what_to_do(letter: DeadLetter) -> str:
-    """Return how a person gets rid of this letter."""
+def what_to_do(letter: DeadLetter, options: Sequence[str] = ()) -> str:
+    """Return how to resolve this dead letter; `options` select the engine."""
     if letter.superseded is not None:
-        return f"nothing, a {letter.superseded} made it history."
-    mend = "mend the expression that failed, or the row at its source"
+        return f"nothing, it was superseded by a {letter.superseded}."
+    fix = "fix the expression that failed, or the row in the source"
     if letter.kind == "behind":
-        mend = "mend what the first letter of this row failed of"
+        fix = "fix the cause of the first dead letter of this row"
+    reload = command_line("reload", letter.pipeline, "--table", letter.table, *options)
     return (
-        f"{mend}; then load the table anew with engine.reload(source, {letter.table!r})."
-        " That takes the rows as they are now, and frees their keys."
+        f"{fix}. Then copy the table again: {reload}"
+        f" (in Python: engine.reload(source, {letter.table!r})). This loads the current rows and"
+        " releases their keys."
     )
 
 
@@ -388,10 +399,12 @@ def _facts(letter: DeadLetter, now: datetime) -> Table:
         "table": letter.table,
         "key": shortened(key_text(letter), LONG),
         "change": letter.op if letter.baseline is None else f"row of baseline {letter.baseline}",
-        "why": letter.code if letter.kind == "failed" else "behind another letter of this row",
+        "why": letter.code
+        if letter.kind == "failed"
+        else "waits for an earlier dead letter of this row",
         **{f"  {name}": text for name, text in letter.facts.items()},
         "committed": str(letter.time) if letter.time else "not known",
-        "set aside": f"{letter.parked} ({age(letter.parked, now)} ago)",
+        "parked": f"{letter.parked} ({age(letter.parked, now)} ago)",
         "lineage": letter.lineage,
     }
     if letter.superseded is not None:
@@ -436,13 +449,14 @@ def _others(letter: DeadLetter, letters: Sequence[DeadLetter]) -> Iterator[Text]
     if letter.kind == "behind":
         for other in letters:
             if other.kind == "failed" and letter in behind(other, letters):
-                yield Text(f"Behind the letter at {other.position}.")
+                yield Text(f"Waits for the dead letter at {other.position}.")
                 break
     followers = behind(letter, letters)
     if not followers:
-        yield Text("Nothing is behind it.")
+        yield Text("No later changes are waiting.")
         return
-    yield Text(f"Behind it: {_count(len(followers), 'letter')}, to be read in this order.")
+    are = "is" if len(followers) == 1 else "are"
+    yield Text(f"{_count(len(followers), 'later change')} {are} waiting, in this order:")
     for each in followers[:LISTED]:
         yield Text(f"  {each.position}  {each.op}  {each.code}".rstrip())
     if len(followers) > LISTED:

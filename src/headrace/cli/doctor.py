@@ -106,16 +106,18 @@ def _machine(folder: Path) -> Iterator[CheckResult]:
     says = f"{os.cpu_count()} cores, {memory / 2**30:,.1f} GiB of memory"
     if memory < LEAST_MEMORY:
         remedy = (
-            "Spark alone takes about 1 GiB; give the machine more, or spark.driver.memory less."
+            "Spark alone needs about 1 GiB. Use a machine with more, or lower spark.driver.memory."
         )
         yield CheckResult(part, "note", says, remedy)
     else:
         yield CheckResult(part, "well", says)
     there = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(there).free
-    says = f"{free / 2**30:,.1f} GiB free where the data directory is"
+    says = f"{free / 2**30:,.1f} GiB free on the disk of the data directory"
     if free < LEAST_DISK:
-        yield CheckResult(part, "wrong", says, "Make room, or give another folder with --data.")
+        yield CheckResult(
+            part, "wrong", says, "Free some space, or use another folder with --data."
+        )
     else:
         yield CheckResult(part, "well", says)
 
@@ -125,17 +127,17 @@ def _data(folder: Path) -> Iterator[CheckResult]:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not os.access(there, os.W_OK):
         yield CheckResult(
-            part, "wrong", f"{there} cannot be written to", "Give another with --data."
+            part, "wrong", f"{there} is not writable", "Use another folder with --data."
         )
     elif not folder.exists():
-        yield CheckResult(part, "well", f"{folder} will be made")
+        yield CheckResult(part, "well", f"{folder} will be created")
     else:
         held = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
         yield CheckResult(part, "well", f"{folder} holds {held / 1e6:,.1f} MB")
         if folder.stat().st_mode & 0o077:
-            remedy = f"Close it: chmod 700 {shlex.quote(str(folder))}"
+            remedy = f"Restrict access: chmod 700 {shlex.quote(str(folder))}"
             yield CheckResult(
-                part, "note", f"Others may look into {folder}, which holds rows", remedy
+                part, "note", f"Other users can read {folder}, which contains rows", remedy
             )
 
 
@@ -159,7 +161,7 @@ def _configuration(found: EngineConfig, folder: Path) -> Iterator[CheckResult]:
         yield from _wrong(part, error)
     else:
         counts = f"sources: {len(found.sources)}, pipelines: {len(found.pipelines)}"
-        yield CheckResult(part, "well", f"{counts}; their databases can be captured as it says")
+        yield CheckResult(part, "well", f"{counts}; all databases can be captured")
     yield from _storage(found)
     yield from _sources(built, folder)
 
@@ -176,7 +178,7 @@ def _storage(found: EngineConfig) -> Iterator[CheckResult]:
         yield from _wrong("storage", error)
     else:
         yield CheckResult(
-            "storage", "well", f"{place} can be read and written, and keeps two writers apart"
+            "storage", "well", f"{place} is readable, writable, and refuses a second writer"
         )
 
 
@@ -208,7 +210,7 @@ def _engine(folder: Path) -> Iterator[CheckResult]:
     try:
         told = Control.connect(folder).call("Status")
     except NoEngine:
-        yield CheckResult(part, "well", "none is running on this data directory")
+        yield CheckResult(part, "well", "not running on this data directory")
         return
     except HeadraceError as error:
         yield from _wrong(part, error)
@@ -219,7 +221,7 @@ def _engine(folder: Path) -> Iterator[CheckResult]:
         kind: Kind = "wrong" if each.wrong else "note"
         says = f"{each.what}: {each.why}" if each.why else each.what
         yield CheckResult(part, kind, says, each.remedy, each.code)
-    says = "ready" if told["ready"] else f"running, and not ready{_waits(told)}"
+    says = "ready" if told["ready"] else f"running, not ready{_waits(told)}"
     yield CheckResult(part, "well" if told["ready"] else "note", says)
 
 
@@ -301,13 +303,13 @@ def _end_of(log: Path) -> str:
 _MARKS = {"well": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
-@click.command(short_help="Examine everything, and say what to do about it.")
+@click.command(short_help="Check everything and say how to fix problems.")
 @engine_options
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Also write a zip file for whoever helps you: no rows, no passwords.",
+    help="Also write a zip file for support; it contains no rows and no passwords.",
 )
 @force_option
 @json_option
@@ -320,10 +322,10 @@ def doctor(
     as_json: bool,
 ) -> int:
     """
-    Examine the installation, the machine, the configuration, its databases and the engine.
+    Check the installation, the machine, the configuration, its databases and the engine.
 
-    Changes nothing. Names what was left at a database by an engine that is gone: slots,
-    publications, triggers. Ends with exit code 1 where something is wrong.
+    Changes nothing. Also lists slots, publications and triggers in your databases that belong to
+    an engine that no longer exists. Exits with code 1 if there is a problem.
     """
 
     if bundle is not None:
@@ -356,7 +358,7 @@ def _print(result: CheckResult) -> None:
 
 def _print_end(found: list[CheckResult], wrong: int, bundle: Path | None) -> None:
     notes = sum(result.kind == "note" for result in found)
-    parts = [f"{wrong} wrong" if wrong else "nothing is wrong", f"{notes} to know"]
-    click.echo(", ".join(parts) + ".")
+    problems = f"{wrong} problem{'' if wrong == 1 else 's'}" if wrong else "No problems"
+    click.echo(f"{problems}, {notes} note{'' if notes == 1 else 's'}.")
     if bundle is not None:
-        click.echo(f"{bundle} written; look into it before you send it.")
+        click.echo(f"{bundle} written. Review it before you send it.")

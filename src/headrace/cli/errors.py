@@ -30,7 +30,7 @@ from headrace.storage.permissions import create_output, not_written
 
 # --- files that a verb writes ---------------------------------------------------------------------
 
-force_option = click.option("--force", is_flag=True, help="Replace a file that is there.")
+force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 """Adds `--force`: `force: bool`."""
 
 
@@ -57,7 +57,7 @@ def opened_output(path: Path, *, force: bool, mode: int = 0o600) -> Iterator[IO[
 
 
 def _taken(path: Path) -> click.UsageError:
-    return click.UsageError(f"{path} is there already; --force replaces it.")
+    return click.UsageError(f"{path} already exists; use --force to overwrite it.")
 
 
 # --- what is printed of an error ------------------------------------------------------------------
@@ -77,7 +77,7 @@ def error_lines(error: HeadraceError, width: int) -> list[tuple[str, str]]:
     if isinstance(error, InvalidConfiguration) and error.errors:
         count = len(error.errors)
         # Where all of it is that a database is down, nobody has to look for a mistake.
-        where = "in the configuration" if error.exit_code == WRONG_USAGE else "before the start"
+        where = "in the configuration" if error.exit_code == WRONG_USAGE else "before starting"
         lines = [("what", f"✗ {count} error{'s' if count > 1 else ''} {where}")]
         for each in error.errors:
             lines += _block(each, width, mark="• ", indent="  ")
@@ -122,10 +122,10 @@ def print_unexpected(error: BaseException, *, as_json: bool) -> None:
     """Put the traceback into the log file, and say one sentence."""
     place = logs.where() or _fallback_log()
     logs.logger("cli").failed("unexpected error", error, code=INTERNAL_CODE)
-    message = f"Something went wrong that should not have ({type(error).__name__})"
+    message = f"Internal error ({type(error).__name__})"
     remedy = HeadraceError.remedy
     if place is not None:
-        remedy = f"Please report this, with the end of {_near(place)}."
+        remedy = f"Please report this, and include the end of {_near(place)}."
     if as_json:
         told = {"code": INTERNAL_CODE, "message": message, "facts": {}, "remedy": remedy}
         _json_line({"error": told})

@@ -102,7 +102,7 @@ class _Converter:
 
     def done(self, origin: str) -> Conversion:
         self.lines.comment(f"Written by headrace init --from {origin}.")
-        self.lines.comment("What has no counterpart is named in a comment where it would stand.")
+        self.lines.comment("Settings without a counterpart are listed in comments.")
         self.lines.blank()
         self.lines.add('data = "./headrace-data"')
         sources = self.tree.section("sources")
@@ -113,7 +113,7 @@ class _Converter:
         self.lines.blank()
         self.left_out(self.tree)
         if not self.notes:
-            self.lines.comment("Everything had its counterpart.")
+            self.lines.comment("Every setting was converted.")
         made = len(self.sources), len(self.pipelines)
         return Conversion(self.lines.text(), tuple(self.notes), *made)
 
@@ -131,7 +131,7 @@ class _Converter:
         id_ = fitted(name)
         self.lines.blank()
         if theirs.text("type") not in _POSTGRES:
-            self.note(theirs.node, f"{theirs.at}: there is no such type of source here")
+            self.note(theirs.node, f"{theirs.at}: this type of source is not supported")
             return
         self.sources.add(name)
         self.lines.add(f"sources.{entry(id_)} {{")
@@ -141,7 +141,7 @@ class _Converter:
         self.lines.add(f"  slot_mode = {mode}")
         if (slot := theirs.take("slot_name")) is not None:
             # Both engines can then run side by side until one is trusted.
-            self.note(slot, f"{theirs.at}.slot_name: ours has a slot of its own", "  ")
+            self.note(slot, f"{theirs.at}.slot_name: Headrace uses a slot of its own", "  ")
         if (always := theirs.take("always_baseline")) is not None:
             self.lines.add(f"  always_baseline = {entry(always.value)}")
         self.publication(theirs.section("publication"))
@@ -151,13 +151,15 @@ class _Converter:
     def connection(self, id_: str, theirs: _Taken) -> None:
         node = theirs.take("connection")
         if node is None or not isinstance(node.value, str):
-            self.note(theirs.node, f"{theirs.at}.connection is missing, or no text", "  ")
+            self.note(theirs.node, f"{theirs.at}.connection is missing or not a string", "  ")
             return
         text = node.value
         # A password that is a variable as a whole stays one; half of one may be the secret half.
         if any(without_variables(each) for each in passwords_in(with_scheme(text))):
             variable = re.sub(r"[^A-Z0-9]", "_", id_.upper()) + "_PASSWORD"
-            says = f"{theirs.at}.connection has its password written out: put it into {variable}"
+            says = (
+                f"{theirs.at}.connection contains a password, which was not copied: set {variable}"
+            )
             self.lines.add(f"  connection = {entry(without_password(text))}")
             self.note(node, says, "  ")
             self.lines.add(f'  password_ref = "env:{variable}"')
@@ -168,7 +170,7 @@ class _Converter:
         if theirs.node is None:
             return
         if (name := theirs.take("name")) is not None:
-            self.note(name, f"{theirs.at}.name: ours has a publication of its own", "  ")
+            self.note(name, f"{theirs.at}.name: Headrace uses a publication of its own", "  ")
         create, publish = theirs.take("create"), theirs.take("publish")
         tables = theirs.section("tables")
         self.lines.add("  publication {")
@@ -193,7 +195,7 @@ class _Converter:
         name = table if schema in ("", "public") else f"{schema}.{table}"
         targets = theirs.entries("targets")
         if not targets:
-            self.note(theirs.node, f"{theirs.at}: it has no target, and becomes no pipeline")
+            self.note(theirs.node, f"{theirs.at}: it has no target, so it gets no pipeline")
         for target in targets:
             self.lines.blank()
             self.pipeline(source, name, target)
@@ -204,15 +206,17 @@ class _Converter:
         filters = [_filter(each) for each in theirs.entries("filters")]
         transforms = [_transform(each) for each in theirs.entries("transforms")]
         if source not in self.sources:
-            self.note(theirs.node, f"{theirs.at}: its source could not be taken over")
+            self.note(theirs.node, f"{theirs.at}: its source was not converted")
             return
         if kind != _MEMORY:
-            self.note(theirs.node, f"{theirs.at}: there is no such type of target here")
+            self.note(theirs.node, f"{theirs.at}: this type of target is not supported")
             return
         # One that is no list stays in `theirs`, and was not understood either.
         if None in filters or None in transforms or {"filters", "transforms"} & {*theirs.names()}:
             # Without one of them it would bring what it was told to hold back.
-            self.note(theirs.node, f"{theirs.at}: a filter or transform of it has no counterpart")
+            self.note(
+                theirs.node, f"{theirs.at}: one of its filters or transforms has no counterpart"
+            )
             return
         id_ = self.named(table, kind)
         self.lines.add(f"pipelines.{entry(id_)} {{")
@@ -244,7 +248,7 @@ class _Converter:
         if policy is not None and policy.value == "isolate":
             self.lines.add("  error_handling.on_persistent_failure = isolate")
         elif policy is not None:
-            says = f"{theirs.at}.on_persistent_failure: here a pipeline stops by itself alone"
+            says = f"{theirs.at}.on_persistent_failure: only the failed pipeline stops here"
             self.note(policy, says, "  ")
             self.lines.add("  error_handling.on_persistent_failure = stop")
         self.left_out(theirs, "  ")

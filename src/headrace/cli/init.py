@@ -37,36 +37,38 @@ if TYPE_CHECKING:
 _DEFAULT = Path("headrace.conf")
 
 
-@click.command(short_help="Write a configuration to begin with.")
+@click.command(short_help="Write a configuration file for a database.")
 @click.argument("url", required=False)
 @click.option(
     "--from",
     "other",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
-    help="Convert this configuration, in which tables = [{ …, targets = […] }].",
+    help="Convert the configuration of another engine: tables = [{ …, targets = […] }].",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=_DEFAULT,
     metavar="FILE",
-    help="Where to write it; headrace.conf in this folder by default.",
+    help="File to write (default: headrace.conf in this folder).",
 )
 @force_option
 @json_option
 def init(url: str | None, other: Path | None, output: Path, force: bool, as_json: bool) -> int:
     """
-    Write a configuration, commented, that can be run.
+    Write a commented configuration file that is ready to run.
 
-    URL is a database to look at: sqlite:shop.db, or postgresql://user@host/database. Each of
-    its tables gets a pipeline; the result is checked as `headrace validate` does.
+    URL is your database: sqlite:shop.db or postgresql://user@host/database. Each of its tables
+    gets a pipeline into memory. The result is checked as by headrace validate.
 
-    With --from it is made from another engine's: what has no counterpart is named in a
-    comment. A password that is written out is not taken over, from neither of them.
+    With --from, convert the configuration of another engine instead. Settings without a
+    counterpart are listed in comments. Passwords are never copied into the file.
     """
     if (url is None) == (other is None):
-        raise click.UsageError("Say what to begin with: a URL, as sqlite:shop.db, or --from FILE.")
+        raise click.UsageError(
+            "Give the URL of a database, such as sqlite:shop.db, or --from FILE."
+        )
     refuse_taken(output, force=force)
     if url is not None:
         return _look(url, output, force=force, as_json=as_json)
@@ -90,9 +92,11 @@ def _look(url: str, output: Path, *, force: bool, as_json: bool) -> int:
     for each in found.left_out:
         errors.print_warning(each)
     for variable in found.variables:
-        click.echo(f"  the password is not in it; first: export {variable}=…", err=True)
+        click.echo(
+            f"  The password is not in the file. Set it first: export {variable}=…", err=True
+        )
     if not found.tables:
-        click.echo("  it has no table that could be captured yet: edit it, then: headrace validate")
+        click.echo("  No table can be captured yet. Edit the file, then run: headrace validate")
         return errors.DONE
     _check(output, found.variables)
     click.echo("✓ checked")
@@ -285,14 +289,14 @@ def _of_sqlite(url: str, folder: Path) -> InitProposal:
         # Of an address its scheme alone: a password may stand anywhere in the rest.
         if (address := _ADDRESS.match(url)) is not None:
             raise SourceRefused(
-                f"There is no source for {address[1]}",
-                remedy="Name a SQLite file, sqlite:shop.db, or a server,"
+                f"{address[1]} is not a supported database",
+                remedy="Use a SQLite file, sqlite:shop.db, or a PostgreSQL server,"
                 " postgresql://user@host/database.",
             )
         raise SourceRefused(
-            "There is no such file",
+            f"{masked_text(str(given))} does not exist",
             path=masked_text(str(given)),
-            remedy="Name a SQLite file, sqlite:shop.db, or a server,"
+            remedy="Use a SQLite file, sqlite:shop.db, or a PostgreSQL server,"
             " postgresql://user@host/database.",
         )
     with given.open("rb") as file:
@@ -300,9 +304,9 @@ def _of_sqlite(url: str, folder: Path) -> InitProposal:
     # A file without a byte is a database without a table.
     if head and head != _MAGIC:
         raise SourceRefused(
-            "This file is no SQLite database",
+            f"{given} is not a SQLite database",
             path=str(given),
-            remedy="Name a SQLite file, or a server: postgresql://user@host/database.",
+            remedy="Use a SQLite file, or a PostgreSQL server: postgresql://user@host/database.",
         )
     source = sqlite(given)
     path = given if folder.resolve() == Path.cwd() else given.absolute()
@@ -320,7 +324,7 @@ def _of_postgres(url: str) -> InitProposal:
         variable = re.sub(r"[^A-Z0-9]", "_", source.name.upper()) + "_PASSWORD"
         variables[variable] = password_of(url)
         lines.append(f'password_ref = "env:{variable}"     # or "file:/run/secrets/…"')
-    lines.append("slot_mode = stateful     # ephemeral: every start copies the tables anew")
+    lines.append("slot_mode = stateful     # ephemeral: copy the tables again at every start")
     return _written(source, lines, url=without_password(url), variables=variables)
 
 
@@ -336,7 +340,7 @@ def _written(
     fit = [name for name in names if name not in refused]
     schemas = source.describe(fit) if fit else {}
     lines = ConfigLines()
-    lines.comment(f"Written by headrace init {url}. Every key: headrace config, and the docs.")
+    lines.comment(f"Written by headrace init {url}. headrace config prints every key.")
     lines.blank()
     lines.add('data = "./headrace-data"     # the log, progress and dead letters')
     lines.blank()
@@ -346,14 +350,16 @@ def _written(
         lines.blank()
         block = _pipeline(source.name, name, schemas[name], taken)
         if number == MOST_PIPELINES:
-            lines.comment("More tables, to be uncommented: each is held in memory.")
+            lines.comment("More tables. Uncomment those you need; each is kept in memory.")
         lines.add(*(block if number < MOST_PIPELINES else [f"# {line}" for line in block]))
     for table, problem in refused.items():
         lines.blank()
-        lines.comment(f"{table} is left out: {problem.message}. {problem.remedy}")
+        lines.comment(f"{table} was left out: {problem.message}. {problem.remedy}")
     if not names:
         lines.blank()
-        lines.comment("The database has no table yet. One of orders would be brought by:")
+        lines.comment(
+            "The database has no tables yet. A pipeline for a table named orders looks like this:"
+        )
         lines.add(f"# pipelines.orders {{ source = {entry(source.name)}, tables = [orders],")
         lines.add("#                    target { type = indexed-memory } }")
     left_out = tuple(problems)
@@ -387,7 +393,7 @@ def _pipeline(source: str, table: str, schema: TableSchema, taken: set[str]) -> 
     shown = entry(example or schema.columns[0].name)
     lines.add(f"  # filters = [{{ type = field-equals, field = {shown}, value = … }}]")
     if schema.key:
-        lines.comment(f"The key is {', '.join(schema.key)}; other lookups by indexes:", "  ")
+        lines.comment(f"The key is {', '.join(schema.key)}. Add indexes for other lookups:", "  ")
         lines.add(
             "  target {",
             "    type = indexed-memory",
@@ -396,7 +402,7 @@ def _pipeline(source: str, table: str, schema: TableSchema, taken: set[str]) -> 
             "  }",
         )
     else:
-        lines.comment("The table has no key: say which columns tell its rows apart.", "  ")
+        lines.comment("The table has no key. List the columns that identify a row:", "  ")
         every = list_of([column.name for column in schema.columns])
         lines.add(f"  target {{ type = indexed-memory, key_fields = {every} }}")
     lines.add("}")

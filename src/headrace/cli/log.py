@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from headrace.runtime.store import StoredProgress
 
 
-@click.group("log", invoke_without_command=True, short_help="Look at the change log.")
+@click.group("log", invoke_without_command=True, short_help="Show or export the change log.")
 @config_options
 @data_option
 @storage_option
 @json_option
-@click.option("--source", metavar="SOURCE", help="Of this source alone.")
+@click.option("--source", metavar="SOURCE", help="Only this source.")
 @click.pass_context
 def log(
     context: click.Context,
@@ -56,12 +56,12 @@ def log(
     source: str | None,
 ) -> None:
     """
-    Show what the change log holds: segments, sizes, positions and times, table by table.
+    Show what the change log contains: segments, sizes, positions and times of each table.
 
-    Reads the data directory; an engine may run there, and is not disturbed. `reached` is how
-    far a pipeline's progress is stored; a running engine also tells what the log is kept for.
-    A log on S3 is found through the data directory, too, or by --storage without one.
-    With --json each line is the log of one source.
+    Works with or without a running engine. `reached` is the stored progress of a pipeline. If an
+    engine is running, the output also shows what old entries are kept for. A log on S3 is found
+    through the data directory, or with --storage if there is none. With --json each line is the
+    log of one source.
     """
     if context.invoked_subcommand is not None:
         return
@@ -103,7 +103,7 @@ def _read(
     if source is not None:
         if source not in names:
             raise UnknownPipeline(
-                "There is no log of this source", source=source, remedy=one_of(names)
+                f"There is no log of source {source}", source=source, remedy=one_of(names)
             )
         names = [source]
     progress = [] if place.folder is None else stored_progress(place.folder)
@@ -175,7 +175,7 @@ def overview(
 
     yield Text.assemble((log.source, "bold"), f"  {printable(log.origin)}")
     if log.first is None:
-        yield Text("  has not begun")
+        yield Text("  no entries yet")
         return
     if log.first > log.end:
         yield Text(f"  no changes yet, up to {log.end}")
@@ -183,7 +183,7 @@ def overview(
         yield Text(f"  {log.first} to {log.end}")
     yield Text(f"  {log.entries:,} entries, {bytes_text(size)} on disk")
     for gap in log.gaps:
-        yield Text(f"  begins anew at {gap.at} ({gap.reason})", style="yellow")
+        yield Text(f"  gap: continues at {gap.at} ({gap.reason})", style="yellow")
     tables = _tables(log)
     if Console(width=10_000).measure(tables).maximum <= width:
         yield tables
@@ -204,7 +204,7 @@ def kept_view(kept: Mapping[str, Any] | None) -> Iterator[Text | Table]:
     made = _table("kept for", "whose", "after")
     for pin in kept["pins"]:
         made.add_row(Text(pin["kind"]), Text(printable(pin["whose"])), Text(pin["position"]))
-    yield made if kept["pins"] else Text("  kept for nobody")
+    yield made if kept["pins"] else Text("  no pipeline or reader needs old entries")
 
 
 def _tables(log: LogInventory) -> Table:
@@ -253,7 +253,7 @@ def _progress(progress: Sequence[StoredProgress]) -> Table:
 
     made = _table("pipeline", "table", "reached", "state", "baseline")
     for each in progress:
-        marks = [each.state, *(["paused"] * each.paused), *(["set aside"] * each.set_aside)]
+        marks = [each.state, *(["paused"] * each.paused), *(["released"] * each.set_aside)]
         made.add_row(
             Text(printable(each.pipeline)),
             Text(printable(each.table)),

@@ -142,8 +142,9 @@ def _image(log: LogReader, table: str, part: Span) -> pa.StructType:
             known = fields.setdefault(field.name, field)
             if known.type != field.type:
                 raise BadSchema(
-                    "A column has another type in a later part",
-                    remedy="Read the two parts into a file each: --to and --from, or as JSON.",
+                    f"Column {field.name} of {table} changes its type within this range",
+                    remedy="Export the ranges before and after the change to separate files with"
+                    " --to and --from, or export JSON.",
                     table=table,
                     column=field.name,
                 )

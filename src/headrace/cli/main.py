@@ -45,12 +45,12 @@ _INSTALL = {
 
 
 @click.command(
-    short_help="Print the completion of a shell.", epilog="\b\n" + "\n".join(_INSTALL.values())
+    short_help="Print a shell completion script.", epilog="\b\n" + "\n".join(_INSTALL.values())
 )
 @click.argument("shell", type=click.Choice(list(_INSTALL)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that completes commands and options in a SHELL."""
+    """Print a script that completes commands and options in SHELL."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
@@ -65,10 +65,13 @@ def completion(context: click.Context, shell: str) -> None:
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with: headrace demo",
+    epilog="Start with: headrace demo. For your own database: headrace init, then headrace run.",
 )
 def headrace() -> None:
-    """Bring every committed change of a database to whoever needs it, on Apache Spark."""
+    """
+    Stream every committed change from your database, through Spark, to your tables and
+    services.
+    """
 
 
 headrace.add_command(apply)

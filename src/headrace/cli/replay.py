@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from headrace.pipeline.definition import Pipeline
 
 
-@click.command(short_help="Bring a part of the log to another target.")
+@click.command(short_help="Replay part of the log into another target.")
 @click.argument("pipeline")
 @config_options
 @data_option
-@click.option("--from", "start", callback=common.as_moment, metavar="PLACE", help=common.HELP)
-@click.option("--to", "end", callback=common.as_moment, metavar="PLACE", help="The same.")
+@click.option("--from", "start", callback=common.as_moment, metavar="WHEN", help=common.FROM_HELP)
+@click.option("--to", "end", callback=common.as_moment, metavar="WHEN", help=common.TO_HELP)
 @click.option(
     "--into",
     required=True,
     metavar="TARGET",
-    help="parquet:DIR, jsonl:FILE (- for stdout), or memory, to see what would be there.",
+    help="parquet:DIR, jsonl:FILE (- for stdout), or memory to count the resulting rows.",
 )
 @force_option
 @json_option
@@ -59,12 +59,12 @@ def replay(
     as_json: bool,
 ) -> int:
     """
-    Bring a part of a PIPELINE's log to another target, through its filters and transforms.
+    Replay part of a PIPELINE's log into another target, through its filters and transforms.
 
-    Without --from it begins with the table's baseline, with it these are changes alone; without
-    --to it ends where the log does now. Reads the configuration and the data directory, and
-    starts a Spark of its own: an engine may run there, and none of its pipelines is touched.
-    Ends with exit code 1 where a row could not be computed, and was left out.
+    Without --from, the replay begins with the table's baseline; with it, only changes are
+    replayed. Without --to, it ends at the current end of the log. The command starts its own
+    Spark; a running engine and its pipelines are not affected. Rows that cannot be computed are
+    left out, and the exit code is then 1.
     """
     from headrace.engine.replay import replay_log
     from headrace.targets.files import target_named
@@ -95,7 +95,7 @@ def _replaces(into: str, *, force: bool) -> bool:
     if kind == "jsonl" and place not in ("", "-"):
         refuse_taken(Path(place).expanduser(), force=force)
     elif force:
-        raise click.UsageError("--force goes with --into jsonl:FILE alone.")
+        raise click.UsageError("--force can only be used with --into jsonl:FILE.")
     return force
 
 
@@ -125,7 +125,9 @@ def chosen(found: EngineConfig, name: str) -> Pipeline:
     """Return a pipeline of the configuration by its id, made."""
     if name not in found.pipelines:
         raise UnknownPipeline(
-            "No such pipeline in the configuration", pipeline=name, pipelines=[*found.pipelines]
+            f"The configuration has no pipeline {name}",
+            pipeline=name,
+            pipelines=[*found.pipelines],
         )
     return next(each for each in found.build().pipelines if each.name == name)
 
@@ -147,7 +149,7 @@ def _shown() -> Iterator[Callable[[ReplayProgress], None]]:
         console=Console(stderr=True),
         transient=True,
     ) as bar:
-        task = bar.add_task("Spark starts", total=None)
+        task = bar.add_task("starting Spark", total=None)
 
         def told(progress: ReplayProgress) -> None:
             bar.update(
@@ -178,10 +180,15 @@ def _tell(done: Replayed, into: str, *, as_json: bool) -> None:
         }
         click.echo(json.dumps(told, ensure_ascii=False), err=aside)
         return
-    parts = [f"{done.baseline_rows:,} rows of a baseline"] if done.baseline_rows else []
+    parts = (
+        [f"{done.baseline_rows:,} baseline row{'' if done.baseline_rows == 1 else 's'}"]
+        if done.baseline_rows
+        else []
+    )
     parts.append(f"{done.changes:,} change{'' if done.changes == 1 else 's'}")
     if done.rows is not None:
-        parts.append(f"{done.rows:,} row{'' if done.rows == 1 else 's'} there now")
+        parts.append(f"{done.rows:,} row{'' if done.rows == 1 else 's'} in the target")
     click.echo(f"{', '.join(parts)}, up to {done.position}, in {done.seconds:.1f} s", err=aside)
     if done.failed:
-        click.echo(f"! {done.failed:,} could not be computed, and were left out.", err=True)
+        rows, were = ("row", "was") if done.failed == 1 else ("rows", "were")
+        click.echo(f"! {done.failed:,} {rows} could not be computed and {were} left out.", err=True)

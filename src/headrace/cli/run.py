@@ -45,17 +45,17 @@ if TYPE_CHECKING:
     from headrace.engine.engine import Engine
 
 
-@click.command(short_help="Run the engine of a configuration.")
+@click.command(short_help="Run the engine.")
 @engine_options
 @json_option
 def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: bool) -> int:
     """
-    Start every source and pipeline of the configuration, and keep them at work.
+    Start every source and pipeline of the configuration and keep them running.
 
-    Shows how far tables are copied, and then every change of state. Ctrl-C or SIGTERM stops
-    everything in order: what was recorded and applied stays, and the next run goes on there.
-    Ends with exit code 1 if a pipeline or source stood still on an error then. With --json
-    each line is an event: step, ready, changed, stopped.
+    Shows the progress of copies, then every change of state. Ctrl-C or SIGTERM stops the
+    engine in an orderly way; the next run continues where this one stopped. Exits with code 1
+    if a source or pipeline had failed by then. With --json each line is an event: step, ready,
+    changed, stopped.
     """
     from headrace.api.handlers import ApplyVerb
     from headrace.cli.common import read_configuration
@@ -106,11 +106,11 @@ def rows_text(told: Mapping[str, Any]) -> str:
     """Return how much is ready, in a line."""
     pipelines, sources = told["pipelines"], told["sources"]
     count = len(pipelines) or len(sources)
-    what = "pipeline" if pipelines else "source recorded"
+    what = "pipeline" if pipelines else "source"
     known = [each["rows"] for each in pipelines if each["rows"] is not None]
     rows = f", {sum(known):,} rows" if known else ""
-    plural = "s" if count != 1 and pipelines else ""
-    return f"ready: {count} {what}{plural}{rows}"
+    only_capture = "" if pipelines else ", capture only"
+    return f"ready: {count} {what}{'' if count == 1 else 's'}{rows}{only_capture}"
 
 
 def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[str]:
@@ -185,7 +185,7 @@ class LinesView:
     def stopped(self, told: Mapping[str, Any]) -> None:
         failed = failures(told)
         names = ", ".join(f"{what} {each['name']}" for what, each in failed)
-        self._line(f"stopped; failed before: {names}" if failed else "stopped")
+        self._line(f"stopped; these had failed: {names}" if failed else "stopped")
         for what, each in failed:
             first, *rest = failure_text(what, each)
             for line in (f"  {first}", *rest):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
@@ -51,7 +52,7 @@ def copy_text(copy: Mapping[str, Any]) -> str:
     of = "" if copy["expected"] is None else f" of about {copy['expected']:,}"
     parts = [f"copying {copy['table']}: {copy['rows']:,}{of} rows", speed_text(copy)]
     if copy["waits"]:
-        parts.append(f"waits for {copy['waits']}")
+        parts.append(f"waiting for {copy['waits']}")
     return ", ".join(part for part in parts if part)
 
 
@@ -126,7 +127,7 @@ def remarks(
         name = f"source {source['name']}"
         if source["state"] not in _WELL or source["error"]:
             why = source["reason"] or (source["error"] or {}).get("message", "")
-            yield _remark(f"{name} is {source['state']}", why, source["error"])
+            yield _remark(f"{name} {state_phrase(source['state'])}", why, source["error"])
         yield from _left_out(name, source["left_out"])
     for each in told["pipelines"]:
         yield from _of_pipeline(each, command)
@@ -140,9 +141,11 @@ def state_text(pipeline: Mapping[str, Any]) -> str:
 def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Remark]:
     name = f"pipeline {each['name']}"
     if each["error"]:
-        yield _remark(f"{name} is {state_text(each)}", each["error"]["message"], each["error"])
+        yield _remark(
+            f"{name} {state_phrase(each['state'])}", each["error"]["message"], each["error"]
+        )
     elif each["reason"] and not each["reason"].startswith("source "):
-        yield _remark(f"{name} is {state_text(each)}", each["reason"], None)
+        yield _remark(f"{name} {state_phrase(each['state'])}", each["reason"], None)
     if each["state"] == "paused":
         yield Remark(f"{name} is paused", remedy=command("resume", each["name"]))
     if each["set_aside"] and not each["error"]:
@@ -157,7 +160,7 @@ def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterat
 
 def _left_out(of: str, errors: Mapping[str, Mapping[str, Any]]) -> Iterator[Remark]:
     for table, error in errors.items():
-        yield _remark(f"{of} leaves out {table}", error["message"], error)
+        yield _remark(f"{of} left out table {table}", error["message"], error)
 
 
 def _remark(what: str, why: str, error: Mapping[str, Any] | None) -> Remark:
@@ -172,14 +175,14 @@ NOT_READY = 3
 _LOOK_SECONDS = 0.25
 
 
-@click.command(short_help="Show how every pipeline stands.")
+@click.command(short_help="Show the status of every pipeline.")
 @engine_options
-@click.option("--ready", is_flag=True, help="End with exit code 3 unless everything is ready.")
+@click.option("--ready", is_flag=True, help="Exit with code 3 unless everything is ready.")
 @click.option(
     "--wait",
     metavar="DURATION",
     callback=as_optional_seconds,
-    help="Wait so long for everything to be ready, an engine that starts included.",
+    help="Wait up to this long until the engine runs and everything is ready.",
 )
 @json_option
 def status(
@@ -191,10 +194,11 @@ def status(
     as_json: bool,
 ) -> int:
     """
-    Show state, rows, lag, rate and position of every pipeline, and what keeps any from ready.
+    Show state, rows, lag, rate and position of every pipeline, and what is wrong.
 
-    LAG is the age of the oldest change that readers do not see yet, and - where that is not
-    known; RATE counts changes, over the last five seconds. With --json it is one object.
+    LAG is the age of the oldest change that readers do not see yet (- if it is not known). RATE
+    is changes per second over the last five seconds. With --wait the exit code is 3 if not
+    everything was ready in time. With --json the output is one object.
     """
 
     def asked() -> dict[str, Any]:
@@ -368,17 +372,18 @@ def _style(pipeline: Mapping[str, Any]) -> str:
 _TOP_LOOK_SECONDS = 1.0
 
 
-@click.command(short_help="Watch all pipelines, live.")
+@click.command(short_help="Watch all pipelines live.")
 @engine_options
-@click.option("--once", is_flag=True, help="Look once, and end.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
 @json_option
 def top(
     config: Path | None, sets: tuple[str, ...], data: Path | None, once: bool, as_json: bool
 ) -> int:
     """
-    Show every pipeline, copies under way and what is wrong, anew each second.
+    Show every pipeline, running copies and what is wrong, refreshed every second.
 
-    Ends with q or Ctrl-C. Without a terminal, or with --json, one picture follows another.
+    Press q or Ctrl-C to quit. Without a terminal, or with --json, each update is printed below
+    the last one.
     """
     control = reach(config, sets, data)
     options = same_engine(config, sets, data)

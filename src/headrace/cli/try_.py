@@ -42,10 +42,10 @@ __all__ = [
 
 ROWS = 20
 MOST_ROWS = 10_000
-_WAITS = "Spark starts and computes …"
+_WAITS = "Starting Spark and computing …"
 
 
-@click.command("try", short_help="Run a pipeline's steps over a few rows, and show them.")
+@click.command("try", short_help="Try a pipeline's filters and transforms on a few rows.")
 @click.argument("pipeline")
 @config_options
 @click.option(
@@ -54,9 +54,9 @@ _WAITS = "Spark starts and computes …"
     type=click.IntRange(1, MOST_ROWS),
     default=ROWS,
     metavar="N",
-    help=f"So many rows of each table at most; {ROWS} by default.",
+    help=f"Maximum number of rows of each table (default {ROWS}).",
 )
-@click.option("--table", metavar="TABLE", help="Of this table alone.")
+@click.option("--table", metavar="TABLE", help="Only this table.")
 @json_option
 def try_(
     pipeline: str,
@@ -67,15 +67,15 @@ def try_(
     as_json: bool,
 ) -> int:
     """
-    Run the filters and transforms of a PIPELINE over a few rows of its tables, and show both.
+    Run the filters and transforms of PIPELINE on a few rows of its tables, and show the result.
 
-    Nothing is started or delivered and nothing is left behind: no slot, publication or trigger
-    at the database, no data directory. The rows are read once, and computed by a Spark of its
-    own on this machine, which takes a few seconds to start. Ends with exit code 1 where a row
-    cannot be computed: in a run it would be a dead letter.
+    Nothing is delivered, and nothing is left behind: no slot, publication or trigger in the
+    database, and no data directory. The rows are read once and computed by a Spark on this
+    machine, which takes a few seconds to start. Exits with code 1 if a row cannot be computed;
+    in a run it would become a dead letter.
 
     With --json each line is a row: table, outcome (passed, filtered, failed), before, after,
-    failed (the code) and facts. Values are as headrace log read has them.
+    failed (the error code) and facts. Values have the form that headrace log read prints.
     """
     from headrace.engine.preview import take_samples, try_rows
 
@@ -155,9 +155,9 @@ def _consequence(pipeline: Pipeline, failed: int) -> str:
     if not allowed:
         return "In a run the pipeline would stop at the first row that fails."
     if failed > allowed:
-        return f"In a run the pipeline would stop: {allowed:,} rows of a batch may fail."
-    one = failed == 1
-    return f"In a run {'it' if one else 'each'} would be a dead letter, and its row held."
+        return f"In a run the pipeline would stop: at most {allowed:,} rows of a batch may fail."
+    which = "this row" if failed == 1 else "each of these rows"
+    return f"In a run {which} would become a dead letter, and later changes of it would wait."
 
 
 # --- rows before and after, as a person reads them ------------------------------------------------
@@ -173,14 +173,14 @@ def title(tried: TriedTable) -> Text:
 
     count = len(tried.rows)
     parts = [
-        f"{tried.count('passed'):,} pass",
-        f"{tried.count('filtered'):,} left out",
+        f"{tried.count('passed'):,} passed",
+        f"{tried.count('filtered'):,} filtered out",
         f"{tried.count('failed'):,} failed",
     ]
     told = f": {count:,} row{'' if count == 1 else 's'}, {', '.join(parts)}"
     text = Text.assemble((printable(tried.table), "bold"), told if count else ": no rows")
     if gone := [name for name in tried.before.names if name not in tried.after.names]:
-        text.append(f"; without {printable(', '.join(gone))}", "dim")
+        text.append(f"; dropped {printable(', '.join(gone))}", "dim")
     return text
 
 
@@ -240,7 +240,7 @@ def _line(tried: TriedTable, row: PreviewRow) -> Text:
     if row.row_after is None:
         return line.append_text(_why(row))
     told = list(_changes(row.row_before, row.row_after))
-    return line.append_text(Text(", ").join(told) if told else Text("as it was", style="dim"))
+    return line.append_text(Text(", ").join(told) if told else Text("unchanged", style="dim"))
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Text]:
@@ -259,7 +259,7 @@ def _why(row: PreviewRow) -> Text:
     from rich.text import Text
 
     if row.failed is None:
-        return Text("left out by a filter" if row.row_after is None else "", style="dim")
+        return Text("filtered out" if row.row_after is None else "", style="dim")
     facts = ", ".join(f"{name} {text}" for name, text in row.facts.items())
     return Text(printable(f"{row.failed}: {facts}" if facts else row.failed), style="red")
 

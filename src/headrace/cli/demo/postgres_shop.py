@@ -93,9 +93,7 @@ class PostgresShop(Shop):
             _wait_for_end(self.home / "data" / "postmaster.pid")
             self._server = PostgresServer(self.home, binaries=self._programs)
             self._server.start()
-            on_step(
-                f"PostgreSQL {self._server.version} of our own on 127.0.0.1:{self._server.port}"
-            )
+            on_step(f"PostgreSQL {self._server.version} started on 127.0.0.1:{self._server.port}")
             with connected(self._dsn("postgres")) as till:
                 found = till.execute("select from pg_database where datname = ?", (DATABASE,))
                 if found.fetchone() is None:
@@ -110,7 +108,7 @@ class PostgresShop(Shop):
         if server is None:
             return None
         server.close()
-        return f"PostgreSQL stopped, its data is in {self.folder.name}/{FOLDER}"
+        return f"PostgreSQL stopped; its data is in {self.folder.name}/{FOLDER}"
 
     @contextmanager
     def connected(self) -> Iterator[Till]:
@@ -161,9 +159,10 @@ class PostgresShop(Shop):
             account.own(self.home)
             if not account.reaches(self.home):
                 raise SourceRefused(
-                    "PostgreSQL does not run as root, and `nobody` cannot reach the folder",
-                    remedy="Name one that everybody can, as --data /var/tmp/headrace-demo, or"
-                    " start as a user who is not root.",
+                    f"PostgreSQL cannot run as root, and user {account.user}, which it would use"
+                    " instead, cannot access the folder",
+                    remedy="Use a folder that all users can access, such as --data"
+                    " /var/tmp/headrace-demo, or run the demo as a user other than root.",
                     folder=str(self.home),
                 )
 
@@ -172,7 +171,7 @@ def find_programs(environ: Mapping[str, str] = os.environ) -> Path:
     """Return where PostgreSQL's programs are; nothing is fetched for a demo."""
     if not environ.get(VARIABLE) and packaged(DEFAULT_MAJOR) is None:
         raise SourceRefused(
-            "The demo's own PostgreSQL is not installed",
+            "PostgreSQL for the demo is not installed",
             remedy=f"Run {install_command('demo')}, or set"
             f" {VARIABLE} to the bin folder of a PostgreSQL 14 to 18.",
         )

@@ -216,8 +216,8 @@ def next_steps(shop: Shop, source: str, table: str, *letters: str) -> list[dict[
             "log", "read", source, table, "--data", folder, *output
         ),
         "read that file with PySpark": _python(read),
-        "continue where this one stopped": command_line("demo", *kind, "--data", folder),
-        "ask the shop itself": _python(ask_shop),
+        "continue where this run stopped": command_line("demo", *kind, "--data", folder),
+        "query the shop's own database": _python(ask_shop),
     }
     return [
         *({"about": "look at the dead letter", "line": line} for line in letters[:1]),
@@ -289,7 +289,7 @@ class SpoiltOrder:
             return None
         order = self._shop.place_spoilt_order()
         self.changes += 1
-        return f"order {order}: a barcode is scanned as its quantity"
+        return f"order {order}: a barcode was scanned as its quantity"
 
     def _move(self) -> str | None:
         order = self._shop.spoilt_order()
@@ -475,10 +475,15 @@ class DemoSession:
     def _until_visible(self) -> None:
         while not self._is_visible():
             if self._seconds() > READY_SECONDS:
-                raise ControlError("No row became visible in time", seconds=int(READY_SECONDS))
+                raise ControlError(
+                    f"No row became visible within {READY_SECONDS:g} seconds",
+                    seconds=int(READY_SECONDS),
+                )
             # While Spark starts this is the picture; short, so the first row is not missed.
             if self._ending.wait(0.02 if self._running.started else TICK_SECONDS):
-                self._step("ended", "ended before the first row was visible, nothing compared")
+                self._step(
+                    "ended", "stopped before the first row was visible; nothing was compared"
+                )
                 raise KeyboardInterrupt
         self._visible_at = self._seconds()
         self._reads.follow()
@@ -487,7 +492,7 @@ class DemoSession:
         top = command_line("top", "--data", as_typed(self._shop.folder))
         self._step("engine", f"in another terminal: {top}")
         if self._spark is not None and self._spark["ui"] is not None:
-            self._step("engine", f"Spark's own pages: {self._spark['ui']}")
+            self._step("engine", f"Spark web UI: {self._spark['ui']}")
         if self._settings.kill:
             self._step("engine", "press k to kill the recorder, q to quit")
 
@@ -496,7 +501,7 @@ class DemoSession:
         if self._writer is None and self._last["source_state"] == "streaming":
             # Only now: with the data directory ours, and every change of the writer captured.
             self._writer = Writer(self._shop, self._settings.rate)
-            self._step("writer", f"writing to the shop, {self._settings.rate:g} changes a second")
+            self._step("writer", f"writing to the shop, {self._settings.rate:g} changes per second")
         return ready and bool(self._last["rows"])
 
     def _while_running(self) -> None:
@@ -571,14 +576,14 @@ class DemoSession:
             at, restarts = self._killed
             if source["restarts"] > restarts and source["state"] == "streaming":
                 self._killed, self._healed[-1] = None, now - at
-                self._step("back", f"recorder is back after {now - at:.1f} s, where the log ended")
+                self._step("back", f"recorder is back after {now - at:.1f} s, continues the log")
         # Between two recorders there is none to kill; and never ourselves.
         elif asked and pid not in (None, os.getpid()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             self._killed = (now, source["restarts"])
             self._healed.append(None)
-            self._step("killed", f"recorder killed: process {pid}, SIGKILL")
+            self._step("killed", f"recorder killed: SIGKILL to process {pid}")
 
     def _snapshot(self, phase: str, told: Mapping[str, Any], until: float | None) -> dict[str, Any]:
         """Return everything at this moment, as `--json` prints it."""

@@ -125,9 +125,9 @@ def refuse_others(folder: Path, ours: str) -> None:
     # Leftovers of a demo that was killed while it made its shop are ours.
     if any(not path.name.startswith(ours) for path in folder.iterdir()):
         raise BadDataDirectory(
-            "The folder holds other things and no such demo",
-            remedy="Name a new or empty folder with --data; a demo that was begun there goes on"
-            " with its own --source.",
+            "The folder is not empty and contains no demo of this kind",
+            remedy="Use a new or empty folder with --data. To continue an earlier demo, use the"
+            " --source it was started with.",
             path=str(folder),
         )
 
@@ -139,8 +139,8 @@ def unusable(path: Path, why: str, *, full: bool, failed: bool = False) -> Stora
     except OSError:
         no_room = False
     if full or (no_room and failed):
-        return StorageFull("No room left for the demo's shop", path=str(path))
-    return StorageError("The demo's shop cannot be used", path=str(path), why=why)
+        return StorageFull("The disk is full: the demo's shop cannot be written", path=str(path))
+    return StorageError("The demo's shop database cannot be used", path=str(path), why=why)
 
 
 def shop_in(data: str, source: str) -> Shop:
@@ -218,7 +218,7 @@ class Writer:
             said = json.loads(told)
         except ValueError:
             raise StorageError(
-                "The demo's shop cannot be used", why=f"exit code {self._child.returncode}"
+                "The demo's shop database cannot be used", why=f"exit code {self._child.returncode}"
             ) from None
         if "error" in said:
             kind = StorageFull if said["code"] == StorageFull.code else StorageError

@@ -63,8 +63,8 @@ class SqliteShop(Shop):
                 make(self.path)
             elif not is_shop(self.path):
                 raise BadDataDirectory(
-                    "The folder holds a shop.db that is not the demo's",
-                    remedy="Name another folder with --data.",
+                    "shop.db in this folder was not created by the demo",
+                    remedy="Use another folder with --data.",
                     path=str(self.folder),
                 )
 

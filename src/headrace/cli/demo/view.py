@@ -81,7 +81,7 @@ def waiting_text(shown: Fields) -> str:
         return f"{'; '.join(map(copy_text, shown['copies']))}, {captured}"
     if shown["spark"] is None:
         return f"Spark is starting, {captured}"
-    return f"orders are {shown['state'].replace('_', ' ')}, {captured}"
+    return f"orders: {shown['state'].replace('_', ' ')}, {captured}"
 
 
 def summary_lines(summary: Fields) -> list[str]:
@@ -110,7 +110,7 @@ def summary_lines(summary: Fields) -> list[str]:
         lines.append(f"last job  {_count(batch['rows_in'], 'row')} in{out}, {millis(batch['ms'])}")
         # Whole names of operators, in the order in which rows pass them.
         lines += textwrap.wrap(f"plan      {batch['plan']}", 60, subsequent_indent=" " * 10)
-    lines += [f"letter    {letter_text(letter)}" for letter in last["letters"]]
+    lines += [f"held      {letter_text(letter)}" for letter in last["letters"]]
     lines += [*_killed_lines(summary), "", *comparison_lines(summary["comparison"])]
     if batch and batch["whole"]:
         lines += ["", *batch["whole"].splitlines()]
@@ -123,7 +123,7 @@ def summary_lines(summary: Fields) -> list[str]:
 def comparison_lines(comparison: Fields | None) -> list[str]:
     """Return the verdict; where rows differ, which ones and in what."""
     if comparison is None:
-        return ["target = source: not known, the target did not reach the source's end in time"]
+        return ["target = source: unknown, the target did not catch up in time"]
     held, rows = comparison["held"], f"{comparison['rows']:,} rows compared"
     some = ", ".join(str(key) for key in held[:3]) + (", …" if len(held) > 3 else "")
     lines = [f"target = source: yes, {rows}"]
@@ -184,11 +184,11 @@ def _wrong(difference: Fields) -> str:
         case "missing":
             return "is missing in the target"
         case "extra":
-            return "is in the target and should not be"
+            return "is in the target but should not be"
         case "causeless":
-            return "is held by a dead letter, and can be computed"
+            return "is held by a dead letter but can be computed"
         case "letterless":
-            return "cannot be computed, and no dead letter says so"
+            return "cannot be computed but has no dead letter"
         case _:
             return f"differs in {', '.join(difference['columns'])}"
 

@@ -104,7 +104,7 @@ def test_what_would_not_be_heeded_is_refused(
         for sets in ("pipelines.orders.tables=[other]", "foo=bar"):
             for verb in (["apply", "--yes"], ["status"], ["log"], ["status", "--data", "data"]):
                 assert main.exit_code([*verb, "--set", sets]) == 2
-                assert f"--set {sets.partition('=')[0]}=… changes" in capsys.readouterr().err
+                assert f"--set {sets.partition('=')[0]}=… has no effect" in capsys.readouterr().err
         # A build has nobody to ask.
         (tmp_path / "headrace.conf").write_text(CONFIGURATION + OPEN)
         monkeypatch.setattr("sys.stdin", io.StringIO(""))

@@ -151,7 +151,7 @@ def test_a_setting_counts_over_the_configuration(
     [
         (["nobody", "--into", "memory"], 2, "control.unknown_pipeline"),
         (["orders", "--into", "elsewhere"], 2, "config.unknown_part"),
-        (["orders", "--into", "memory", "--force"], 2, "jsonl:FILE alone"),
+        (["orders", "--into", "memory", "--force"], 2, "--into jsonl:FILE"),
         (["orders"], 2, "--into"),
         (["orders", "--into", "memory", "--to", "0001-0000000000000000-00000000"], 1, "expired"),
         (["orders", "--into", "memory", "--from", "0000-0000000000000001-00000000"], 1, "expired"),

@@ -105,7 +105,7 @@ def streams() -> Iterator[Callable[..., Stream]]:
 def test_from_set_up_to_teardown(
     path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
 ) -> None:
-    assert "orders, users are logged" in done("setup", "--db", path)
+    assert "orders, users are now logged" in done("setup", "--db", path)
     app.execute("update orders set v = 'x'")
     assert [line.split()[1:] for line in done("bootstrap", "--db", path).splitlines()] == [
         ["orders", "BOOTSTRAP"],
@@ -207,7 +207,7 @@ def test_another_log_and_another_reader_have_their_own_changes(
         assert stream.end()[0] == 0
     kept = json.loads(done("teardown", "--db", path, "--reader", "second", "--json"))
     assert kept == {"unread": 0, "kept": ["orders"]}
-    assert "others read them: orders" in done(
+    assert "Still logged for other readers: orders" in done(
         "teardown", "--db", path, "--table", "orders", "--reader", "nobody"
     )
     done("teardown", "--db", path)

@@ -322,7 +322,7 @@ def test_an_engine_that_starts_shows_how_far_it_is() -> None:
     text = drawn(status_view(STARTING))
     assert "copying orders: 500 of about 2,000 rows, 250 rows/s, 6 s left" in text
     assert "source shop is waiting: transaction of pid 99" in text
-    assert "source shop leaves out audit: No key" in text
+    assert "source shop left out table audit: No key" in text
     assert "… starting: recording shop" in text
 
 
@@ -332,7 +332,7 @@ def test_a_bar_shows_share_speed_and_time_left() -> None:
     assert "250 rows/s, 6 s left" in drawn(copy_bar(copy))
     unknown = {**copy, "expected": None, "left_seconds": None, "waits": "pid 9"}
     assert "%" not in drawn(copy_bar(unknown))
-    assert copy_text(unknown) == "copying orders: 500 rows, 250 rows/s, waits for pid 9"
+    assert copy_text(unknown) == "copying orders: 500 rows, 250 rows/s, waiting for pid 9"
 
 
 def test_a_rate_looks_at_the_last_seconds_only() -> None:

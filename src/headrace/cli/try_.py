@@ -155,7 +155,9 @@ def _consequence(pipeline: Pipeline, failed: int) -> str:
     if not allowed:
         return "In a run the pipeline would stop at the first row that fails."
     if failed > allowed:
-        return f"In a run the pipeline would stop: at most {allowed:,} rows of a batch may fail."
+        return (
+            f"In a run the pipeline would stop: a batch may have at most {allowed:,} failed rows."
+        )
     which = "this row" if failed == 1 else "each of these rows"
     return f"In a run {which} would become a dead letter, and later changes of it would wait."
 
@@ -174,7 +176,7 @@ def title(tried: TriedTable) -> Text:
     count = len(tried.rows)
     parts = [
         f"{tried.count('passed'):,} passed",
-        f"{tried.count('filtered'):,} filtered out",
+        f"{tried.count('filtered'):,} filtered",
         f"{tried.count('failed'):,} failed",
     ]
     told = f": {count:,} row{'' if count == 1 else 's'}, {', '.join(parts)}"

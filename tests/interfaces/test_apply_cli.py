@@ -109,7 +109,7 @@ def test_what_would_not_be_heeded_is_refused(
         (tmp_path / "headrace.conf").write_text(CONFIGURATION + OPEN)
         monkeypatch.setattr("sys.stdin", io.StringIO(""))
         assert main.exit_code(["apply"]) == 2
-        assert "say --yes" in capsys.readouterr().err
+        assert "use --yes" in capsys.readouterr().err
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         assert main.exit_code(["apply"]) == 0
         assert "applied" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The other end of the local socket: how commands reach a running engine."""
+"""The client of a running engine, over the local socket."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.api import connect, server
 from headrace.errors import ControlError, NoEngine
 
 ANSWER_SECONDS = 60.0
-"""For an answer to a single question. An engine that says nothing for so long is stuck."""
+"""How long to wait for an answer. An engine that is silent for longer is stuck."""
 
 
 class Control:
-    """A running engine, as seen from outside; every call is a connection of its own."""
+    """A running engine, seen from another process; every call uses a new connection."""
 
     def __init__(self, data: Path, path: Path) -> None:
         self._data = data
@@ -26,19 +26,19 @@ class Control:
 
     @classmethod
     def connect(cls, data: str | os.PathLike[str]) -> Control:
-        """Find the engine of a data directory; `NoEngine` where none takes commands."""
+        """Find the engine of a data directory; `NoEngine` if none accepts commands."""
         folder = Path(data).expanduser().absolute()
         if (found := server.announced(folder)) is None:
             raise server.not_reached(folder)
         control = cls(folder, found.socket)
-        # A file of an engine that was killed is still there: only its socket tells.
+        # The file of a killed engine still exists: only its socket shows whether it runs.
         control._opened(ANSWER_SECONDS).close()
         return control
 
     def call(
         self, verb: str, *, answer_seconds: float = ANSWER_SECONDS, **fields: Any
     ) -> dict[str, Any]:
-        """Ask, and return the answer's fields; raises what the engine raised."""
+        """Send a request and return the fields of the answer; raises what the engine raised."""
         connection = self._opened(answer_seconds)
         try:
             response = self._asked(connection, verb, connect.UNARY, connect.message(fields))
@@ -52,9 +52,9 @@ class Control:
 
     def stream(self, verb: str, **fields: Any) -> Iterator[dict[str, Any]]:
         """
-        Ask, and yield one answer after the other, for as long as it takes.
+        Send a request and yield its answers one after the other, without a time limit.
 
-        Raises what the engine raised, and `NoEngine` where it went away in the midst of it.
+        Raises what the engine raised, and `NoEngine` if the connection breaks.
         """
         connection = self._opened(None)
         try:

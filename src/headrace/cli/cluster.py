@@ -1,4 +1,4 @@
-"""`headrace cluster`: what a Spark cluster is given to work for us."""
+"""`headrace cluster`: packages for the executors of a Spark cluster."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def pack(
 
 
 def _progress(name: str) -> Callable[[int, int], None]:
-    """Return what keeps one line about the archive, where a person looks at it."""
+    """Return a function that shows the progress on one line, if stderr is a terminal."""
     shown = -1
 
     def told(done: int, total: int) -> None:
@@ -148,5 +148,5 @@ def _print(
     click.echo("}\n\nOr with spark-submit, in client mode:\n")
     click.echo(f"  --archives {conf['spark.archives']} \\")
     click.echo(f"  --conf spark.pyspark.python={conf['spark.pyspark.python']} \\")
-    # Else it would start the program with the Python of executors, which is not here.
+    # Otherwise the driver would start with the executors' Python, which is not on this machine.
     click.echo(f"  --conf spark.pyspark.driver.python={sys.executable}")

@@ -1,8 +1,8 @@
 """
-`headrace config` and `headrace validate`: the configuration in effect, and what is wrong with it.
+`headrace config` and `headrace validate`: the effective configuration, and its errors.
 
-`config` prints what is in effect, and where each value comes from. `validate` reports everything
-that is wrong with a configuration, before anything starts.
+`config` prints the effective values and where each of them comes from. `validate` reports all
+errors of a configuration, before anything starts.
 """
 
 from __future__ import annotations

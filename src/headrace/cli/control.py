@@ -1,8 +1,8 @@
 """
 `headrace apply`, `explain`, `pause`, `resume` and `reload`: commands to a running engine.
 
-`apply` brings it a changed configuration, without a restart. `explain` shows how Spark ran a
-pipeline's last batch. The others let pipelines rest, go on, or copy their tables again.
+`apply` applies an edited configuration without a restart. `explain` shows how Spark ran a
+pipeline's last batch. The others pause or resume pipelines, or copy their tables again.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _show(told: Mapping[str, Any]) -> None:
 
 
 def _same_file(config: Path | None, read: str) -> None:
-    """Refuse a file that the engine does not read: it would look as if it had been applied."""
+    """Refuse a file that the engine does not read: it would seem to have been applied."""
     if config is not None and config.expanduser().absolute().resolve() != Path(read):
         raise click.UsageError(
             f"The engine uses {read}, not {config}. Edit that file, or start an engine with"
@@ -244,7 +244,7 @@ def _told(pipelines: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _told_of_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Say what became of sources that had stopped, or have."""
+    """Print the state of the sources that had failed, or fail now."""
     for each in sources:
         if as_json:
             click.echo(json.dumps({"source": each["name"], **each}, ensure_ascii=False))

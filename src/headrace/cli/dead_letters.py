@@ -1,9 +1,9 @@
 """
 `headrace dead-letters`: the changes that pipelines parked, read from their data directory.
 
-As JSON, every value of a letter can be made again from what is printed. Null, true and false,
-text, whole numbers up to 2^53 either way and finite floats stand for themselves; a float always
-has a point or an exponent. Everything else is an object that says what it is:
+The JSON form loses nothing: every value of a dead letter can be restored from it. Null, true,
+false, text, integers from -2^53 to 2^53 and finite floats are plain JSON values; a float always
+has a point or an exponent. Any other value is an object with its kind:
 `{"kind": "decimal", "value": "1.50"}`.
 
 | kind | value |
@@ -18,13 +18,13 @@ has a point or an exponent. Everything else is an object that says what it is:
 | `timetz` | the text, `micros` since midnight and `offset` in seconds |
 | `interval` | the text, `months`, `days` and `micros` |
 | `struct` | an object: a row within a row |
-| `other` | the text, of what an expression made |
+| `other` | the text of a value that an expression returned |
 
 A date or time that Python cannot represent is PostgreSQL's text, with `days` or `micros` since
 1970 or midnight.
 
-For people there are a list of letters, and one letter in full. Values are row data, so nothing
-in them may move the cursor of a terminal or pass for markup.
+The views are a list of dead letters, and one dead letter in full. Values are row data: nothing in
+them may move the cursor of a terminal or be taken for markup.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def show_letter(
 
 
 def _read(folder: Path, pipeline: str | None, *, superseded: bool) -> tuple[DeadLetter, ...]:
-    # Here and not above: `--help` needs no Arrow, and is slow with it.
+    # Imported here: `--help` needs no Arrow, and would be slow with it.
     from headrace.deadletters.store import read_letters
     from headrace.storage.s3 import storage_of
 
@@ -166,7 +166,7 @@ def _read(folder: Path, pipeline: str | None, *, superseded: bool) -> tuple[Dead
 def _check_names(
     folder: Path, config: Path | None, pipeline: str | None, table: str | None
 ) -> None:
-    """Raise where nobody knows the names: that there are no letters would be no answer."""
+    """Raise for an unknown name: "No dead letters." would hide the typing error."""
     if pipeline is not None or table is not None:
         check_names(folder, config, _read(folder, None, superseded=True), pipeline, table)
 
@@ -200,19 +200,19 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-# --- letters as JSON ------------------------------------------------------------------------------
+# --- dead letters as JSON -------------------------------------------------------------------------
 
 _PARTS = ("months", "days", "micros", "offset")
 """The numbers of a date or time that Python cannot represent."""
 
 
 def letter_line(letter: DeadLetter, **more: object) -> str:
-    """Return a letter as a line of JSON, with what else there is to say."""
+    """Return a dead letter as a line of JSON, with the fields in `more`."""
     return json.dumps({**letter_object(letter), **more}, ensure_ascii=False, allow_nan=False)
 
 
 def letter_object(letter: DeadLetter) -> dict[str, Any]:
-    """Return a letter as plain values."""
+    """Return a dead letter as plain values."""
     return {
         "pipeline": letter.pipeline,
         "table": letter.table,
@@ -233,7 +233,7 @@ def letter_object(letter: DeadLetter) -> dict[str, Any]:
 
 
 def value_object(value: object) -> object:
-    """Return one value in the form that the module's docstring gives."""
+    """Return one value in the form that the module's docstring describes."""
     from headrace.changelog.values_json import by_kind
 
     return by_kind(value, _with_kind)
@@ -253,22 +253,22 @@ def _image(image: Mapping[str, object] | None) -> dict[str, object] | None:
     return {name: value_object(value) for name, value in image.items()}
 
 
-# --- letters as a person reads them ---------------------------------------------------------------
+# --- the view of dead letters ---------------------------------------------------------------------
 
 SHORT = 40
-"""Characters of a key in the list."""
+"""Maximum characters of a key in the list."""
 
 LONG = 2_000
-"""Characters of a value in full: more is for `--json`."""
+"""Maximum characters of a value in the page; `--json` has the whole value."""
 
 LISTED = 10
-"""Positions named of the letters behind one."""
+"""Maximum number of waiting changes that are listed."""
 
 
 def letter_list(
     letters: Sequence[DeadLetter], now: datetime, width: int, *, superseded: bool
 ) -> RenderableType:
-    """Return the list: a table, or two lines a letter where that is too wide."""
+    """Return the list: a table, or two lines for each dead letter if the table is too wide."""
     from rich.console import Console, Group
 
     table = _table(letters, now, superseded=superseded)
@@ -322,7 +322,7 @@ def _table(letters: Sequence[DeadLetter], now: datetime, *, superseded: bool) ->
 
 
 def count_line(letters: Sequence[DeadLetter]) -> str:
-    """Return how many there are, and how many keys they hold."""
+    """Return the number of dead letters and of the keys they hold."""
     held = {
         (each.pipeline, each.table, key)
         for each in letters
@@ -368,7 +368,7 @@ def what_to_do(letter: DeadLetter, options: Sequence[str] = ()) -> str:
 
 
 def age(since: datetime, now: datetime) -> str:
-    """Return how long ago that was, in its largest unit."""
+    """Return the time since then, in its largest unit."""
     seconds = max(0, int((now - since).total_seconds()))
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= size:
@@ -382,13 +382,13 @@ def key_text(letter: DeadLetter) -> str:
 
 
 def exact_value_text(value: object) -> str:
-    """Return a value so that text, number, bytes and null can be told apart."""
+    """Return a value as text from which text, number, bytes and null can be distinguished."""
     from headrace.changelog.values import exact_text
 
     return value_text(None if value is None else exact_text(value), None)
 
 
-# --- parts of a letter's page ---------------------------------------------------------------------
+# --- parts of the page of a dead letter -----------------------------------------------------------
 
 
 def _facts(letter: DeadLetter, now: datetime) -> Table:
@@ -441,7 +441,7 @@ def _cell(image: Mapping[str, object] | None, name: str) -> str:
 
 
 def _others(letter: DeadLetter, letters: Sequence[DeadLetter]) -> Iterator[Text]:
-    """Yield what this letter waits for, and what waits for it."""
+    """Yield what this dead letter waits for, and what waits for it."""
     from rich.text import Text
 
     from headrace.deadletters.letter import behind

@@ -1,9 +1,9 @@
 """
-`headrace doctor`: everything that can be examined, and what to do about it.
+`headrace doctor`: checks of everything, each with a remedy.
 
-Nothing is started for it. Each part is examined by itself, so that what is wrong with one hides
-nothing of the others. `--bundle` writes a zip file for a person who helps: what is installed,
-configured and logged; no rows, no secrets.
+It starts nothing. Each part is checked separately, so that a problem in one does not hide those of
+the others. `--bundle` writes a zip file for support: versions, configuration and log files; no
+rows, no secrets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.engine.from_config import BuiltEngine, EngineConfig
 
 
-# --- what is examined -----------------------------------------------------------------------------
+# --- the checks -----------------------------------------------------------------------------------
 
 Kind = Literal["well", "note", "wrong"]
 
@@ -43,7 +43,7 @@ LEAST_MEMORY = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing that was examined."""
+    """The result of one check."""
 
     part: str
     """`installation`, `machine`, `data`, `configuration`, `storage`, `source shop`, `engine`."""
@@ -57,7 +57,7 @@ class CheckResult:
 def examined(
     config: Path | None, sets: tuple[str, ...], data: Path | None
 ) -> Iterator[CheckResult]:
-    """Yield all there is to say, in the order in which things are needed."""
+    """Yield the results of all checks, in the order in which a start needs them."""
     yield from _installation()
     found: EngineConfig | None = None
     results = []
@@ -89,7 +89,7 @@ def _installation() -> Iterator[CheckResult]:
     try:
         require("spark", "A pipeline")
     except NotInstalled as error:
-        # Recording and reading the log go without it; that pipelines are configured is said there.
+        # Recording and reading the log work without it; `_configuration` checks for pipelines.
         yield CheckResult(part, "note", error.message, error.remedy, error.code)
         return
     try:
@@ -226,7 +226,7 @@ def _engine(folder: Path) -> Iterator[CheckResult]:
 
 
 def _waits(told: Mapping[str, Any]) -> str:
-    """Return whom being ready waits for."""
+    """Return what keeps the engine from being ready."""
     if told["phase"] != "running":
         return f": {told['phase']}, {told['step']}" if told["step"] else f": {told['phase']}"
     names = [each["name"] for each in told["pipelines"] if not each["ready"]]
@@ -244,7 +244,7 @@ def _wrong(part: str, error: HeadraceError) -> Iterator[CheckResult]:
 # --- the zip file ---------------------------------------------------------------------------------
 
 MOST_LOG_BYTES = 1 << 20
-"""Of each log file the end: what happened last."""
+"""Only the end of each log file: what happened last."""
 
 
 def write_bundle(
@@ -256,7 +256,7 @@ def write_bundle(
     *,
     force: bool,
 ) -> None:
-    """Write what was examined, the configuration as it may be shown, states, and logs."""
+    """Write the results, the masked configuration, the status and the log files."""
     with (
         opened_output(path, force=force) as stream,
         zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as bundle,
@@ -275,7 +275,7 @@ def write_bundle(
         folder = (folder or Path("headrace-data")).expanduser().absolute()
         _put(bundle, "status.json", _status(folder))
         for log in sorted((folder / "logs").glob("*.log*")):
-            # Masked once more: a line of a library's may quote an address.
+            # Masked again: a line from a library may contain a URL.
             bundle.writestr(f"logs/{log.name}", masked_text(_end_of(log)))
 
 

@@ -1,11 +1,11 @@
 """
-`headrace init`: a configuration to begin with, from what a database has.
+`headrace init`: a configuration file, made from the tables of a database.
 
-It is written for people: lines, comments, and values that read back the same.
+The file is made to be edited: it has comments, and values that read back the same.
 
 Each table that can be captured becomes a pipeline of its own into memory, with a comment that
-lists its columns; those that cannot are named, with the reason. A password in the address is not
-written down: the file says in which variable it is looked for.
+lists its columns. Tables that cannot be captured are listed with the reason. A password in the URL
+is not written to the file: the file names the variable that must contain it.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _look(url: str, output: Path, *, force: bool, as_json: bool) -> int:
 
 
 def _convert(other: Path, output: Path, *, force: bool, as_json: bool) -> None:
-    # Here and not above: `--help` reads no configuration.
+    # Imported here: `--help` reads no configuration.
     from headrace.cli.import_laredo import converted
     from headrace.config.hocon import read_text
 
@@ -128,7 +128,7 @@ def _convert(other: Path, output: Path, *, force: bool, as_json: bool) -> None:
 
 
 def _write(output: Path, text: str, *, force: bool) -> None:
-    # For whom the user's mask says: it holds no password, and an engine may be another user's.
+    # Readable as the umask allows: it has no password, and the engine may run as another user.
     with opened_output(output, force=force, mode=0o666) as stream:
         stream.write(text.encode())
 
@@ -136,7 +136,7 @@ def _write(output: Path, text: str, *, force: bool) -> None:
 def _check(output: Path, variables: Mapping[str, str]) -> None:
     from headrace.cli.common import read_configuration
 
-    # For this process alone: the password was in the address, and goes nowhere else.
+    # For this process only: the password was in the URL, and is stored nowhere.
     os.environ.update(variables)
     read_configuration(output, ()).check()
 
@@ -149,17 +149,17 @@ def _count(number: int, word: str) -> str:
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _WORDS = ("true", "false", "null", "include")
-"""What is not a text unless it is quoted."""
+"""Words that are text only in quotes."""
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
-"""Of a private use area: around a variable's name, where its value would stand."""
+"""Private-use characters: they enclose a variable's name in place of its value."""
 
 _VARIABLE = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
 _WIDTH = 96
 
 
 class PlaceholderEnvironment(Mapping[str, str]):
-    """An environment in which every variable is set, to something that says its name."""
+    """An environment in which every variable is set, to a placeholder with its name."""
 
     def __getitem__(self, name: str) -> str:
         return f"{_OPEN}{name}{_CLOSE}"
@@ -182,12 +182,12 @@ class ConfigLines:
         self._lines += lines
 
     def blank(self) -> None:
-        """Add an empty line, unless one stands there."""
+        """Add an empty line, unless the last one is empty."""
         if self._lines and self._lines[-1]:
             self._lines.append("")
 
     def comment(self, text: str, indent: str = "") -> None:
-        """Add a comment, over as many lines as it takes."""
+        """Add a comment, wrapped to several lines if needed."""
         start = f"{indent}# "
         self._lines += textwrap.wrap(
             " ".join(text.split()),
@@ -204,17 +204,17 @@ class ConfigLines:
 
 
 def variables_of(text: str) -> list[str]:
-    """Return the variables that a text of `PlaceholderEnvironment` stands for in part."""
+    """Return the variables in a text of `PlaceholderEnvironment`."""
     return _VARIABLE.findall(text)
 
 
 def without_variables(text: str) -> str:
-    """Return what of a text of `PlaceholderEnvironment` is written out."""
+    """Return a text of `PlaceholderEnvironment` without its variables."""
     return _VARIABLE.sub("", text)
 
 
 def with_scheme(text: str) -> str:
-    """Return an address whose scheme is a variable with one that can be read."""
+    """Return a URL with a valid scheme in place of a variable."""
     return re.sub(f"^{_VARIABLE.pattern}(?=://)", "x", text)
 
 
@@ -224,7 +224,7 @@ def entry(value: object) -> str:
         return json.dumps(value)
     if not variables_of(value):
         return _quoted(value)
-    # Side by side they are put together again.
+    # HOCON joins values that follow each other.
     parts = _VARIABLE.split(value)
     return "".join(
         f"${{{part}}}" if number % 2 else json.dumps(part, ensure_ascii=False)
@@ -244,10 +244,10 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-# --- from what a database has ---------------------------------------------------------------------
+# --- from the tables of a database ----------------------------------------------------------------
 
 MOST_PIPELINES = 20
-"""Beyond it, tables stand in comments: nobody means to hold a hundred of them in memory."""
+"""Further tables are written as comments: a hundred tables are rarely meant to be in memory."""
 
 _POSTGRES = re.compile(r"postgres(ql)?://|(^|\s)(host|hostaddr|dbname|service)\s*=", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?!sqlite:)([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
@@ -256,25 +256,25 @@ _MAGIC = b"SQLite format 3\0"
 
 @dataclass(frozen=True, slots=True)
 class InitProposal:
-    """A configuration, and what a person should know of the database it was made from."""
+    """A configuration, and the problems of the database it was made from."""
 
     text: str
     source: str
     tables: tuple[str, ...]
-    """Those that have a pipeline."""
+    """The tables that have a pipeline."""
 
     left_out: tuple[HeadraceError, ...]
-    """Why tables have none, or why capture could not begin at all."""
+    """Why tables were left out, or why nothing can be captured."""
 
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What has to be set in the environment: the password that stood in the address."""
+    """Variables that must be set in the environment: the password that was in the URL."""
 
 
 def looked_at(url: str, folder: Path | None = None) -> InitProposal:
     """
-    Look at a database, and return a configuration for it; raises where it is not reachable.
+    Inspect a database, and return a configuration for it; raises if it cannot be reached.
 
-    `folder` is where the configuration will lie, if not here: paths in it begin there.
+    `folder` is the folder of the configuration, if not the current one: paths start there.
     """
     if _POSTGRES.search(url):
         return _of_postgres(url)
@@ -286,7 +286,7 @@ def _of_sqlite(url: str, folder: Path) -> InitProposal:
 
     given = Path(re.sub(r"^sqlite:(//)?", "", url)).expanduser()
     if not given.is_file():
-        # Of an address its scheme alone: a password may stand anywhere in the rest.
+        # Only the scheme of the URL: a password may be anywhere in the rest.
         if (address := _ADDRESS.match(url)) is not None:
             raise SourceRefused(
                 f"{address[1]} is not a supported database",
@@ -301,7 +301,7 @@ def _of_sqlite(url: str, folder: Path) -> InitProposal:
         )
     with given.open("rb") as file:
         head = file.read(len(_MAGIC))
-    # A file without a byte is a database without a table.
+    # An empty file is a database without tables.
     if head and head != _MAGIC:
         raise SourceRefused(
             f"{given} is not a SQLite database",
@@ -370,7 +370,7 @@ def _written(
 
 def _pipeline(source: str, table: str, schema: TableSchema, taken: set[str]) -> list[str]:
     """Return the lines of one table's pipeline."""
-    # Here and not above: commands start without the engine.
+    # Imported here: commands start without the engine.
     from headrace.engine.checks import fitted
 
     id_ = stem = fitted(table.removeprefix("public."))

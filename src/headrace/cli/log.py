@@ -1,7 +1,7 @@
 """
-`headrace log`: what the log of each source holds, read from the data directory.
+`headrace log`: the contents of the log of each source, read from the data directory.
 
-The views for people show what a log holds, and, for `headrace log read`, its changes line by line.
+The views show the contents of a log, and for `headrace log read` its changes, one on each line.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ log.add_command(read)
 def _read(
     place: LogLocation, source: str | None
 ) -> list[tuple[LogInventory, list[StoredProgress], int]]:
-    # Here and not above: `--help` needs no Arrow, and is slow with it.
+    # Imported here: `--help` needs no Arrow, and would be slow with it.
     from headrace.changelog.ranges import inventory
     from headrace.changelog.reader import LogReader
     from headrace.runtime.store import stored_progress
@@ -111,16 +111,16 @@ def _read(
     for name in names:
         log = LogReader.open(place.files, name)
         info = inventory(log, name)
-        # By lineage: what is stored of a pipeline does not name its source.
+        # By lineage: the stored progress of a pipeline does not name its source.
         mine = [each for each in progress if each.lineage == info.lineage]
-        # In a bucket, what the index names: to ask of each file would take long.
+        # In a bucket, the sizes in the index: asking for each file would take long.
         size = _size(Path(place.files.path("log")) / name) if place.files.local else log.size
         found.append((info, mine, size))
     return found
 
 
 def _kept(place: LogLocation, source: str) -> dict[str, Any] | None:
-    """Return what a running engine keeps the log for; None where none runs, or it knows not."""
+    """Return what a running engine keeps the log for; None if no engine answers."""
     from headrace.api.client import Control
 
     if place.folder is None:
@@ -132,7 +132,7 @@ def _kept(place: LogLocation, source: str) -> dict[str, Any] | None:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of a log's files; those that vanish meanwhile do not count."""
+    """Return the bytes of a log's files; files that are deleted meanwhile do not count."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -143,7 +143,7 @@ def _size(folder: Path) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return frozen values as JSON takes them: positions as their text, times in ISO 8601."""
+    """Return frozen values as JSON values: positions as text, times in ISO 8601."""
     from headrace.changelog.position import Position
 
     if isinstance(value, Position):
@@ -157,10 +157,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# --- the log as a person reads it -----------------------------------------------------------------
+# --- the view of the log --------------------------------------------------------------------------
 
 LONG = 200
-"""Characters of a value in a line: more is for `--format json`."""
+"""Maximum characters of a value in a line; `--format json` has the whole value."""
 
 _OPS = {"insert": "green", "update": "yellow", "delete": "red", "truncate": "bold red"}
 _POSITION, _TIME, _OP = 30, 26, 8
@@ -169,7 +169,7 @@ _POSITION, _TIME, _OP = 30, 26, 8
 def overview(
     log: LogInventory, progress: Sequence[StoredProgress], size: int, width: int
 ) -> Iterator[Text | Table]:
-    """Yield one source's log: what it is, its tables, and how far its pipelines are."""
+    """Yield one source's log: its range, its tables, and the progress of its pipelines."""
     from rich.console import Console
     from rich.text import Text
 
@@ -194,7 +194,7 @@ def overview(
 
 
 def kept_view(kept: Mapping[str, Any] | None) -> Iterator[Text | Table]:
-    """Yield what a running engine keeps a log for; nothing where none runs."""
+    """Yield what a running engine keeps a log for; nothing if no engine answered."""
     from rich.text import Text
 
     if kept is None:
@@ -275,14 +275,14 @@ def _table(*names: str) -> Table:
 
 
 def change_header() -> Text:
-    """Return what stands over the lines of changes."""
+    """Return the header of the lines of changes."""
     from rich.text import Text
 
     return Text(f"{'position':{_POSITION}} {'time':{_TIME}} {'op':{_OP}} values", style="bold")
 
 
 def change_line(change: dict[str, Any]) -> Text:
-    """Return a change in a line: of an update, what it was, too, where that is another value."""
+    """Return a change as one line; for an update, changed values as old → new."""
     from rich.text import Text
 
     before, after = change["before"] or {}, change["after"] or {}
@@ -319,5 +319,5 @@ def bytes_text(count: int) -> str:
 
 
 def time_text(moment: datetime | None) -> str:
-    """Return a moment in UTC, to the second."""
+    """Return a time in UTC, to the second."""
     return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S")

@@ -3,16 +3,16 @@ Changes of the log as lines of JSON, and as one Parquet file.
 
 A line of JSON is `{"position": …, "table": …, "op": "update", "time": …, "xid": …,
 "before": {…}, "after": {…}, "unsent": []}`: the op is `insert`, `update`, `delete` or `truncate`;
-`time` is that of the commit, in UTC; `xid` the source's number of the transaction, or null; an
-image that does not exist is null. Values are as `headrace.changelog.values_json` has them. A
-column that the source did not send is not in its image and is named in `unsent`; an image of
-before that holds the key alone has the columns of the key alone.
+`time` is the time of the commit, in UTC; `xid` is the transaction id of the source, or null; an
+image that does not exist is null. `headrace.changelog.values_json` defines the form of values. A
+column that the source did not send is missing from its image and named in `unsent`. If the source
+sends only the key of the row before, `before` has only the key columns.
 
 Columns of the Parquet file: `position` and `op` as text, `time` (timestamp, UTC), `xid`, `unsent`
 (names of the columns that the source did not send), `exact` (texts of values that their columns
-could not hold, by column; those of the row before under `before.` and the name), `before` and
-`after` (structs). A part in which the table had other columns has all of them, null where a
-change had none of that name.
+cannot represent, by column; for the row before, under `before.` and the name), `before` and
+`after` (structs). If the columns of the table changed within the range, the file has all of them;
+they are null in changes that did not have them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def change_objects(piece: ChangeSlice) -> Iterator[dict[str, Any]]:
 
 
 def as_line(value: dict[str, Any]) -> bytes:
-    """Return an object as a line of JSON, its end included."""
+    """Return an object as a line of JSON, with its newline."""
     return _ENCODER.encode(value) + b"\n"
 
 
@@ -103,8 +103,8 @@ def write_parquet(
     """
     Write the changes and return how many there are.
 
-    The file appears when it is whole: where reading fails, none is left under that name, for a
-    Parquet file that ends early looks like one that does not.
+    The file appears when it is complete: if reading fails, no file of that name is left, because a
+    Parquet file that ends early looks like a complete one.
     """
     image = _image(log, table, part)
     schema = pa.schema([*_META, pa.field("before", image), pa.field("after", image)])
@@ -118,7 +118,7 @@ def write_parquet(
             for piece in pieces:
                 writer.write_table(_shaped(piece, schema))
                 count += piece.rows.num_rows
-        # Once more: reading takes its time, and somebody may have made one meanwhile.
+        # Checked again: reading takes time, and the file may have been created meanwhile.
         refuse_taken(output, force=force)
         try:
             beside.replace(output)
@@ -130,7 +130,7 @@ def write_parquet(
 
 
 def _image(log: LogReader, table: str, part: Span) -> pa.StructType:
-    """Return the columns that the table has in this part, in the order they came."""
+    """Return the columns that the table has in this range, in order of appearance."""
     seen: dict[int, TableSchema] = {}
     for found in flushes(log, [table], part):
         if not isinstance(found, Gap):
@@ -178,11 +178,11 @@ def _exact(piece: ChangeSlice) -> list[list[tuple[str, str]] | None]:
 
 
 def _struct(piece: ChangeSlice, side: str, image: pa.StructType) -> Any:
-    """Return one image of the changes, with the columns of all of the part."""
+    """Return one image of the changes, with all columns of the range."""
     column = piece.rows[side].combine_chunks()
     names = piece.schema.names
     children = [
-        # By place: a name with a dot in it would be taken for a path.
+        # By index: a name with a dot in it would be taken for a path.
         pc.struct_field(column, names.index(field.name))
         if field.name in names
         else pa.nulls(len(column), field.type)

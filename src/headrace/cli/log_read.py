@@ -1,4 +1,4 @@
-"""`headrace log read`: the changes of a table, from one place in the log to another."""
+"""`headrace log read`: the changes of a table between two positions of the log."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _form(form: str | None, *, as_json: bool, envelope: str | None, output: Path
 
 
 def _opened(files: Files, source: str) -> LogReader:
-    # Here and not above: `--help` needs no Arrow, and is slow with it.
+    # Imported here: `--help` needs no Arrow, and would be slow with it.
     from headrace.changelog.reader import LogReader
 
     if source not in (known := recorded(files)):
@@ -140,7 +140,7 @@ def _opened(files: Files, source: str) -> LogReader:
 
 
 def _pieces(log: LogReader, table: str, part: Span) -> Iterator[ChangeSlice]:
-    """Yield the changes; what is missing between them is told on stderr."""
+    """Yield the changes; warn on stderr about those that are missing."""
     from headrace.changelog.ranges import ChangeSlice, changes, missing
 
     if missing(log, table, part):
@@ -177,7 +177,7 @@ def _print_table(pieces: Iterator[ChangeSlice], stream: IO[bytes]) -> None:
     from headrace.cli import log as log_views
     from headrace.cli.log_formats import change_objects
 
-    # What goes to a file, or a pipe, has no colours: rich is asked on a terminal only.
+    # A file or a pipe gets no colours: rich prints to a terminal only.
     console = common.output_console() if stream.isatty() else None
     lines = itertools.chain(
         [log_views.change_header()],

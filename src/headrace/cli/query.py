@@ -1,9 +1,8 @@
 """
-`headrace query` and `headrace watch`: rows that a running engine holds in memory, and changes.
+`headrace query` and `headrace watch`: rows in a running engine's memory, and their changes.
 
-`watch` prints the changes of a table as they become visible. Rows and changes are shown as a
-person reads them. Their values are row data: nothing in them may move the cursor of a terminal or
-pass for markup.
+`watch` prints the changes of a table as they become visible. Values are row data: nothing in them
+may move the cursor of a terminal or be taken for markup.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def _one(told: Mapping[str, Any], *, as_json: bool) -> int:
 def _listed(
     control: Control, pipeline: str, table: str | None, most: int | None, *, as_json: bool
 ) -> None:
-    # One more than is shown: then it is known whether there are more.
+    # One more than is shown, to find out whether there are more.
     limit = None if most is None else most + 1
     messages = control.stream("Rows", pipeline=pipeline, table=table, limit=limit)
     first = next(messages)
@@ -148,7 +147,7 @@ def _many(
     as_json: bool,
     most: int | None = None,
 ) -> int:
-    """Print rows, `most` of them; return how many there were."""
+    """Print at most `most` rows; return how many there were."""
     if as_json:
         seen = 0
         for row in rows:
@@ -165,7 +164,7 @@ def _many(
     return len(found)
 
 
-# --- rows and changes as a person reads them ------------------------------------------------------
+# --- the view of rows and changes -----------------------------------------------------------------
 
 OPS = {
     "insert": ("+", "green"),
@@ -191,7 +190,7 @@ def row_table(columns: Sequence[Mapping[str, str]], rows: Iterable[Mapping[str, 
 
 
 def row_page(columns: Sequence[Mapping[str, str]], row: Mapping[str, Any]) -> Table:
-    """Return one row, a column a line, with every value in full."""
+    """Return one row, with one column on each line and every value in full."""
     from rich.table import Table
     from rich.text import Text
 
@@ -205,7 +204,7 @@ def row_page(columns: Sequence[Mapping[str, str]], row: Mapping[str, Any]) -> Ta
 
 
 def change_line(change: Mapping[str, Any]) -> Text:
-    """Return a change in a line: what happened to which row, and what is different now."""
+    """Return a change as one line: the operation, the key, and what changed."""
     from rich.text import Text
 
     sign, style = OPS[change["op"]]

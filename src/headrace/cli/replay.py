@@ -1,4 +1,4 @@
-"""`headrace replay`: a part of the log through a pipeline, to another target."""
+"""`headrace replay`: part of the log through a pipeline, into another target."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def replay(
 
 
 def _replaces(into: str, *, force: bool) -> bool:
-    """Refuse a file that is there, before Spark is started for it."""
+    """Refuse an existing file before Spark is started; return whether to overwrite it."""
     kind, _, place = into.partition(":")
     if kind == "jsonl" and place not in ("", "-"):
         refuse_taken(Path(place).expanduser(), force=force)
@@ -100,7 +100,7 @@ def _replaces(into: str, *, force: bool) -> bool:
 
 
 def reads(conf: Mapping[str, str], data: Path) -> Mapping[str, str]:
-    """Return settings of Spark with what the storage needs that a data directory names."""
+    """Return Spark settings, with those that the storage of the data directory needs."""
     from headrace.spark_session.s3a import s3_needs
     from headrace.spark_session.settings import merged
     from headrace.storage.s3 import storage_of
@@ -110,7 +110,7 @@ def reads(conf: Mapping[str, str], data: Path) -> Mapping[str, str]:
 
 @contextmanager
 def spark_alone(conf: Mapping[str, str]) -> Iterator[Runner]:
-    """Run a Spark that shares nothing with an engine: neither its scratch nor its logs."""
+    """Run a Spark that shares nothing with an engine: neither scratch files nor logs."""
     from headrace.pipeline.runner import SparkRunner
     from headrace.spark_session.session import start_session
 
@@ -122,7 +122,7 @@ def spark_alone(conf: Mapping[str, str]) -> Iterator[Runner]:
 
 
 def chosen(found: EngineConfig, name: str) -> Pipeline:
-    """Return a pipeline of the configuration by its id, made."""
+    """Build the configuration and return the pipeline with this id."""
     if name not in found.pipelines:
         raise UnknownPipeline(
             f"The configuration has no pipeline {name}",
@@ -134,7 +134,7 @@ def chosen(found: EngineConfig, name: str) -> Pipeline:
 
 @contextmanager
 def _shown() -> Iterator[Callable[[ReplayProgress], None]]:
-    """Show how far it is, on a terminal's stderr."""
+    """Show the progress on stderr, if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda progress: None
         return
@@ -163,7 +163,7 @@ def _shown() -> Iterator[Callable[[ReplayProgress], None]]:
 
 
 def _tell(done: Replayed, into: str, *, as_json: bool) -> None:
-    # What goes to stdout besides is data: then this goes to stderr.
+    # If stdout has the data, this goes to stderr.
     aside = into == "jsonl:-"
     if as_json:
         told = {

@@ -1,12 +1,12 @@
 """
 `headrace run`: an engine from a configuration, in the foreground.
 
-It shows bars on a terminal, lines elsewhere, JSON lines for programs.
+It shows bars on a terminal, lines elsewhere, and JSON lines with `--json`.
 
-A run starts the engine, watches it, and stops it when asked. The engine starts on a thread of its
-own, because Spark takes seconds and the recorder already records meanwhile: the main thread shows
-that, and listens for the end. Commands are taken from the moment the data directory is ours. All of
-this is `RunningEngine`, in which the demo has its engine, too.
+A run starts the engine, watches it, and stops it on request. The engine starts on a thread of its
+own, because Spark takes seconds to start and the recorder already records: the main thread shows
+the progress, and listens for keys and signals. Commands are accepted as soon as the engine holds
+its data directory. All of this is in `RunningEngine`, which the demo uses, too.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
 
 
 def next_commands(options: tuple[str, ...], told: Mapping[str, Any]) -> list[str]:
-    """Return what to type next, as it can be pasted where the engine was started."""
+    """Return commands to type next; they can be pasted where the engine was started."""
     readable = [each["name"] for each in told["pipelines"] if each["target"] == "indexed-memory"]
     words = [("status",), *((verb, name) for name in readable[:1] for verb in ("query", "watch"))]
     return [command_line(*each, *options) for each in words]
@@ -90,20 +90,20 @@ def _view(options: tuple[str, ...], *, as_json: bool) -> BarsView | JsonView | L
     return LinesView(commands)
 
 
-# --- what is shown --------------------------------------------------------------------------------
+# --- the views ------------------------------------------------------------------------------------
 
 
 def print_event(event: str, **fields: Any) -> None:
-    """Print an event for programs: one JSON object in a line."""
+    """Print an event as one line of JSON."""
     click.echo(json.dumps({"event": event, **fields}, ensure_ascii=False))
 
 
 _COPY_SECONDS = 5.0
-"""Between two lines about copies, where there are no bars."""
+"""Time between two lines about copies, if there are no bars."""
 
 
 def rows_text(told: Mapping[str, Any]) -> str:
-    """Return how much is ready, in a line."""
+    """Return the line that says how many pipelines and rows are ready."""
     pipelines, sources = told["pipelines"], told["sources"]
     count = len(pipelines) or len(sources)
     what = "pipeline" if pipelines else "source"
@@ -114,7 +114,7 @@ def rows_text(told: Mapping[str, Any]) -> str:
 
 
 def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[str]:
-    """Return a new state of a source or pipeline, with what to do about an error."""
+    """Return the lines about a new state of a source or pipeline, with the remedy of an error."""
     error = new["error"]
     why = new["reason"] or (error or {}).get("message", "")
     states = f"{old} → {new['state']}".replace("_", " ")
@@ -126,7 +126,7 @@ def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[
 
 
 def failures(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the sources and pipelines that stand still on an error."""
+    """Return the sources and pipelines that have failed."""
     return [
         (what, each)
         for what in ("source", "pipeline")
@@ -136,7 +136,7 @@ def failures(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def failure_text(what: str, failed: Mapping[str, Any]) -> list[str]:
-    """Return why a source or pipeline stands still, and what to do about it."""
+    """Return why a source or pipeline failed, and the remedy."""
     error = failed["error"] or {}
     why = failed["reason"] or error.get("message", "")
     lines = [f"{what} {failed['name']}{f': {why}' if why else ''}"]
@@ -144,7 +144,7 @@ def failure_text(what: str, failed: Mapping[str, Any]) -> list[str]:
 
 
 class LinesView:
-    """For people, without a terminal that can be drawn on: lines to stderr, each with its time."""
+    """Without a terminal: lines to stderr, each with its time."""
 
     def __init__(self, commands: Callable[[Mapping[str, Any]], Sequence[str]]) -> None:
         self._commands = commands
@@ -199,7 +199,7 @@ class LinesView:
 
 
 class BarsView(LinesView):
-    """For people at a terminal: lines, and beneath them bars while tables are copied."""
+    """On a terminal: lines, and below them bars while tables are copied."""
 
     def __init__(self, commands: Callable[[Mapping[str, Any]], Sequence[str]]) -> None:
         super().__init__(commands)
@@ -240,7 +240,7 @@ class BarsView(LinesView):
 
 
 class JsonView:
-    """For programs: an object a line to stdout, each with its `event`."""
+    """For programs: one object on each line of stdout, with its `event`."""
 
     def __enter__(self) -> JsonView:
         return self
@@ -257,7 +257,7 @@ class JsonView:
         print_event("step", text=text)
 
     def show(self, told: Mapping[str, Any]) -> None:
-        """Programs that want to look ask for the status."""
+        """Print nothing: programs ask for the status when they need it."""
 
     def ready(self, told: Mapping[str, Any]) -> None:
         print_event("ready", status=told)
@@ -287,13 +287,13 @@ STARTING_SECONDS = 0.2
 RUNNING_SECONDS = 1.0
 
 START_SECONDS = 120.0
-"""For a start to finish when the end was asked for in the midst of it."""
+"""How long to wait for a start to finish if the end was requested meanwhile."""
 
 _log = logger(__name__)
 
 
 class Startable(Protocol):
-    """A configuration that an engine can be made from."""
+    """A configuration that makes an engine."""
 
     @property
     def service(self) -> str: ...
@@ -306,33 +306,33 @@ class RunView(Protocol):
     """What is shown of a run; called on one thread."""
 
     def step(self, text: str) -> None:
-        """Something was reached."""
+        """Show a step of the start."""
 
     def show(self, told: Mapping[str, Any]) -> None:
-        """The engine, as it stands now."""
+        """Show the current status of the engine."""
 
     def ready(self, told: Mapping[str, Any]) -> None:
-        """Everything is ready, for the first time."""
+        """Show that everything is ready, for the first time."""
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
-        """A `source` or a `pipeline` has another state than before."""
+        """Show that a `source` or a `pipeline` changed its state."""
 
     def stopped(self, told: Mapping[str, Any]) -> None:
-        """Everything was stopped in order; `told` is how it stood before."""
+        """Show that everything was stopped; `report` is the last status before that."""
 
 
 class RunningEngine:
     """
     An engine and the socket for its commands: a context that starts both, and stops them in order.
 
-    The start is on a thread of its own; `status` can be asked meanwhile. Both `run` and `demo` have
-    their engine in one of these.
+    The start runs on a thread of its own; `status` can be called meanwhile. `run` and `demo` both
+    use it.
     """
 
     def __init__(
         self, make: Callable[[Callable[[str], None]], Engine], data: Path, *, service: str
     ) -> None:
-        """`make` returns the engine, not yet started, for a listener to its steps."""
+        """`make` takes a callback for steps and returns the engine, not yet started."""
         from headrace.api.handlers import ControlService
 
         self.engine = make(self._on_step)
@@ -353,7 +353,7 @@ class RunningEngine:
         trace: TracebackType | None,
     ) -> None:
         self.service.phase = "stopping"
-        # An engine is stopped when it has started: half of a start cannot be undone.
+        # The engine is stopped only after its start has finished: half a start cannot be undone.
         futures.wait([self._started], timeout=START_SECONDS)
         if self._server is not None:
             self._server.withdraw()
@@ -368,16 +368,16 @@ class RunningEngine:
 
     @property
     def started(self) -> bool:
-        """Whether the start is over, one way or the other."""
+        """Whether the start has finished, successfully or not."""
         return self._started.done()
 
     def steps(self) -> Iterator[str]:
-        """Yield the steps of the start that were not asked for yet."""
+        """Yield the steps of the start since the last call."""
         while self._steps:
             yield self._steps.pop(0)
 
     def status(self) -> dict[str, Any]:
-        """Return the fields of the verb `Status`; raises what the start failed on."""
+        """Return the fields of the verb `Status`; raises the error if the start failed."""
         if self._started.done():
             self._started.result()
         told: dict[str, Any] = self.service.unary["Status"]({})
@@ -393,8 +393,8 @@ class RunningEngine:
             self._started.set_result(None)
 
     def _on_step(self, text: str) -> None:
-        # On the thread that starts the engine. At the first step it holds its data directory:
-        # before that, the commands that come there are for another engine.
+        # Runs on the thread that starts the engine. From its first step on, the engine holds its
+        # data directory; before that, commands there are for another engine.
         from headrace.api.server import ControlServer
 
         self.service.step = text
@@ -414,7 +414,7 @@ class EngineRun:
         ending: EndOnRequest,
         verbs: Callable[[Engine], Mapping[str, Verb]] = lambda engine: {},
     ) -> None:
-        """`verbs` are further ones that its engine can be told."""
+        """`verbs` returns further verbs of its engine."""
         self._view = view
         self._ending = ending
         self._running = RunningEngine(
@@ -426,7 +426,7 @@ class EngineRun:
         self._states: dict[tuple[str, str], str] = {}
 
     def run(self) -> int:
-        """Run until the end is asked for; return the exit code, or raise what a start raised."""
+        """Run until the end is requested; return the exit code. Raises what the start raised."""
         told: dict[str, Any] = {}
         with self._running:
             seen_ready = False

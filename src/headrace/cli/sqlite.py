@@ -1,5 +1,5 @@
 """
-`headrace sqlite`: capture from a SQLite file without an engine, to lines or to an address.
+`headrace sqlite`: capture from a SQLite file without an engine, to lines or to a URL.
 
 `handler_for` decides where records are written.
 """
@@ -26,7 +26,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _LOG = "__headrace_log"
 _READER = "default"
 _BATCH_SIZE = 256
-"""The library's defaults, which cannot be imported without SQLite; a test compares them."""
+"""The defaults of the library, which cannot be imported without SQLite; a test compares them."""
 
 
 @click.group("sqlite", short_help="Capture changes of a SQLite file without an engine.")
@@ -40,7 +40,7 @@ def sqlite() -> None:
 
 
 def _where(command: _F) -> _F:
-    """Add the options that say which database, which tables, which log, which reader."""
+    """Add the options for the database, the tables, the log and the reader."""
     for option in (
         click.option(
             "--reader",
@@ -74,7 +74,7 @@ _blobs = click.option("--blobs", is_flag=True, help="Include BLOB columns, as he
 
 
 def _what(command: _F) -> _F:
-    """Add the options that say where records go, and in which form."""
+    """Add the options for the output and its format."""
     for option in (
         click.option(
             "--retry-for",
@@ -184,7 +184,7 @@ def _capture(
     reader: str,
     batch_size: int = _BATCH_SIZE,
 ) -> Capture:
-    # Here and not above: `--help` needs no SQLite.
+    # Imported here: `--help` needs no SQLite.
     from headrace.capture.sqlite import Capture
 
     return Capture(
@@ -202,7 +202,7 @@ def _run(
     retry_for: float,
     **options: Any,
 ) -> bool:
-    """Run to its end; return whether a signal ended it before."""
+    """Run the capture; return whether a signal ended it."""
     from headrace.capture.sqlite.library.records import RecordFormat
     from headrace.cli.signals import EndOnRequest
 

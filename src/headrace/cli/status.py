@@ -1,11 +1,11 @@
 """
-`headrace status` and `headrace top`: how every pipeline of a running engine stands.
+`headrace status` and `headrace top`: the status of every pipeline of a running engine.
 
-Everything is made from the fields of the verb `Status`: how far the copy of a table is, as text
-and as a bar; remarks, which say beyond the numbers what is wrong, or waits; and for a person a
-table of pipelines with all of that beneath it. Nothing is shown greener than the fields are.
+Everything is made from the fields of the verb `Status`: a table of pipelines; below it, the
+progress of copies as text or bars, and remarks about what is wrong or waiting. Nothing is shown in
+a better state than the fields say.
 
-`top` shows all pipelines live.
+`top` shows the same, live.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# --- how far the copy of a table is ---------------------------------------------------------------
+# --- the progress of a copy -----------------------------------------------------------------------
 
 _BAR = 16
-"""Narrow: on a terminal of 80 columns speed and time left fit behind it."""
+"""Narrow: speed and time left fit next to it on a terminal of 80 columns."""
 
 
 def copy_text(copy: Mapping[str, Any]) -> str:
-    """Return rows, speed and time left, in a line."""
+    """Return rows, speed and time left as one line."""
     of = "" if copy["expected"] is None else f" of about {copy['expected']:,}"
     parts = [f"copying {copy['table']}: {copy['rows']:,}{of} rows", speed_text(copy)]
     if copy["waits"]:
@@ -57,7 +57,7 @@ def copy_text(copy: Mapping[str, Any]) -> str:
 
 
 def speed_text(copy: Mapping[str, Any]) -> str:
-    """Return how fast it goes and how long it takes; empty before that is known."""
+    """Return the speed and the time left; empty while they are not known."""
     parts = []
     if copy["rows_per_s"]:
         parts.append(f"{copy['rows_per_s']:,.0f} rows/s")
@@ -67,7 +67,7 @@ def speed_text(copy: Mapping[str, Any]) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time, no finer than anybody could know it."""
+    """Return a time, no more precise than an estimate can be."""
     if seconds < 90:
         return f"{max(0, round(seconds))} s"
     minutes = round(seconds / 60)
@@ -75,7 +75,7 @@ def time_text(seconds: float) -> str:
 
 
 def copy_bar(copy: Mapping[str, Any]) -> RenderableType:
-    """Return a bar with its speed; one that only moves where nobody knows how long it is."""
+    """Return a bar with its speed; it only pulses while the number of rows is not known."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -93,20 +93,20 @@ def copy_bar(copy: Mapping[str, Any]) -> RenderableType:
     return row
 
 
-# --- what is wrong, or waits ----------------------------------------------------------------------
+# --- what is wrong or waiting ---------------------------------------------------------------------
 
 _WELL = ("streaming", "watching")
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One thing that whoever looks at the engine should read."""
+    """One remark about the engine."""
 
     what: str
     why: str = ""
     remedy: str = ""
     code: str = ""
-    """That of the error; empty where nothing is broken, and a person decides."""
+    """The code of the error; empty if nothing is broken, and the user decides."""
 
     @property
     def wrong(self) -> bool:
@@ -119,9 +119,9 @@ def remarks(
     command: Callable[..., str] = lambda *words: " ".join(("headrace", *words)),
 ) -> Iterator[Remark]:
     """
-    Yield what there is to say of the fields of the verb `Status`; sources first.
+    Yield the remarks about the fields of the verb `Status`; sources first.
 
-    `command` makes the command lines that are suggested, from their words.
+    `command` turns the words of a suggested command into a command line.
     """
     for source in told["sources"]:
         name = f"source {source['name']}"
@@ -225,7 +225,7 @@ def _awaited(asked: Callable[[], dict[str, Any]], seconds: float) -> dict[str, A
         time.sleep(_LOOK_SECONDS)
 
 
-# --- the state as a person reads it ---------------------------------------------------------------
+# --- the view of the status -----------------------------------------------------------------------
 
 _COLUMNS = ("PIPELINE", "SOURCE", "TARGET", "STATE", "ROWS", "LAG", "RATE", "POSITION")
 _NUMBERS = ("ROWS", "LAG", "RATE")
@@ -239,9 +239,9 @@ UNKNOWN = "-"
 
 def status_view(told: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
     """
-    Return everything: the table, copies under way, what is wrong, and whether all is ready.
+    Return everything: the table, running copies, what is wrong, and whether all is ready.
 
-    `options` lead the commands that are suggested to the same engine.
+    `options` make the suggested commands select the same engine.
     """
     from rich.text import Text
 
@@ -249,7 +249,7 @@ def status_view(told: Mapping[str, Any], options: Sequence[str] = ()) -> Rendera
 
 
 def live_view(told: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
-    """Return the same for a picture that is redrawn again and again, with bars for copies."""
+    """Return the same for a view that is redrawn repeatedly, with bars for copies."""
     return _view(told, options, copy_bar)
 
 
@@ -267,13 +267,13 @@ def _view(
 
 
 def status_table(told: Mapping[str, Any]) -> RenderableType:
-    """Return the table of pipelines, with those columns that there is room for."""
+    """Return the table of pipelines, with as many columns as fit."""
     return _Fitted(told["pipelines"])
 
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """A table that leaves columns out, because a figure that is cut is a wrong one."""
+    """A table that leaves columns out rather than cut a number, which would be wrong."""
 
     pipelines: Sequence[Mapping[str, Any]]
 
@@ -287,7 +287,7 @@ class _Fitted:
             if wide.maximum <= options.max_width:
                 break
         else:
-            # No room for the figures either, unless a long name goes on in the next line.
+            # Even the numbers do not fit, unless a long name continues on the next line.
             table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
         yield table
 
@@ -329,25 +329,25 @@ def lag_text(seconds: float | None) -> str:
 
 
 def rate_text(rate: float | None) -> str:
-    """Return changes a second."""
+    """Return changes per second."""
     if rate is None:
         return UNKNOWN
     return f"{rate:,.0f}/s" if rate >= 10 or rate == int(rate) else f"{rate:.1f}/s"
 
 
 def remark_text(remark: Remark) -> Text:
-    """Return what the table has no column for, with what to do about it."""
+    """Return a remark with its remedy."""
     from rich.text import Text
 
     line = f"• {remark.what}{f': {remark.why}' if remark.why else ''}"
-    # In a line of its own: a command that is to be pasted must not be wrapped.
+    # On a line of its own: a command that will be pasted must not be wrapped.
     if remark.remedy:
         line += f"\n  → {remark.remedy}"
     return Text(f"{line}\n  {remark.code}", "red") if remark.wrong else Text(line, "yellow")
 
 
 def ready_line(told: Mapping[str, Any]) -> Text:
-    """Return whether everything is ready, or how far the engine is."""
+    """Return whether everything is ready, or which step the engine has reached."""
     from rich.text import Text
 
     since = f"pid {told['pid']}, up {time_text(told['seconds'])}"

@@ -1,8 +1,8 @@
 """
 `headrace try`: a pipeline's filters and transforms on a few real rows.
 
-Rows before and after are shown as a person reads them: a table, or a line a row where that is too
-wide. Values are row data: nothing in them may move the cursor of a terminal or pass for markup.
+The rows before and after are shown as a table, or one row on each line if the table is too wide.
+Values are row data: nothing in them may move the cursor of a terminal or be taken for markup.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def try_(
 
 
 def _on_this_machine(conf: Mapping[str, str]) -> Mapping[str, str]:
-    """Leave a cluster out of it: its machines do not see a temporary folder of this one."""
+    """Return the settings without a cluster, whose machines cannot see a temporary folder here."""
     return {
         name: value
         for name, value in conf.items()
@@ -111,7 +111,7 @@ def _on_this_machine(conf: Mapping[str, str]) -> Mapping[str, str]:
 
 @contextmanager
 def _waiting(*, as_json: bool) -> Iterator[Callable[[], None]]:
-    """Show on stderr what is waited for; the function given ends that."""
+    """Show on stderr that Spark is working; the function that is yielded ends it."""
     if not sys.stderr.isatty():
         if not as_json:
             click.echo(_WAITS, err=True)
@@ -150,19 +150,18 @@ def _print_lines(tried: TriedTable) -> None:
 
 
 def _consequence(pipeline: Pipeline, failed: int) -> str:
-    """Return what a run would make of rows that fail."""
+    """Return what would happen to the failed rows in a run."""
     allowed = pipeline.most_failures
     if not allowed:
         return "In a run the pipeline would stop at the first row that fails."
     if failed > allowed:
-        return (
-            f"In a run the pipeline would stop: a batch may have at most {allowed:,} failed rows."
-        )
+        most = f"{allowed:,} failed row{'' if allowed == 1 else 's'}"
+        return f"In a run the pipeline would stop: a batch may have at most {most}."
     which = "this row" if failed == 1 else "each of these rows"
     return f"In a run {which} would become a dead letter, and later changes of it would wait."
 
 
-# --- rows before and after, as a person reads them ------------------------------------------------
+# --- the view of rows before and after ------------------------------------------------------------
 
 _MARKS = {"passed": ("✓", "green"), "filtered": ("-", "dim"), "failed": ("✗", "red")}
 _CHANGED, _NEW = "bold yellow", "bold green"
@@ -170,7 +169,7 @@ _WIDE = 10_000
 
 
 def title(tried: TriedTable) -> Text:
-    """Return what became of how many rows, and of which columns."""
+    """Return how many rows passed, were filtered and failed, and which columns were dropped."""
     from rich.text import Text
 
     count = len(tried.rows)
@@ -232,7 +231,7 @@ def _cell(row: PreviewRow, name: str) -> Text:
 
 
 def _line(tried: TriedTable, row: PreviewRow) -> Text:
-    """Return one row in a line: which it is, and what is different of it."""
+    """Return one row as a line: its key, and what changed."""
     from rich.text import Text
 
     mark, style = _MARKS[row.outcome]
@@ -267,5 +266,5 @@ def _why(row: PreviewRow) -> Text:
 
 
 def _same(before: object, after: object) -> bool:
-    # 1, 1.0 and true are one to Python, and not to whoever reads them.
+    # 1, 1.0 and true are equal in Python, but not for a reader of the output.
     return type(before) is type(after) and before == after

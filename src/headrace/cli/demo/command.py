@@ -100,7 +100,7 @@ def demo(
     ):
         session = DemoSession(settings, shop, partial(build, spark_ui=spark_ui), view, ending)
         session.open_shop()
-        # Not before the folder is known to be ours: nothing is written into another's.
+        # Only after the folder is known to be the demo's: nothing is written to other folders.
         logs.log_into(shop.folder / "logs")
         summary = session.run()
         view.summary(summary)

@@ -107,7 +107,7 @@ def test_the_list_fits_a_terminal_and_folds_no_position(data: Path, columns: int
     letters = read_letters(Files(RealDisk(), str(data)), superseded=True)
     console = Console(width=columns, record=True, file=io.StringIO())
     console.print(
-        views.letter_list(letters, datetime.now(UTC), console.width, superseded=columns == 120)
+        views.dead_letter_list(letters, datetime.now(UTC), console.width, superseded=columns == 120)
     )
     out = console.export_text()
     lines = out.splitlines()

@@ -123,11 +123,11 @@ def error_fields(error: HeadraceError, code: str | None = None) -> tuple[int, di
 
 def error_from(fields: Mapping[str, Any]) -> HeadraceError:
     """Return the error that was sent, as its own class if this version has it."""
-    told = str(fields.get("message", "The engine refused the request"))
+    text = str(fields.get("message", "The engine refused the request"))
     for detail in fields.get("details", ()):
         if detail.get("type") == _DETAIL:
-            return _made({"message": told, **detail.get("debug", {})})
-    return ControlError(told, status=fields.get("code", "unknown"))
+            return _made({"message": text, **detail.get("debug", {})})
+    return ControlError(text, status=fields.get("code", "unknown"))
 
 
 def error_object(error: HeadraceError) -> dict[str, Any]:

@@ -241,10 +241,10 @@ class ControlService:
         concerned &= {asked.source} if asked.source is not None else concerned
         return self._as_they_are(chosen) | {
             "sources": [
-                {name: told[name] for name in ("name", "state", "reason", "error")}
-                for told in map(source_fields, self._engine.sources())
-                if told["name"] in concerned
-                and (told["name"] in failed or told["state"] == "failed")
+                {name: fields[name] for name in ("name", "state", "reason", "error")}
+                for fields in map(source_fields, self._engine.sources())
+                if fields["name"] in concerned
+                and (fields["name"] in failed or fields["state"] == "failed")
             ]
         }
 
@@ -293,17 +293,17 @@ class ControlService:
         }
 
     def _explain(self, asked: OfPipeline) -> dict[str, Any]:
-        told = self._engine.explain(self._pipeline(asked.pipeline).name)
+        explained = self._engine.explain(self._pipeline(asked.pipeline).name)
         return {
             "pipeline": asked.pipeline,
-            "plan": told.plan,
-            "jobs": told.jobs,
-            "tasks": told.tasks,
-            "last_job_ms": round(told.last_job_ms, 3),
-            "rows_in": told.rows_in,
-            "rows_out": told.rows_out,
-            "bytes_in": told.bytes_in,
-            "text": str(told),
+            "plan": explained.plan,
+            "jobs": explained.jobs,
+            "tasks": explained.tasks,
+            "last_job_ms": round(explained.last_job_ms, 3),
+            "rows_in": explained.rows_in,
+            "rows_out": explained.rows_out,
+            "bytes_in": explained.bytes_in,
+            "text": str(explained),
         }
 
     def _log(self, asked: OfSource) -> dict[str, Any]:
@@ -324,8 +324,8 @@ class ControlService:
         """Return whether the rows of a pipeline are up to date, and if not, why."""
         source = next((each for each in self._engine.sources() if each.name == info.source), None)
         ready = self._engine.is_ready(pipeline=info.name)
-        told = pipeline_fields(info, source, ready=ready, rate=None)
-        return {name: told[name] for name in ("state", "ready", "reason")}
+        fields = pipeline_fields(info, source, ready=ready, rate=None)
+        return {name: fields[name] for name in ("state", "ready", "reason")}
 
     def _pipelines(self) -> tuple[PipelineInfo, ...]:
         # Until the start has finished, targets may not be open, and must not be read.
@@ -408,7 +408,7 @@ class ApplyVerb:
             plan = planned(self._applied, after, self._started, at_work)
             if asked.plan is None:
                 after.check()
-                return self._told(plan, done=False)
+                return self._answer(plan, done=False)
             if asked.plan != _fingerprint(plan):
                 raise Outdated("The configuration has changed since the plan was shown")
             try:
@@ -420,9 +420,9 @@ class ApplyVerb:
                 self._applied = after
                 raise
             self._applied = after
-            return self._told(plan, done=True)
+            return self._answer(plan, done=True)
 
-    def _told(self, plan: ConfigPlan, *, done: bool) -> dict[str, Any]:
+    def _answer(self, plan: ConfigPlan, *, done: bool) -> dict[str, Any]:
         steps = [
             {"kind": step.kind, "what": step.what, "keys": list(step.why), "brings": step.brings}
             for step in plan.steps

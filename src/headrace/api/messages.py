@@ -132,7 +132,7 @@ def state_phrase(state: str) -> str:
 def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
     if source is None or source.state not in _AT_WORK:
         state = "not recorded" if source is None else source.state
-        why = "" if source is None else source.reason or _told(source.error)
+        why = "" if source is None else source.reason or _message(source.error)
         return f"source {pipeline.source} {state_phrase(state)}{f': {why}' if why else ''}"
     if source.error is not None:
         return f"source {pipeline.source}: {source.error.message}"
@@ -143,7 +143,7 @@ def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
     return "Spark is not running"
 
 
-def _told(error: HeadraceError | None) -> str:
+def _message(error: HeadraceError | None) -> str:
     return "" if error is None else error.message
 
 

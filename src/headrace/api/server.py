@@ -75,13 +75,13 @@ def announce(data: Path, socket: Path) -> None:
         # Another engine's file must never be replaced.
         raise NotRunning("The engine does not hold the lock of its data directory", data=str(data))
     if (left := announced(data)) is not None and left.socket != socket:
-        _remove_left_behind(left.socket)
+        _remove_stale(left.socket)
     file = data / _FILE
     file.parent.mkdir(mode=0o700, exist_ok=True)
     written = file.with_name(f".{file.name}.{os.getpid()}")
-    told = {"format": FORMAT, "pid": os.getpid(), "socket": str(socket)}
+    fields = {"format": FORMAT, "pid": os.getpid(), "socket": str(socket)}
     written.touch(mode=0o600)
-    written.write_text(json.dumps(told) + "\n")
+    written.write_text(json.dumps(fields) + "\n")
     written.replace(file)
 
 
@@ -94,8 +94,8 @@ def withdraw(data: Path, socket: Path) -> None:
 def announced(data: Path) -> AnnouncedEngine | None:
     """Return the engine that the data directory announces; None if there is none."""
     try:
-        told = json.loads((data / _FILE).read_text())
-        return AnnouncedEngine(int(told["pid"]), Path(str(told["socket"])))
+        fields = json.loads((data / _FILE).read_text())
+        return AnnouncedEngine(int(fields["pid"]), Path(str(fields["socket"])))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -148,7 +148,7 @@ def _is_ours(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and private
 
 
-def _remove_left_behind(socket: Path) -> None:
+def _remove_stale(socket: Path) -> None:
     """Remove the socket of an engine that was killed; never anything else."""
     with suppress(OSError):
         found = socket.lstat()
@@ -275,7 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
             if verb in self._service.streams:
                 self._stream(verb, body, kind)
                 return
-            self._answer(*self._told(verb, body, kind))
+            self._answer(*self._call(verb, body, kind))
         except HeadraceError as error:
             status, fields = connect.error_fields(error)
             self._answer(status, connect.message(fields))
@@ -317,7 +317,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
 
-    def _told(self, verb: str, body: bytes, kind: str) -> tuple[int, bytes]:
+    def _call(self, verb: str, body: bytes, kind: str) -> tuple[int, bytes]:
         if (call := self._service.unary.get(verb)) is None:
             error = BadRequest(f"Unknown command {verb}", verb=verb)
             status, fields = connect.error_fields(error, "unimplemented")

@@ -88,8 +88,8 @@ def pack(
     began = time.monotonic()
     found = contents(named, lean=lean)
     with opened_output(output, force=force) as stream:
-        told = _progress(output.name)
-        packed = write(found, stream, python=python, with_python=with_python, told=told)
+        on_progress = _progress(output.name)
+        packed = write(found, stream, python=python, with_python=with_python, told=on_progress)
     _print(output.absolute(), found, packed, time.monotonic() - began, as_json=as_json)
 
 
@@ -97,7 +97,7 @@ def _progress(name: str) -> Callable[[int, int], None]:
     """Return a function that shows the progress on one line, if stderr is a terminal."""
     shown = -1
 
-    def told(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         nonlocal shown
         percent = done * 100 // max(1, total)
         if sys.stderr.isatty() and percent != shown:
@@ -105,7 +105,7 @@ def _progress(name: str) -> Callable[[int, int], None]:
             end = "\r" + " " * (len(name) + 16) + "\r" if done == total else ""
             click.echo(f"\r{name}: {percent} % packed{end}", err=True, nl=False)
 
-    return told
+    return show
 
 
 def _print(
@@ -116,7 +116,7 @@ def _print(
     size = archive.stat().st_size
     conf = settings(archive)
     if as_json:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "archive": str(archive),
             "bytes": size,
             "files": packed.file_count,
@@ -126,7 +126,7 @@ def _print(
             "not_packed": list(found.not_packed),
             "settings": conf,
         }
-        click.echo(json.dumps(told, ensure_ascii=False))
+        click.echo(json.dumps(fields, ensure_ascii=False))
         return
     click.echo(
         f"{archive.name}: {size / _MEGABYTE:.1f} MB of {packed.bytes_in / _MEGABYTE:.0f} MB,"

@@ -150,18 +150,18 @@ def pipeline_names(context: click.Context, _parameter: click.Parameter, begun: s
     given = context.params
     try:
         control = reach(given.get("config"), given.get("sets") or (), given.get("data"))
-        told = control.call("Status", answer_seconds=2.0)
+        answer = control.call("Status", answer_seconds=2.0)
     except HeadraceError:
         return []
-    return [each["name"] for each in told["pipelines"] if each["name"].startswith(begun)]
+    return [each["name"] for each in answer["pipelines"] if each["name"].startswith(begun)]
 
 
-def caution(pipeline: str, told: Mapping[str, Any]) -> None:
+def caution(pipeline: str, answer: Mapping[str, Any]) -> None:
     """Warn on stderr if the rows of a pipeline may be older than those of its source."""
-    if not told["ready"]:
-        why = f": {told['reason']}" if told["reason"] else ""
+    if not answer["ready"]:
+        why = f": {answer['reason']}" if answer["reason"] else ""
         click.echo(
-            f"! {pipeline} {state_phrase(told['state'])}{why}. Rows may be out of date.", err=True
+            f"! {pipeline} {state_phrase(answer['state'])}{why}. Rows may be out of date.", err=True
         )
 
 
@@ -245,7 +245,7 @@ def one_of(names: Sequence[str]) -> str:
 def check_names(
     folder: Path,
     config: Path | None,
-    letters: Iterable[DeadLetter],
+    dead_letters: Iterable[DeadLetter],
     pipeline: str | None,
     table: str | None,
 ) -> None:
@@ -253,16 +253,16 @@ def check_names(
     from headrace.runtime.store import stored_progress
 
     # Also pipelines without a table: a pipeline that has no table yet has a name.
-    places: set[tuple[str, str | None]] = {(each.pipeline, each.table) for each in letters}
-    places |= {(each.pipeline, each.table) for each in stored_progress(folder)}
-    places |= set(_configured_names(config))
-    pipelines = sorted({name for name, _ in places})
+    known: set[tuple[str, str | None]] = {(each.pipeline, each.table) for each in dead_letters}
+    known |= {(each.pipeline, each.table) for each in stored_progress(folder)}
+    known |= set(_configured_names(config))
+    pipelines = sorted({name for name, _ in known})
     if pipeline is not None and pipeline not in pipelines:
         raise UnknownPipeline(
             f"There is no pipeline {pipeline}",
             remedy=one_of(pipelines),
         )
-    tables = sorted({of for name, of in places if of and pipeline in (None, name)})
+    tables = sorted({of for name, of in known if of and pipeline in (None, name)})
     if table is not None and table not in tables:
         whose = "No pipeline" if pipeline is None else f"Pipeline {pipeline}"
         raise UnknownPipeline(
@@ -462,7 +462,7 @@ class LogLocation(NamedTuple):
     """The data directory; None if only the storage was given."""
 
 
-def place_of(
+def log_location(
     config: Path | None, sets: tuple[str, ...], data: Path | None, storage: str | None
 ) -> LogLocation:
     """Return the given storage, or that of the data directory."""

@@ -29,7 +29,7 @@ from headrace.cli.status import NOT_READY
 
 # --- `headrace apply` -----------------------------------------------------------------------------
 
-_MARKS = {"add": ("+", "green"), "drop": ("-", "red"), "change": ("~", "yellow")}
+_SYMBOLS = {"add": ("+", "green"), "drop": ("-", "red"), "change": ("~", "yellow")}
 _LATER = ("·", "white")
 
 
@@ -55,27 +55,27 @@ def apply(
     reported and nothing changes. --json does not ask, and changes something only with --yes.
     """
     control = reach(config, sets, data)
-    told = control.call("Apply")
-    _same_file(config, told["config"])
+    answer = control.call("Apply")
+    _same_file(config, answer["config"])
     if not as_json:
-        _show(told)
-    do_it = told["now"] and not dry_run and (yes or (not as_json and _confirmed()))
+        _show(answer)
+    do_it = answer["now"] and not dry_run and (yes or (not as_json and _confirmed()))
     if do_it:
-        told = control.call("Apply", plan=told["plan"])
+        answer = control.call("Apply", plan=answer["plan"])
     if as_json:
-        click.echo(json.dumps(told, ensure_ascii=False))
-    elif told["done"]:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    elif answer["done"]:
         click.echo("✓ applied")
         click.echo("  next: headrace status", err=True)
     return errors.DONE
 
 
-def _show(told: Mapping[str, Any]) -> None:
-    if not told["steps"]:
+def _show(answer: Mapping[str, Any]) -> None:
+    if not answer["steps"]:
         click.echo("Nothing has changed.")
-    width = max((len(step["what"]) for step in told["steps"]), default=0)
-    for step in told["steps"]:
-        mark, colour = _MARKS.get(step["kind"], _LATER)
+    width = max((len(step["what"]) for step in answer["steps"]), default=0)
+    for step in answer["steps"]:
+        mark, colour = _SYMBOLS.get(step["kind"], _LATER)
         keys = f"  ({', '.join(step['keys'])})" if step["keys"] else ""
         line = f"{click.style(mark, fg=colour)} {step['what']:<{width}}  {step['brings']}{keys}"
         click.echo(line)
@@ -113,11 +113,11 @@ def explain(
     pipeline: str, config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: bool
 ) -> None:
     """Print the rows, time, jobs and physical plan of the last batch of PIPELINE."""
-    told = reach(config, sets, data).call("Explain", pipeline=pipeline)
+    answer = reach(config, sets, data).call("Explain", pipeline=pipeline)
     if as_json:
-        click.echo(json.dumps({k: v for k, v in told.items() if k != "text"}, ensure_ascii=False))
+        click.echo(json.dumps({k: v for k, v in answer.items() if k != "text"}, ensure_ascii=False))
     else:
-        click.echo(told["text"])
+        click.echo(answer["text"])
 
 
 # --- `headrace pause`, `resume` and `reload` ------------------------------------------------------
@@ -148,8 +148,8 @@ def pause(
     rows as they were when the pipeline was paused.
     """
     chosen = _chosen(pipeline, source, every=every)
-    told = reach(config, sets, data).call("Pause", **chosen)
-    _told(told["pipelines"], as_json=as_json)
+    answer = reach(config, sets, data).call("Pause", **chosen)
+    _print_pipelines(answer["pipelines"], as_json=as_json)
     return errors.DONE
 
 
@@ -175,10 +175,10 @@ def resume(
     first. Exits with code 3 if something is still failed afterwards.
     """
     chosen = _chosen(pipeline, source, every=every)
-    told = reach(config, sets, data).call("Resume", **chosen)
-    _told(told["pipelines"], as_json=as_json)
-    _told_of_sources(told["sources"], as_json=as_json)
-    failed = any(each["state"] == "failed" for each in (*told["pipelines"], *told["sources"]))
+    answer = reach(config, sets, data).call("Resume", **chosen)
+    _print_pipelines(answer["pipelines"], as_json=as_json)
+    _print_sources(answer["sources"], as_json=as_json)
+    failed = any(each["state"] == "failed" for each in (*answer["pipelines"], *answer["sources"]))
     return NOT_READY if failed else errors.DONE
 
 
@@ -208,22 +208,22 @@ def reload(
     Readers see the old rows, kept up to date, until the copy is complete and replaces them in
     one step. Without --wait the command returns at once; headrace status shows the progress.
     """
-    told = reach(config, sets, data).call(
+    answer = reach(config, sets, data).call(
         "Reload",
         answer_seconds=60.0 + (wait or 0.0),
         pipeline=pipeline,
         table=table,
         wait_seconds=wait or 0.0,
     )
-    done = all(each["done"] for each in told["tables"])
+    done = all(each["done"] for each in answer["tables"])
     if as_json:
-        click.echo(json.dumps(told, ensure_ascii=False))
+        click.echo(json.dumps(answer, ensure_ascii=False))
     else:
-        for each in told["tables"]:
+        for each in answer["tables"]:
             word = "was copied again" if each["done"] else "will be copied again"
             click.echo(f"{each['table']} {word}")
-        if not done and not told["ready"]:
-            caution(pipeline, told)
+        if not done and not answer["ready"]:
+            caution(pipeline, answer)
     return NOT_READY if wait is not None and not done else errors.DONE
 
 
@@ -233,7 +233,7 @@ def _chosen(pipeline: str | None, source: str | None, *, every: bool) -> dict[st
     return {"pipeline": pipeline, "source": source}
 
 
-def _told(pipelines: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_pipelines(pipelines: list[dict[str, Any]], *, as_json: bool) -> None:
     for each in pipelines:
         if as_json:
             click.echo(json.dumps(each, ensure_ascii=False))
@@ -243,7 +243,7 @@ def _told(pipelines: list[dict[str, Any]], *, as_json: bool) -> None:
                 click.echo(f"  {each['reason']}", err=True)
 
 
-def _told_of_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
     """Print the state of the sources that had failed, or fail now."""
     for each in sources:
         if as_json:

@@ -78,7 +78,7 @@ def dead_letters() -> None:
 @click.option("--table", metavar="TABLE", help="Only this table.")
 @click.option("--all", "superseded", is_flag=True, help="Include superseded ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines with exact values.")
-def list_letters(
+def list_dead_letters(
     pipeline: str | None,
     config: Path | None,
     sets: tuple[str, ...],
@@ -97,19 +97,19 @@ def list_letters(
     timestamptz and time (ISO 8601), timetz, interval and struct.
     """
     folder = used_folder(data_directory(config, sets, data))
-    letters = _read(folder, pipeline, superseded=superseded)
-    found = [letter for letter in letters if table in (None, letter.table)]
+    dead_letters = _read(folder, pipeline, superseded=superseded)
+    found = [dead_letter for dead_letter in dead_letters if table in (None, dead_letter.table)]
     if not found:
         _check_names(folder, config, pipeline, table)
     if as_json:
-        _echo(letter_line(letter) for letter in found)
+        _echo(dead_letter_line(dead_letter) for dead_letter in found)
         return
     if not found:
         click.echo("No dead letters.")
         return
 
     console = output_console()
-    console.print(letter_list(found, _now(), console.width, superseded=superseded))
+    console.print(dead_letter_list(found, _now(), console.width, superseded=superseded))
     console.print(count_line(found))
 
 
@@ -118,7 +118,7 @@ def list_letters(
 @engine_options
 @click.option("--pipeline", metavar="PIPELINE", help="Only this pipeline.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines, as list does.")
-def show_letter(
+def show_dead_letter(
     position: str,
     config: Path | None,
     sets: tuple[str, ...],
@@ -134,24 +134,29 @@ def show_letter(
     --json, "behind" lists the positions of the later changes that wait.
     """
     folder = used_folder(data_directory(config, sets, data))
-    letters = _read(folder, pipeline, superseded=True)
-    if not letters:
+    dead_letters = _read(folder, pipeline, superseded=True)
+    if not dead_letters:
         _check_names(folder, config, pipeline, None)
-    found = _at(position, letters)
+    found = _at(position, dead_letters)
     if as_json:
         from headrace.deadletters.letter import behind
 
         _echo(
-            letter_line(letter, behind=[str(each.position) for each in behind(letter, letters)])
-            for letter in found
+            dead_letter_line(
+                dead_letter,
+                behind=[str(each.position) for each in behind(dead_letter, dead_letters)],
+            )
+            for dead_letter in found
         )
         return
 
     console = output_console()
-    for number, letter in enumerate(found):
+    for number, dead_letter in enumerate(found):
         if number:
             console.rule()
-        for part in letter_page(letter, letters, _now(), same_engine(config, sets, data)):
+        for part in dead_letter_page(
+            dead_letter, dead_letters, _now(), same_engine(config, sets, data)
+        ):
             console.print(part)
 
 
@@ -171,7 +176,7 @@ def _check_names(
         check_names(folder, config, _read(folder, None, superseded=True), pipeline, table)
 
 
-def _at(position: str, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+def _at(position: str, dead_letters: Sequence[DeadLetter]) -> list[DeadLetter]:
     from headrace.changelog.position import Position
     from headrace.errors import BadPosition
 
@@ -182,7 +187,7 @@ def _at(position: str, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
             f"{position!r} is not a position such as 0001-00000000000004b4-00000000.",
             param_hint="POSITION",
         ) from error
-    found = [letter for letter in letters if letter.position == wanted]
+    found = [dead_letter for dead_letter in dead_letters if dead_letter.position == wanted]
     if not found:
         raise click.BadParameter(
             f"There is no dead letter at {position}; headrace dead-letters list shows all.",
@@ -206,29 +211,31 @@ _PARTS = ("months", "days", "micros", "offset")
 """The numbers of a date or time that Python cannot represent."""
 
 
-def letter_line(letter: DeadLetter, **more: object) -> str:
+def dead_letter_line(dead_letter: DeadLetter, **more: object) -> str:
     """Return a dead letter as a line of JSON, with the fields in `more`."""
-    return json.dumps({**letter_object(letter), **more}, ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        {**dead_letter_object(dead_letter), **more}, ensure_ascii=False, allow_nan=False
+    )
 
 
-def letter_object(letter: DeadLetter) -> dict[str, Any]:
+def dead_letter_object(dead_letter: DeadLetter) -> dict[str, Any]:
     """Return a dead letter as plain values."""
     return {
-        "pipeline": letter.pipeline,
-        "table": letter.table,
-        "position": str(letter.position),
-        "lineage": letter.lineage,
-        "baseline": letter.baseline,
-        "op": letter.op,
-        "kind": letter.kind,
-        "code": letter.code,
-        "facts": dict(letter.facts),
-        "key": [value_object(value) for value in letter.key],
-        "before": _image(letter.before),
-        "after": _image(letter.after),
-        "time": letter.time.isoformat() if letter.time else None,
-        "parked": letter.parked.isoformat(),
-        "superseded": letter.superseded,
+        "pipeline": dead_letter.pipeline,
+        "table": dead_letter.table,
+        "position": str(dead_letter.position),
+        "lineage": dead_letter.lineage,
+        "baseline": dead_letter.baseline,
+        "op": dead_letter.op,
+        "kind": dead_letter.kind,
+        "code": dead_letter.code,
+        "facts": dict(dead_letter.facts),
+        "key": [value_object(value) for value in dead_letter.key],
+        "before": _image(dead_letter.before),
+        "after": _image(dead_letter.after),
+        "time": dead_letter.time.isoformat() if dead_letter.time else None,
+        "parked": dead_letter.parked.isoformat(),
+        "superseded": dead_letter.superseded,
     }
 
 
@@ -265,21 +272,21 @@ LISTED = 10
 """Maximum number of waiting changes that are listed."""
 
 
-def letter_list(
-    letters: Sequence[DeadLetter], now: datetime, width: int, *, superseded: bool
+def dead_letter_list(
+    dead_letters: Sequence[DeadLetter], now: datetime, width: int, *, superseded: bool
 ) -> RenderableType:
     """Return the list: a table, or two lines for each dead letter if the table is too wide."""
     from rich.console import Console, Group
 
-    table = _table(letters, now, superseded=superseded)
+    table = _table(dead_letters, now, superseded=superseded)
     needed = Console(width=FILE_WIDTH).measure(table).maximum
-    return table if needed <= width else Group(*_lines(letters, now))
+    return table if needed <= width else Group(*_lines(dead_letters, now))
 
 
-def _lines(letters: Sequence[DeadLetter], now: datetime) -> Iterator[Text]:
+def _lines(dead_letters: Sequence[DeadLetter], now: datetime) -> Iterator[Text]:
     from rich.text import Text
 
-    for each in letters:
+    for each in dead_letters:
         style = "red" if each.kind == "failed" else "yellow"
         history = f"superseded by a {each.superseded}" if each.superseded else ""
         what = ", ".join(filter(None, (each.code, history)))
@@ -290,7 +297,7 @@ def _lines(letters: Sequence[DeadLetter], now: datetime) -> Iterator[Text]:
         yield _text(f"{about}: {what}" if what else about)
 
 
-def _table(letters: Sequence[DeadLetter], now: datetime, *, superseded: bool) -> Table:
+def _table(dead_letters: Sequence[DeadLetter], now: datetime, *, superseded: bool) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -304,7 +311,7 @@ def _table(letters: Sequence[DeadLetter], now: datetime, *, superseded: bool) ->
     shown.add_column("age", justify="right", no_wrap=True)
     if superseded:
         shown.add_column("superseded")
-    for each in letters:
+    for each in dead_letters:
         cells = [
             _text(each.pipeline),
             _text(each.table),
@@ -321,20 +328,20 @@ def _table(letters: Sequence[DeadLetter], now: datetime, *, superseded: bool) ->
     return shown
 
 
-def count_line(letters: Sequence[DeadLetter]) -> str:
+def count_line(dead_letters: Sequence[DeadLetter]) -> str:
     """Return the number of dead letters and of the keys they hold."""
     held = {
         (each.pipeline, each.table, key)
-        for each in letters
+        for each in dead_letters
         if each.superseded is None
         for key in each.keys
     }
-    return f"{_count(len(letters), 'dead letter')}, {_count(len(held), 'key')} held."
+    return f"{_count(len(dead_letters), 'dead letter')}, {_count(len(held), 'key')} held."
 
 
-def letter_page(
-    letter: DeadLetter,
-    letters: Sequence[DeadLetter],
+def dead_letter_page(
+    dead_letter: DeadLetter,
+    dead_letters: Sequence[DeadLetter],
     now: datetime,
     options: Sequence[str] = (),
 ) -> Iterator[RenderableType]:
@@ -345,25 +352,25 @@ def letter_page(
     """
     from rich.text import Text
 
-    yield Text(f"Dead letter {letter.position}", style="bold")
-    yield _facts(letter, now)
-    yield _images(letter)
-    yield from _others(letter, letters)
-    yield Text.assemble(("What to do: ", "bold"), printable(what_to_do(letter, options)))
+    yield Text(f"Dead letter {dead_letter.position}", style="bold")
+    yield _facts(dead_letter, now)
+    yield _images(dead_letter)
+    yield from _others(dead_letter, dead_letters)
+    yield Text.assemble(("What to do: ", "bold"), printable(what_to_do(dead_letter, options)))
 
 
-def what_to_do(letter: DeadLetter, options: Sequence[str] = ()) -> str:
+def what_to_do(dead_letter: DeadLetter, options: Sequence[str] = ()) -> str:
     """Return how to resolve this dead letter; `options` select the engine."""
-    if letter.superseded is not None:
-        return f"nothing, it was superseded by a {letter.superseded}."
+    if dead_letter.superseded is not None:
+        return f"nothing, it was superseded by a {dead_letter.superseded}."
     fix = "fix the expression that failed, or the row in the source"
-    if letter.kind == "behind":
+    if dead_letter.kind == "behind":
         fix = "fix the cause of the first dead letter of this row"
-    reload = command_line("reload", letter.pipeline, "--table", letter.table, *options)
+    reload = command_line("reload", dead_letter.pipeline, "--table", dead_letter.table, *options)
     return (
         f"{fix}. Then copy the table again: {reload}"
-        f" (in Python: engine.reload(source, {letter.table!r})). This loads the current rows and"
-        " releases their keys."
+        f" (in Python: engine.reload(source, {dead_letter.table!r}))."
+        " This loads the current rows and releases their keys."
     )
 
 
@@ -376,9 +383,9 @@ def age(since: datetime, now: datetime) -> str:
     return f"{seconds} s"
 
 
-def key_text(letter: DeadLetter) -> str:
+def key_text(dead_letter: DeadLetter) -> str:
     """Return the key's values."""
-    return ", ".join(exact_value_text(value) for value in letter.key)
+    return ", ".join(exact_value_text(value) for value in dead_letter.key)
 
 
 def exact_value_text(value: object) -> str:
@@ -391,43 +398,45 @@ def exact_value_text(value: object) -> str:
 # --- parts of the page of a dead letter -----------------------------------------------------------
 
 
-def _facts(letter: DeadLetter, now: datetime) -> Table:
+def _facts(dead_letter: DeadLetter, now: datetime) -> Table:
     from rich.table import Table
 
-    told = {
-        "pipeline": letter.pipeline,
-        "table": letter.table,
-        "key": shortened(key_text(letter), LONG),
-        "change": letter.op if letter.baseline is None else f"row of baseline {letter.baseline}",
-        "why": letter.code
-        if letter.kind == "failed"
+    lines = {
+        "pipeline": dead_letter.pipeline,
+        "table": dead_letter.table,
+        "key": shortened(key_text(dead_letter), LONG),
+        "change": dead_letter.op
+        if dead_letter.baseline is None
+        else f"row of baseline {dead_letter.baseline}",
+        "why": dead_letter.code
+        if dead_letter.kind == "failed"
         else "waits for an earlier dead letter of this row",
-        **{f"  {name}": text for name, text in letter.facts.items()},
-        "committed": str(letter.time) if letter.time else "not known",
-        "parked": f"{letter.parked} ({age(letter.parked, now)} ago)",
-        "lineage": letter.lineage,
+        **{f"  {name}": text for name, text in dead_letter.facts.items()},
+        "committed": str(dead_letter.time) if dead_letter.time else "not known",
+        "parked": f"{dead_letter.parked} ({age(dead_letter.parked, now)} ago)",
+        "lineage": dead_letter.lineage,
     }
-    if letter.superseded is not None:
-        told["superseded"] = f"by a {letter.superseded}"
+    if dead_letter.superseded is not None:
+        lines["superseded"] = f"by a {dead_letter.superseded}"
     shown = Table(box=None, show_header=False, pad_edge=False)
     shown.add_column(style="dim", no_wrap=True)
     shown.add_column(overflow="fold")
-    for name, text in told.items():
+    for name, text in lines.items():
         shown.add_row(_text(name), _text(shortened(text, LONG)))
     return shown
 
 
-def _images(letter: DeadLetter) -> Table:
+def _images(dead_letter: DeadLetter) -> Table:
     from rich import box
     from rich.table import Table
 
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for name in ("column", "before", "after"):
         shown.add_column(name, overflow="fold")
-    names = dict.fromkeys([*(letter.before or {}), *(letter.after or {})])
+    names = dict.fromkeys([*(dead_letter.before or {}), *(dead_letter.after or {})])
     for name in names:
-        cells = [_cell(image, name) for image in (letter.before, letter.after)]
-        changed = letter.before and letter.after and cells[0] != cells[1]
+        cells = [_cell(image, name) for image in (dead_letter.before, dead_letter.after)]
+        changed = dead_letter.before and dead_letter.after and cells[0] != cells[1]
         shown.add_row(_text(name), *map(_text, cells), style="bold" if changed else None)
     return shown
 
@@ -440,18 +449,18 @@ def _cell(image: Mapping[str, object] | None, name: str) -> str:
     return shortened(exact_value_text(image[name]), LONG)
 
 
-def _others(letter: DeadLetter, letters: Sequence[DeadLetter]) -> Iterator[Text]:
+def _others(dead_letter: DeadLetter, dead_letters: Sequence[DeadLetter]) -> Iterator[Text]:
     """Yield what this dead letter waits for, and what waits for it."""
     from rich.text import Text
 
     from headrace.deadletters.letter import behind
 
-    if letter.kind == "behind":
-        for other in letters:
-            if other.kind == "failed" and letter in behind(other, letters):
+    if dead_letter.kind == "behind":
+        for other in dead_letters:
+            if other.kind == "failed" and dead_letter in behind(other, dead_letters):
                 yield Text(f"Waits for the dead letter at {other.position}.")
                 break
-    followers = behind(letter, letters)
+    followers = behind(dead_letter, dead_letters)
     if not followers:
         yield Text("No later changes are waiting.")
         return

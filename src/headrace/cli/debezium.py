@@ -89,8 +89,8 @@ class Envelopes:
         ):
             about = self._about(piece, Position(piece.epoch, commit, ordinal), instant, xid)
             yield [
-                {**rows_of, "source": about, "op": letter, **_times(self.now())}
-                for letter, rows_of in _told(op, before, after, schema.key)
+                {**rows_of, "source": about, "op": code, **_times(self.now())}
+                for code, rows_of in _events(op, before, after, schema.key)
             ]
 
     def _about(
@@ -127,7 +127,7 @@ def values(kind: ValueType, found: Sequence[object]) -> list[Any]:
 FORM = JsonForm(values, outside=str, unsent=UNAVAILABLE)
 
 
-def _told(
+def _events(
     op: int, before: Image | None, after: Image | None, key: Sequence[str]
 ) -> list[tuple[str, dict[str, Any]]]:
     match op:

@@ -167,18 +167,18 @@ def _configuration(found: EngineConfig, folder: Path) -> Iterator[CheckResult]:
 
 
 def _storage(found: EngineConfig) -> Iterator[CheckResult]:
-    place = found.log["storage"]
-    if place is None:
+    storage = found.log["storage"]
+    if storage is None:
         return
     from headrace.storage.s3 import opened
 
     try:
-        opened(place).prove()
+        opened(storage).prove()
     except HeadraceError as error:
         yield from _wrong("storage", error)
     else:
         yield CheckResult(
-            "storage", "well", f"{place} is readable, writable, and refuses a second writer"
+            "storage", "well", f"{storage} is readable, writable, and refuses a second writer"
         )
 
 
@@ -208,7 +208,7 @@ def _engine(folder: Path) -> Iterator[CheckResult]:
 
     part = "engine"
     try:
-        told = Control.connect(folder).call("Status")
+        report = Control.connect(folder).call("Status")
     except NoEngine:
         yield CheckResult(part, "well", "not running on this data directory")
         return
@@ -217,19 +217,21 @@ def _engine(folder: Path) -> Iterator[CheckResult]:
         return
     from headrace.cli.status import remarks
 
-    for each in remarks(told):
+    for each in remarks(report):
         kind: Kind = "wrong" if each.wrong else "note"
         says = f"{each.what}: {each.why}" if each.why else each.what
         yield CheckResult(part, kind, says, each.remedy, each.code)
-    says = "ready" if told["ready"] else f"running, not ready{_waits(told)}"
-    yield CheckResult(part, "well" if told["ready"] else "note", says)
+    says = "ready" if report["ready"] else f"running, not ready{_waits(report)}"
+    yield CheckResult(part, "well" if report["ready"] else "note", says)
 
 
-def _waits(told: Mapping[str, Any]) -> str:
+def _waits(report: Mapping[str, Any]) -> str:
     """Return what keeps the engine from being ready."""
-    if told["phase"] != "running":
-        return f": {told['phase']}, {told['step']}" if told["step"] else f": {told['phase']}"
-    names = [each["name"] for each in told["pipelines"] if not each["ready"]]
+    if report["phase"] != "running":
+        return (
+            f": {report['phase']}, {report['step']}" if report["step"] else f": {report['phase']}"
+        )
+    names = [each["name"] for each in report["pipelines"] if not each["ready"]]
     return f": {', '.join(names)}" if names else ""
 
 
@@ -300,7 +302,7 @@ def _end_of(log: Path) -> str:
 
 # --- the verb -------------------------------------------------------------------------------------
 
-_MARKS = {"well": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
+_SYMBOLS = {"well": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
 @click.command(short_help="Check everything and say how to fix problems.")
@@ -340,15 +342,15 @@ def doctor(
     wrong = sum(result.kind == "wrong" for result in found)
     if as_json:
         listed = [asdict(result) for result in found]
-        told = {"well": not wrong, "results": listed, "bundle": str(bundle) if bundle else None}
-        click.echo(json.dumps(told, ensure_ascii=False))
+        report = {"well": not wrong, "results": listed, "bundle": str(bundle) if bundle else None}
+        click.echo(json.dumps(report, ensure_ascii=False))
     else:
         _print_end(found, wrong, bundle)
     return errors.FAILED if wrong else errors.DONE
 
 
 def _print(result: CheckResult) -> None:
-    mark, colour = _MARKS[result.kind]
+    mark, colour = _SYMBOLS[result.kind]
     click.echo(
         f"{click.style(mark, fg=colour)} {click.style(result.part, dim=True)}  {result.says}"
     )

@@ -108,8 +108,8 @@ def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
     shown = error.format_message().strip() or "Wrong usage."
     remedy = f"See {path} --help"
     if as_json:
-        told = {"code": USAGE_CODE, "message": shown, "facts": {}, "remedy": remedy}
-        _json_line({"error": told})
+        fields = {"code": USAGE_CODE, "message": shown, "facts": {}, "remedy": remedy}
+        _json_line({"error": fields})
         return
     for kind, line in (
         *_wrapped("what", f"✗ {shown}", _width(), ""),
@@ -120,15 +120,15 @@ def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
 
 def print_unexpected(error: BaseException, *, as_json: bool) -> None:
     """Write the traceback to the log file, and print one sentence."""
-    place = logs.where() or _fallback_log()
+    log_file = logs.where() or _fallback_log()
     logs.logger("cli").failed("unexpected error", error, code=INTERNAL_CODE)
     message = f"Internal error ({type(error).__name__})"
     remedy = HeadraceError.remedy
-    if place is not None:
-        remedy = f"Please report this, and include the end of {_near(place)}."
+    if log_file is not None:
+        remedy = f"Please report this, and include the end of {_near(log_file)}."
     if as_json:
-        told = {"code": INTERNAL_CODE, "message": message, "facts": {}, "remedy": remedy}
-        _json_line({"error": told})
+        fields = {"code": INTERNAL_CODE, "message": message, "facts": {}, "remedy": remedy}
+        _json_line({"error": fields})
         return
     _print(f"✗ {message}", "what")
     for kind, line in _wrapped("remedy", f"→ {remedy}", _width(), "  "):

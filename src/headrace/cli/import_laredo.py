@@ -119,9 +119,9 @@ class _Converter:
 
     def note(self, node: Node | None, says: str, indent: str = "") -> None:
         """Add a note about a value of the original, as a comment and to `notes`."""
-        place = f" ({node.location})" if node is not None and node.location.line else ""
-        self.notes.append(f"{says}{place}")
-        self.lines.comment(f"{says}{place}", indent)
+        location = f" ({node.location})" if node is not None and node.location.line else ""
+        self.notes.append(f"{says}{location}")
+        self.lines.comment(f"{says}{location}", indent)
 
     def left_out(self, taken: _Taken, indent: str = "") -> None:
         for at, node in taken.rest():

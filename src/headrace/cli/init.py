@@ -84,9 +84,9 @@ def _look(url: str, output: Path, *, force: bool, as_json: bool) -> int:
     if as_json:
         if found.tables:
             _check(output, found.variables)
-        told = {"written": str(output), "source": found.source, "tables": list(found.tables)}
+        fields = {"written": str(output), "source": found.source, "tables": list(found.tables)}
         left = [error_object(each) for each in found.left_out]
-        click.echo(json.dumps({**told, "left_out": left, "set": sorted(found.variables)}))
+        click.echo(json.dumps({**fields, "left_out": left, "set": sorted(found.variables)}))
         return errors.DONE
     click.echo(f"✓ {output} written: source {found.source}, {_count(len(found.tables), 'table')}")
     for each in found.left_out:

@@ -20,9 +20,9 @@ from headrace.cli.common import (
     config_options,
     data_option,
     json_option,
+    log_location,
     one_of,
     output_console,
-    place_of,
     printable,
     recorded,
     storage_option,
@@ -65,14 +65,14 @@ def log(
     """
     if context.invoked_subcommand is not None:
         return
-    place = place_of(config, sets, data, storage)
-    found = _read(place, source)
+    location = log_location(config, sets, data, storage)
+    found = _read(location, source)
     if as_json:
         for info, progress, size in found:
-            told = {**_plain(info), "progress": _plain(progress)}
-            told["bytes_on_disk"] = size
-            told["kept"] = _kept(place, info.source)
-            click.echo(json.dumps(told, ensure_ascii=False))
+            fields = {**_plain(info), "progress": _plain(progress)}
+            fields["bytes_on_disk"] = size
+            fields["kept"] = _kept(location, info.source)
+            click.echo(json.dumps(fields, ensure_ascii=False))
         return
     if not found:
         click.echo("No log yet.")
@@ -84,7 +84,7 @@ def log(
             out.print()
         for part in overview(info, progress, size, out.width):
             out.print(part)
-        for part in kept_view(_kept(place, info.source)):
+        for part in kept_view(_kept(location, info.source)):
             out.print(part)
 
 
@@ -92,41 +92,41 @@ log.add_command(read)
 
 
 def _read(
-    place: LogLocation, source: str | None
+    location: LogLocation, source: str | None
 ) -> list[tuple[LogInventory, list[StoredProgress], int]]:
     # Imported here: `--help` needs no Arrow, and would be slow with it.
     from headrace.changelog.ranges import inventory
     from headrace.changelog.reader import LogReader
     from headrace.runtime.store import stored_progress
 
-    names = recorded(place.files)
+    names = recorded(location.files)
     if source is not None:
         if source not in names:
             raise UnknownPipeline(
                 f"There is no log of source {source}", source=source, remedy=one_of(names)
             )
         names = [source]
-    progress = [] if place.folder is None else stored_progress(place.folder)
+    progress = [] if location.folder is None else stored_progress(location.folder)
     found = []
     for name in names:
-        log = LogReader.open(place.files, name)
+        log = LogReader.open(location.files, name)
         info = inventory(log, name)
         # By lineage: the stored progress of a pipeline does not name its source.
         mine = [each for each in progress if each.lineage == info.lineage]
         # In a bucket, the sizes in the index: asking for each file would take long.
-        size = _size(Path(place.files.path("log")) / name) if place.files.local else log.size
+        size = _size(Path(location.files.path("log")) / name) if location.files.local else log.size
         found.append((info, mine, size))
     return found
 
 
-def _kept(place: LogLocation, source: str) -> dict[str, Any] | None:
+def _kept(location: LogLocation, source: str) -> dict[str, Any] | None:
     """Return what a running engine keeps the log for; None if no engine answers."""
     from headrace.api.client import Control
 
-    if place.folder is None:
+    if location.folder is None:
         return None
     try:
-        return Control.connect(place.folder).call("Log", source=source)
+        return Control.connect(location.folder).call("Log", source=source)
     except HeadraceError:
         return None
 
@@ -253,12 +253,12 @@ def _progress(progress: Sequence[StoredProgress]) -> Table:
 
     made = _table("pipeline", "table", "reached", "state", "baseline")
     for each in progress:
-        marks = [each.state, *(["paused"] * each.paused), *(["released"] * each.set_aside)]
+        states = [each.state, *(["paused"] * each.paused), *(["released"] * each.set_aside)]
         made.add_row(
             Text(printable(each.pipeline)),
             Text(printable(each.table)),
             Text(str(each.position)),
-            Text(", ".join(filter(None, marks))),
+            Text(", ".join(filter(None, states))),
             Text(str(each.baseline or "")),
         )
     return made

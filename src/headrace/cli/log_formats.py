@@ -108,11 +108,11 @@ def write_parquet(
     """
     image = _image(log, table, part)
     schema = pa.schema([*_META, pa.field("before", image), pa.field("after", image)])
-    beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")
+    temporary = output.with_name(f"{output.name}.{os.getpid()}.tmp")
     count = 0
     try:
         with (
-            opened_output(beside, force=True) as stream,
+            opened_output(temporary, force=True) as stream,
             pq.ParquetWriter(stream, schema, compression="zstd") as writer,
         ):
             for piece in pieces:
@@ -121,11 +121,11 @@ def write_parquet(
         # Checked again: reading takes time, and the file may have been created meanwhile.
         refuse_taken(output, force=force)
         try:
-            beside.replace(output)
+            temporary.replace(output)
         except OSError as error:
             raise not_written(output, error) from error
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return count
 
 
@@ -153,9 +153,9 @@ def _image(log: LogReader, table: str, part: Span) -> pa.StructType:
 
 def _shaped(piece: ChangeSlice, schema: pa.Schema) -> pa.Table:
     rows = piece.rows
-    places = zip(rows["_commit"].to_pylist(), rows["_ordinal"].to_pylist(), strict=True)
+    positions = zip(rows["_commit"].to_pylist(), rows["_ordinal"].to_pylist(), strict=True)
     arrays = [
-        pa.array([str(Position(piece.epoch, *place)) for place in places], pa.string()),
+        pa.array([str(Position(piece.epoch, *position)) for position in positions], pa.string()),
         pa.array([_OPS[op] for op in rows["_op"].to_pylist()], pa.string()),
         rows["_time"],
         rows["_xid"],
@@ -170,10 +170,10 @@ def _exact(piece: ChangeSlice) -> list[list[tuple[str, str]] | None]:
     names: dict[int, str] = {}
     for column in piece.schema.columns:
         names |= {column.field: column.name, -column.field: f"before.{column.name}"}
-    marks: list[list[tuple[int, str]] | None] = piece.rows["_exact"].to_pylist()
+    exact: list[list[tuple[int, str]] | None] = piece.rows["_exact"].to_pylist()
     return [
         None if not each else [(names[number], text) for number, text in each if number in names]
-        for each in marks
+        for each in exact
     ]
 
 

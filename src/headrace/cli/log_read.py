@@ -18,8 +18,8 @@ from headrace.cli.common import (
     config_options,
     data_option,
     json_option,
+    log_location,
     one_of,
-    place_of,
     recorded,
     storage_option,
 )
@@ -86,7 +86,7 @@ def read(
     form = _form(form, as_json=as_json, envelope=envelope, output=output)
     if output is not None:
         refuse_taken(output, force=force)
-    log = _opened(place_of(config, sets, data, storage).files, source)
+    log = _opened(log_location(config, sets, data, storage).files, source)
     if table not in (tables := sorted(log.tables())):
         raise UnknownPipeline(
             f"The log of source {source} has no table {table}",

@@ -92,37 +92,37 @@ def query(
         raise click.UsageError("--limit cannot be used with --key, --lookup or --count.")
     control = reach(config, sets, data)
     if count:
-        told = control.call("Query", pipeline=pipeline, table=table)
-        caution(pipeline, told)
-        click.echo(json.dumps({"count": told["count"]}) if as_json else f"{told['count']:,}")
+        answer = control.call("Query", pipeline=pipeline, table=table)
+        caution(pipeline, answer)
+        click.echo(json.dumps({"count": answer["count"]}) if as_json else f"{answer['count']:,}")
         return errors.DONE
     if key or lookup:
         asked: dict[str, Any] = {"key" if key else "lookup": [*(key or lookup), *values]}
-        told = control.call("Query", pipeline=pipeline, table=table, **asked)
-        caution(pipeline, told)
-        return _one(told, as_json=as_json)
+        answer = control.call("Query", pipeline=pipeline, table=table, **asked)
+        caution(pipeline, answer)
+        return _one(answer, as_json=as_json)
     if index is not None:
-        told = control.call(
+        answer = control.call(
             "Query", pipeline=pipeline, table=table, index=index, values=[*values], limit=limit
         )
-        caution(pipeline, told)
-        _many(told["columns"], iter(told["rows"]), as_json=as_json)
+        caution(pipeline, answer)
+        _many(answer["columns"], iter(answer["rows"]), as_json=as_json)
         return errors.DONE
     most = limit if limit is not None or every else FIRST_ROWS
     _listed(control, pipeline, table, most, as_json=as_json)
     return errors.DONE
 
 
-def _one(told: Mapping[str, Any], *, as_json: bool) -> int:
-    if not told["rows"]:
+def _one(answer: Mapping[str, Any], *, as_json: bool) -> int:
+    if not answer["rows"]:
         click.echo("No such row.", err=True)
         return errors.FAILED
-    (row,) = told["rows"]
+    (row,) = answer["rows"]
     if as_json:
         click.echo(json.dumps(row, ensure_ascii=False))
         return errors.DONE
 
-    output_console().print(row_page(told["columns"], row))
+    output_console().print(row_page(answer["columns"], row))
     return errors.DONE
 
 
@@ -211,19 +211,19 @@ def change_line(change: Mapping[str, Any]) -> Text:
     key = ", ".join(value_text(value) for value in change["key"])
     before, after = change["before"], change["after"]
     if before is not None and after is not None:
-        told = [
+        cells = [
             f"{printable(name)} {value_text(before.get(name))} → {value_text(after.get(name))}"
             for name in after
             if name not in before or before[name] != after[name]
         ]
     else:
         row = after if after is not None else before or {}
-        told = [f"{printable(name)} {value_text(value)}" for name, value in row.items()]
+        cells = [f"{printable(name)} {value_text(value)}" for name, value in row.items()]
     return Text.assemble(
         (f"{change['position']} ", "dim"),
         (f"{sign} {change['op']:<8} ", style),
         (key, "bold"),
-        f"  {', '.join(told)}" if told else "",
+        f"  {', '.join(cells)}" if cells else "",
     )
 
 

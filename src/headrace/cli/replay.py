@@ -85,15 +85,15 @@ def replay(
             end=end,
             on_progress=on_progress,
         )
-    _tell(done, into, as_json=as_json)
+    _print_result(done, into, as_json=as_json)
     return errors.FAILED if done.failed else errors.DONE
 
 
 def _replaces(into: str, *, force: bool) -> bool:
     """Refuse an existing file before Spark is started; return whether to overwrite it."""
-    kind, _, place = into.partition(":")
-    if kind == "jsonl" and place not in ("", "-"):
-        refuse_taken(Path(place).expanduser(), force=force)
+    kind, _, path = into.partition(":")
+    if kind == "jsonl" and path not in ("", "-"):
+        refuse_taken(Path(path).expanduser(), force=force)
     elif force:
         raise click.UsageError("--force can only be used with --into jsonl:FILE.")
     return force
@@ -151,7 +151,7 @@ def _shown() -> Iterator[Callable[[ReplayProgress], None]]:
     ) as bar:
         task = bar.add_task("starting Spark", total=None)
 
-        def told(progress: ReplayProgress) -> None:
+        def show(progress: ReplayProgress) -> None:
             bar.update(
                 task,
                 description=str(progress.position),
@@ -159,14 +159,14 @@ def _shown() -> Iterator[Callable[[ReplayProgress], None]]:
                 total=progress.of_rows + progress.of_changes,
             )
 
-        yield told
+        yield show
 
 
-def _tell(done: Replayed, into: str, *, as_json: bool) -> None:
+def _print_result(done: Replayed, into: str, *, as_json: bool) -> None:
     # If stdout has the data, this goes to stderr.
-    aside = into == "jsonl:-"
+    to_stderr = into == "jsonl:-"
     if as_json:
-        told = {
+        fields = {
             "pipeline": done.pipeline,
             "tables": list(done.tables),
             "into": into,
@@ -178,7 +178,7 @@ def _tell(done: Replayed, into: str, *, as_json: bool) -> None:
             "rows": done.rows,
             "seconds": round(done.seconds, 3),
         }
-        click.echo(json.dumps(told, ensure_ascii=False), err=aside)
+        click.echo(json.dumps(fields, ensure_ascii=False), err=to_stderr)
         return
     parts = (
         [f"{done.baseline_rows:,} baseline row{'' if done.baseline_rows == 1 else 's'}"]
@@ -188,7 +188,7 @@ def _tell(done: Replayed, into: str, *, as_json: bool) -> None:
     parts.append(f"{done.changes:,} change{'' if done.changes == 1 else 's'}")
     if done.rows is not None:
         parts.append(f"{done.rows:,} row{'' if done.rows == 1 else 's'} in the target")
-    click.echo(f"{', '.join(parts)}, up to {done.position}, in {done.seconds:.1f} s", err=aside)
+    click.echo(f"{', '.join(parts)}, up to {done.position}, in {done.seconds:.1f} s", err=to_stderr)
     if done.failed:
         rows, were = ("row", "was") if done.failed == 1 else ("rows", "were")
         click.echo(f"! {done.failed:,} {rows} could not be computed and {were} left out.", err=True)

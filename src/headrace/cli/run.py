@@ -74,9 +74,9 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
         return EngineRun(configured, folder, view, ending, verbs).run()
 
 
-def next_commands(options: tuple[str, ...], told: Mapping[str, Any]) -> list[str]:
+def next_commands(options: tuple[str, ...], report: Mapping[str, Any]) -> list[str]:
     """Return commands to type next; they can be pasted where the engine was started."""
-    readable = [each["name"] for each in told["pipelines"] if each["target"] == "indexed-memory"]
+    readable = [each["name"] for each in report["pipelines"] if each["target"] == "indexed-memory"]
     words = [("status",), *((verb, name) for name in readable[:1] for verb in ("query", "watch"))]
     return [command_line(*each, *options) for each in words]
 
@@ -102,9 +102,9 @@ _COPY_SECONDS = 5.0
 """Time between two lines about copies, if there are no bars."""
 
 
-def rows_text(told: Mapping[str, Any]) -> str:
+def rows_text(report: Mapping[str, Any]) -> str:
     """Return the line that says how many pipelines and rows are ready."""
-    pipelines, sources = told["pipelines"], told["sources"]
+    pipelines, sources = report["pipelines"], report["sources"]
     count = len(pipelines) or len(sources)
     what = "pipeline" if pipelines else "source"
     known = [each["rows"] for each in pipelines if each["rows"] is not None]
@@ -125,12 +125,12 @@ def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[
     return lines
 
 
-def failures(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+def failures(report: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the sources and pipelines that have failed."""
     return [
         (what, each)
         for what in ("source", "pipeline")
-        for each in told.get(f"{what}s", ())
+        for each in report.get(f"{what}s", ())
         if each["state"] == "failed"
     ]
 
@@ -164,16 +164,16 @@ class LinesView:
     def step(self, text: str) -> None:
         self._line(text)
 
-    def show(self, told: Mapping[str, Any]) -> None:
-        copies = [copy for source in told["sources"] for copy in source["copies"]]
+    def show(self, report: Mapping[str, Any]) -> None:
+        copies = [copy for source in report["sources"] for copy in source["copies"]]
         if copies and time.monotonic() >= self._copies_due:
             self._copies_due = time.monotonic() + _COPY_SECONDS
             for copy in copies:
                 self._line(copy_text(copy))
 
-    def ready(self, told: Mapping[str, Any]) -> None:
-        self._line(rows_text(told))
-        for line in ("", "try next, in another terminal", *self._commands(told), ""):
+    def ready(self, report: Mapping[str, Any]) -> None:
+        self._line(rows_text(report))
+        for line in ("", "try next, in another terminal", *self._commands(report), ""):
             self._plain(f"  {line}" if line else "")
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
@@ -182,8 +182,8 @@ class LinesView:
         for line in rest:
             self._plain(f"         {line}")
 
-    def stopped(self, told: Mapping[str, Any]) -> None:
-        failed = failures(told)
+    def stopped(self, report: Mapping[str, Any]) -> None:
+        failed = failures(report)
         names = ", ".join(f"{what} {each['name']}" for what, each in failed)
         self._line(f"stopped; these had failed: {names}" if failed else "stopped")
         for what, each in failed:
@@ -222,17 +222,19 @@ class BarsView(LinesView):
     ) -> None:
         self._live.stop()
 
-    def show(self, told: Mapping[str, Any]) -> None:
+    def show(self, report: Mapping[str, Any]) -> None:
         from rich.console import Group, RenderableType
         from rich.text import Text
 
         from headrace.cli.status import copy_bar
 
         parts: list[RenderableType] = [
-            copy_bar(copy) for source in told["sources"] for copy in source["copies"]
+            copy_bar(copy) for source in report["sources"] for copy in source["copies"]
         ]
-        if told["phase"] == "starting":
-            parts.append(Text(f"starting: {told['step'] or 'checking the configuration'} …", "dim"))
+        if report["phase"] == "starting":
+            parts.append(
+                Text(f"starting: {report['step'] or 'checking the configuration'} …", "dim")
+            )
         self._live.update(Group(*parts), refresh=True)
 
     def _plain(self, text: str) -> None:
@@ -256,11 +258,11 @@ class JsonView:
     def step(self, text: str) -> None:
         print_event("step", text=text)
 
-    def show(self, told: Mapping[str, Any]) -> None:
+    def show(self, report: Mapping[str, Any]) -> None:
         """Print nothing: programs ask for the status when they need it."""
 
-    def ready(self, told: Mapping[str, Any]) -> None:
-        print_event("ready", status=told)
+    def ready(self, report: Mapping[str, Any]) -> None:
+        print_event("ready", status=report)
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
         print_event(
@@ -273,10 +275,10 @@ class JsonView:
             error=new["error"],
         )
 
-    def stopped(self, told: Mapping[str, Any]) -> None:
+    def stopped(self, report: Mapping[str, Any]) -> None:
         failed = [
             {"what": what, "name": each["name"], "reason": each["reason"], "error": each["error"]}
-            for what, each in failures(told)
+            for what, each in failures(report)
         ]
         print_event("stopped", failed=failed)
 
@@ -308,16 +310,16 @@ class RunView(Protocol):
     def step(self, text: str) -> None:
         """Show a step of the start."""
 
-    def show(self, told: Mapping[str, Any]) -> None:
+    def show(self, report: Mapping[str, Any]) -> None:
         """Show the current status of the engine."""
 
-    def ready(self, told: Mapping[str, Any]) -> None:
+    def ready(self, report: Mapping[str, Any]) -> None:
         """Show that everything is ready, for the first time."""
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
         """Show that a `source` or a `pipeline` changed its state."""
 
-    def stopped(self, told: Mapping[str, Any]) -> None:
+    def stopped(self, report: Mapping[str, Any]) -> None:
         """Show that everything was stopped; `report` is the last status before that."""
 
 
@@ -380,8 +382,8 @@ class RunningEngine:
         """Return the fields of the verb `Status`; raises the error if the start failed."""
         if self._started.done():
             self._started.result()
-        told: dict[str, Any] = self.service.unary["Status"]({})
-        return told
+        report: dict[str, Any] = self.service.unary["Status"]({})
+        return report
 
     def _start(self) -> None:
         try:
@@ -427,28 +429,28 @@ class EngineRun:
 
     def run(self) -> int:
         """Run until the end is requested; return the exit code. Raises what the start raised."""
-        told: dict[str, Any] = {}
+        report: dict[str, Any] = {}
         with self._running:
             seen_ready = False
             while not self._ending.wait(RUNNING_SECONDS if seen_ready else STARTING_SECONDS):
-                told = self._look()
-                if told["ready"] and not seen_ready:
+                report = self._look()
+                if report["ready"] and not seen_ready:
                     seen_ready = True
-                    self._view.ready(told)
+                    self._view.ready(report)
             if self._running.started:
-                told = self._look()
-        self._view.stopped(told)
-        return errors.FAILED if failures(told) else errors.DONE
+                report = self._look()
+        self._view.stopped(report)
+        return errors.FAILED if failures(report) else errors.DONE
 
     def _look(self) -> dict[str, Any]:
-        told = self._running.status()
+        report = self._running.status()
         for text in self._running.steps():
             self._view.step(text)
         for what in ("source", "pipeline"):
-            for each in told[f"{what}s"]:
-                place = (what, each["name"])
-                old, self._states[place] = self._states.get(place, ""), each["state"]
+            for each in report[f"{what}s"]:
+                key = (what, each["name"])
+                old, self._states[key] = self._states.get(key, ""), each["state"]
                 if old not in ("", each["state"]):
                     self._view.changed(what, each["name"], old, each)
-        self._view.show(told)
-        return told
+        self._view.show(report)
+        return report

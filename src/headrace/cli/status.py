@@ -88,8 +88,8 @@ def copy_bar(copy: Mapping[str, Any]) -> RenderableType:
     expected = copy["expected"]
     share = f"{copy['rows'] / expected:.0%}" if expected else ""
     bar = ProgressBar(total=expected or None, completed=copy["rows"], width=_BAR)
-    told = f"{copy['rows']:,} rows{', ' if speed_text(copy) else ''}{speed_text(copy)}"
-    row.add_row(f"copying {copy['table']}", bar, share, Text(told, "dim"))
+    text = f"{copy['rows']:,} rows{', ' if speed_text(copy) else ''}{speed_text(copy)}"
+    row.add_row(f"copying {copy['table']}", bar, share, Text(text, "dim"))
     return row
 
 
@@ -115,7 +115,7 @@ class Remark:
 
 
 def remarks(
-    told: Mapping[str, Any],
+    report: Mapping[str, Any],
     command: Callable[..., str] = lambda *words: " ".join(("headrace", *words)),
 ) -> Iterator[Remark]:
     """
@@ -123,13 +123,13 @@ def remarks(
 
     `command` turns the words of a suggested command into a command line.
     """
-    for source in told["sources"]:
+    for source in report["sources"]:
         name = f"source {source['name']}"
         if source["state"] not in _WELL or source["error"]:
             why = source["reason"] or (source["error"] or {}).get("message", "")
             yield _remark(f"{name} {state_phrase(source['state'])}", why, source["error"])
         yield from _left_out(name, source["left_out"])
-    for each in told["pipelines"]:
+    for each in report["pipelines"]:
         yield from _of_pipeline(each, command)
 
 
@@ -204,21 +204,21 @@ def status(
     def asked() -> dict[str, Any]:
         return reach(config, sets, data).call("Status")
 
-    told = asked() if wait is None else _awaited(asked, wait)
+    report = asked() if wait is None else _awaited(asked, wait)
     if as_json:
-        click.echo(json.dumps(told, ensure_ascii=False))
+        click.echo(json.dumps(report, ensure_ascii=False))
     else:
-        output_console().print(status_view(told, same_engine(config, sets, data)))
+        output_console().print(status_view(report, same_engine(config, sets, data)))
     wanted = ready or wait is not None
-    return NOT_READY if wanted and not told["ready"] else errors.DONE
+    return NOT_READY if wanted and not report["ready"] else errors.DONE
 
 
 def _awaited(asked: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
     until = time.monotonic() + seconds
     while True:
         try:
-            if (told := asked())["ready"] or time.monotonic() >= until:
-                return told
+            if (report := asked())["ready"] or time.monotonic() >= until:
+                return report
         except NoEngine:
             if time.monotonic() >= until:
                 raise
@@ -237,7 +237,7 @@ _RED = ("failed", "stopped")
 UNKNOWN = "-"
 
 
-def status_view(told: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
+def status_view(report: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
     """
     Return everything: the table, running copies, what is wrong, and whether all is ready.
 
@@ -245,30 +245,30 @@ def status_view(told: Mapping[str, Any], options: Sequence[str] = ()) -> Rendera
     """
     from rich.text import Text
 
-    return _view(told, options, lambda copy: Text(copy_text(copy), "cyan"))
+    return _view(report, options, lambda copy: Text(copy_text(copy), "cyan"))
 
 
-def live_view(told: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
+def live_view(report: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
     """Return the same for a view that is redrawn repeatedly, with bars for copies."""
-    return _view(told, options, copy_bar)
+    return _view(report, options, copy_bar)
 
 
 def _view(
-    told: Mapping[str, Any],
+    report: Mapping[str, Any],
     options: Sequence[str],
     copy: Callable[[Mapping[str, Any]], RenderableType],
 ) -> RenderableType:
     from rich.console import Group
 
-    table = [status_table(told)] if told["pipelines"] else []
-    copies = [copy(each) for source in told["sources"] for each in source["copies"]]
-    found = remarks(told, lambda *words: command_line(*words, *options))
-    return Group(*table, *copies, *map(remark_text, found), ready_line(told))
+    table = [status_table(report)] if report["pipelines"] else []
+    copies = [copy(each) for source in report["sources"] for each in source["copies"]]
+    found = remarks(report, lambda *words: command_line(*words, *options))
+    return Group(*table, *copies, *map(remark_text, found), ready_line(report))
 
 
-def status_table(told: Mapping[str, Any]) -> RenderableType:
+def status_table(report: Mapping[str, Any]) -> RenderableType:
     """Return the table of pipelines, with as many columns as fit."""
-    return _Fitted(told["pipelines"])
+    return _Fitted(report["pipelines"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,17 +346,17 @@ def remark_text(remark: Remark) -> Text:
     return Text(f"{line}\n  {remark.code}", "red") if remark.wrong else Text(line, "yellow")
 
 
-def ready_line(told: Mapping[str, Any]) -> Text:
+def ready_line(report: Mapping[str, Any]) -> Text:
     """Return whether everything is ready, or which step the engine has reached."""
     from rich.text import Text
 
-    since = f"pid {told['pid']}, up {time_text(told['seconds'])}"
-    if told["ready"]:
+    since = f"pid {report['pid']}, up {time_text(report['seconds'])}"
+    if report["ready"]:
         return Text(f"✓ ready ({since})", "green")
-    if told["phase"] != "running":
-        step = f": {told['step']}" if told["step"] else ""
-        return Text(f"… {told['phase']}{step} ({since})", "yellow")
-    waits = [each["name"] for each in told["pipelines"] if not each["ready"]]
+    if report["phase"] != "running":
+        step = f": {report['step']}" if report["step"] else ""
+        return Text(f"… {report['phase']}{step} ({since})", "yellow")
+    waits = [each["name"] for each in report["pipelines"] if not each["ready"]]
     names = f": {', '.join(waits)}" if waits else ""
     return Text(f"✗ not ready{names} ({since})", "bold red")
 
@@ -409,11 +409,11 @@ def top(
 def _lines(options: Sequence[str], as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
     out = output_console()
 
-    def show_status(told: dict[str, Any]) -> None:
+    def show_status(report: dict[str, Any]) -> None:
         if as_json:
-            click.echo(json.dumps(told, ensure_ascii=False))
+            click.echo(json.dumps(report, ensure_ascii=False))
         else:
-            out.print(status_view(told, options))
+            out.print(status_view(report, options))
 
     yield show_status
 
@@ -426,8 +426,8 @@ def _picture(options: Sequence[str]) -> Iterator[Callable[[dict[str, Any]], None
 
     with Live(console=Console(highlight=False), auto_refresh=False, screen=True) as live:
 
-        def show_status(told: dict[str, Any]) -> None:
-            shown = Group(live_view(told, options), Text("q to quit", "dim"))
+        def show_status(report: dict[str, Any]) -> None:
+            shown = Group(live_view(report, options), Text("q to quit", "dim"))
             live.update(shown, refresh=True)
 
         yield show_status

@@ -138,7 +138,7 @@ def _print_lines(tried: TriedTable) -> None:
     from headrace.cli.log_formats import as_line
 
     for row in tried.rows:
-        told = {
+        fields = {
             "table": tried.table,
             "outcome": row.outcome,
             "before": row.row_before,
@@ -146,7 +146,7 @@ def _print_lines(tried: TriedTable) -> None:
             "failed": row.failed,
             "facts": dict(row.facts),
         }
-        click.echo(as_line(told).decode(), nl=False)
+        click.echo(as_line(fields).decode(), nl=False)
 
 
 def _consequence(pipeline: Pipeline, failed: int) -> str:
@@ -163,7 +163,7 @@ def _consequence(pipeline: Pipeline, failed: int) -> str:
 
 # --- the view of rows before and after ------------------------------------------------------------
 
-_MARKS = {"passed": ("✓", "green"), "filtered": ("-", "dim"), "failed": ("✗", "red")}
+_SYMBOLS = {"passed": ("✓", "green"), "filtered": ("-", "dim"), "failed": ("✗", "red")}
 _CHANGED, _NEW = "bold yellow", "bold green"
 _WIDE = 10_000
 
@@ -178,8 +178,8 @@ def title(tried: TriedTable) -> Text:
         f"{tried.count('filtered'):,} filtered",
         f"{tried.count('failed'):,} failed",
     ]
-    told = f": {count:,} row{'' if count == 1 else 's'}, {', '.join(parts)}"
-    text = Text.assemble((printable(tried.table), "bold"), told if count else ": no rows")
+    counts = f": {count:,} row{'' if count == 1 else 's'}, {', '.join(parts)}"
+    text = Text.assemble((printable(tried.table), "bold"), counts if count else ": no rows")
     if gone := [name for name in tried.before.names if name not in tried.after.names]:
         text.append(f"; dropped {printable(', '.join(gone))}", "dim")
     return text
@@ -209,7 +209,7 @@ def _table(tried: TriedTable) -> Table:
     if why:
         shown.add_column("", overflow="fold")
     for row in tried.rows:
-        mark, style = _MARKS[row.outcome]
+        mark, style = _SYMBOLS[row.outcome]
         cells = [Text(mark, style=style), *(_cell(row, name) for name in tried.after.names)]
         if why:
             cells.append(_why(row))
@@ -234,14 +234,14 @@ def _line(tried: TriedTable, row: PreviewRow) -> Text:
     """Return one row as a line: its key, and what changed."""
     from rich.text import Text
 
-    mark, style = _MARKS[row.outcome]
+    mark, style = _SYMBOLS[row.outcome]
     key = tried.before.key or tried.before.names
     named = ", ".join(value_text(row.row_before[name]) for name in key)
     line = Text.assemble((f"{mark} ", style), (named, "bold"), "  ")
     if row.row_after is None:
         return line.append_text(_why(row))
-    told = list(_changes(row.row_before, row.row_after))
-    return line.append_text(Text(", ").join(told) if told else Text("unchanged", style="dim"))
+    changes = list(_changes(row.row_before, row.row_after))
+    return line.append_text(Text(", ").join(changes) if changes else Text("unchanged", style="dim"))
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Text]:

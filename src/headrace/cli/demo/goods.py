@@ -96,12 +96,12 @@ def change(till: Till, chance: random.Random) -> None:
     till.execute(_INSERT, _order(chance, _customer(chance), "new", _now()))
 
 
-def place_last(till: Till) -> int:
+def add_last(till: Till) -> int:
     """Place one more order and return its id."""
     return _placed(till, _order(random.Random(), FAVOURITE, "paid", _now()))
 
 
-def place_spoilt(till: Till) -> int:
+def add_spoilt(till: Till) -> int:
     """Place an order with a barcode for a quantity; return its id."""
     return _placed(till, (12, "desk", BARCODE, 24_900, "new", "0000-0000-0000-0012", _now()))
 
@@ -148,10 +148,10 @@ def _some_order(
 ) -> tuple[int, str] | None:
     """Return id and status of the first order in one of `statuses` from a random id on."""
     (highest,) = till.execute("select coalesce(max(id), 0) from orders").fetchone()
-    marks = ", ".join("?" * len(statuses))
+    placeholders = ", ".join("?" * len(statuses))
     mine = "and customer_id = ?" if chance.random() < 0.2 else "and customer_id <> ?"
     found: tuple[int, str] | None = till.execute(
-        f"select id, status from orders where id >= ? and status in ({marks}) {mine}"
+        f"select id, status from orders where id >= ? and status in ({placeholders}) {mine}"
         # `SpoiltOrder` alone changes the spoilt order.
         " and qty <> ? order by id limit 1",
         (chance.randint(0, highest), *statuses, FAVOURITE, BARCODE),

@@ -67,7 +67,7 @@ class PostgresShop(Shop):
     """A server in the demo's folder. `programs` is the folder of PostgreSQL's programs."""
 
     kind = "postgres"
-    place = f"database {DATABASE}"
+    location = f"database {DATABASE}"
 
     def __init__(self, folder: Path, programs: Path) -> None:
         super().__init__(folder)
@@ -75,7 +75,7 @@ class PostgresShop(Shop):
         self._server: PostgresServer | None = None
 
     @property
-    def home(self) -> Path:
+    def server_folder(self) -> Path:
         """The server's folder."""
         return self.folder / FOLDER
 
@@ -86,12 +86,12 @@ class PostgresShop(Shop):
 
     def open(self, on_step: Callable[[str], None]) -> None:
         """Start the server, and create the shop or reuse that of an earlier run."""
-        with server_errors(self.home):
+        with server_errors(self.server_folder):
             self._claim()
             # If another demo uses the folder, its lock gives a better error than its server.
             Lease(self.folder, time.time).release()
-            _wait_for_end(self.home / "data" / "postmaster.pid")
-            self._server = PostgresServer(self.home, binaries=self._programs)
+            _wait_for_end(self.server_folder / "data" / "postmaster.pid")
+            self._server = PostgresServer(self.server_folder, binaries=self._programs)
             self._server.start()
             on_step(f"PostgreSQL {self._server.version} started on 127.0.0.1:{self._server.port}")
             with connected(self._dsn("postgres")) as till:
@@ -113,12 +113,12 @@ class PostgresShop(Shop):
     @contextmanager
     def connected(self) -> Iterator[Till]:
         """Return a new connection, closed on exit."""
-        with server_errors(self.home), connected(self.dsn) as till:
+        with server_errors(self.server_folder), connected(self.dsn) as till:
             yield till
 
     def writer(self) -> Sequence[str]:
         """Return the arguments for Python that run the writer, without the rate."""
-        return ("-m", __name__, str(self.home), self.dsn)
+        return ("-m", __name__, str(self.server_folder), self.dsn)
 
     def source(self, name: str) -> Recordable:
         """Return the source that captures the shop."""
@@ -128,10 +128,10 @@ class PostgresShop(Shop):
 
     def asking(self, folder: str, query: str) -> str:
         """Return a Python program that starts the server and prints the rows of `query`."""
-        home = json.dumps(f"{folder}/{FOLDER}", ensure_ascii=False)
+        server_folder = json.dumps(f"{folder}/{FOLDER}", ensure_ascii=False)
         return (
             "import pathlib, psycopg; from headrace.embedded.postgres import PostgresServer; "
-            f"server = PostgresServer(pathlib.Path({home})); server.start(); "
+            f"server = PostgresServer(pathlib.Path({server_folder})); server.start(); "
             f'shop = psycopg.connect(server.dsn, dbname="{DATABASE}"); '
             f'print(*shop.execute("{query}"), sep="\\n"); shop.close(); server.close()'
         )
@@ -146,24 +146,24 @@ class PostgresShop(Shop):
 
     def _claim(self) -> None:
         """Create the server's folder, or reuse it; a folder that is not ours is not changed."""
-        mark = self.home / MARK
+        mark = self.server_folder / MARK
         if not mark.exists():
             refuse_others(self.folder, FOLDER)
-            self.home.mkdir(mode=0o700, exist_ok=True)
-            if any(self.home.iterdir()):
-                refuse_others(self.home, MARK)
+            self.server_folder.mkdir(mode=0o700, exist_ok=True)
+            if any(self.server_folder.iterdir()):
+                refuse_others(self.server_folder, MARK)
             mark.write_text("A PostgreSQL server of `headrace demo`. It may be removed.\n")
         if (account := server_account()) is not None:
             # The server runs as an unprivileged user, which must be able to enter our folder.
             self.folder.chmod(self.folder.stat().st_mode | 0o011)
-            account.own(self.home)
-            if not account.reaches(self.home):
+            account.own(self.server_folder)
+            if not account.reaches(self.server_folder):
                 raise SourceRefused(
                     f"PostgreSQL cannot run as root, and user {account.user}, which it would use"
                     " instead, cannot access the folder",
                     remedy="Use a folder that all users can access, such as --data"
                     " /var/tmp/headrace-demo, or run the demo as a user other than root.",
-                    folder=str(self.home),
+                    folder=str(self.server_folder),
                 )
 
 
@@ -198,7 +198,7 @@ def connected(dsn: str) -> Iterator[Till]:
 
 
 @contextmanager
-def server_errors(home: Path) -> Iterator[None]:
+def server_errors(server_folder: Path) -> Iterator[None]:
     """Turn errors of the server and the operating system into errors of ours."""
     try:
         yield
@@ -206,10 +206,10 @@ def server_errors(home: Path) -> Iterator[None]:
         # Without its text, which may contain values of rows.
         why = type(error).__name__ if error.sqlstate else "the server is gone"
         full = error.sqlstate == psycopg.errors.DiskFull.sqlstate
-        raise unusable(home, why, full=full, failed=error.sqlstate is None) from error
+        raise unusable(server_folder, why, full=full, failed=error.sqlstate is None) from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise unusable(home, error.strerror or str(error), full=full) from error
+        raise unusable(server_folder, error.strerror or str(error), full=full) from error
 
 
 def _wait_for_end(pid_file: Path) -> None:
@@ -223,8 +223,8 @@ def _wait_for_end(pid_file: Path) -> None:
 
 
 @contextmanager
-def _writing(home: str, dsn: str) -> Iterator[Till]:
-    with server_errors(Path(home)), connected(dsn) as till:
+def _writing(server_folder: str, dsn: str) -> Iterator[Till]:
+    with server_errors(Path(server_folder)), connected(dsn) as till:
         yield till
 
 

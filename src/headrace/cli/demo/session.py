@@ -120,11 +120,11 @@ def as_in_target(order: Row) -> dict[str, object] | None:
     return {**row, "total_cents": total}
 
 
-def expect(orders: Mapping[int, Row], letters: Iterable[DeadLetter]) -> ExpectedRows:
-    """Return the rows that the target must have; `letters` are in position order."""
+def expect(orders: Mapping[int, Row], dead_letters: Iterable[DeadLetter]) -> ExpectedRows:
+    """Return the rows that the target must have; `dead_letters` are in position order."""
     first: dict[int, DeadLetter] = {}
-    for letter in letters:
-        first.setdefault(_number(letter.key[0]), letter)
+    for dead_letter in dead_letters:
+        first.setdefault(_number(dead_letter.key[0]), dead_letter)
     rows: dict[int, Row] = {}
     wrong: list[RowDifference] = []
 
@@ -140,11 +140,11 @@ def expect(orders: Mapping[int, Row], letters: Iterable[DeadLetter]) -> Expected
     for key, order in orders.items():
         if key not in first:
             add(key, order, "letterless")
-    for key, letter in first.items():
-        if not _has_cause(letter):
+    for key, dead_letter in first.items():
+        if not _has_cause(dead_letter):
             wrong.append(RowDifference(key, "causeless"))
-        if letter.before is not None:
-            add(key, letter.before, "causeless")
+        if dead_letter.before is not None:
+            add(key, dead_letter.before, "causeless")
     return ExpectedRows(rows, tuple(sorted(first)), tuple(wrong))
 
 
@@ -166,12 +166,12 @@ def compare(expected: ExpectedRows, found: Iterable[Row]) -> Comparison:
     return Comparison(compared, tuple(differences[:MOST_SHOWN]), expected.held)
 
 
-def _has_cause(letter: DeadLetter) -> bool:
+def _has_cause(dead_letter: DeadLetter) -> bool:
     """Whether the first dead letter of a row is a change that really cannot be computed."""
-    if letter.kind != "failed" or letter.after is None:
+    if dead_letter.kind != "failed" or dead_letter.after is None:
         return False
     try:
-        as_in_target(letter.after)
+        as_in_target(dead_letter.after)
     except ValueError:
         return True
     return False
@@ -196,7 +196,7 @@ def _number(value: object) -> int:
 # --- commands to try next -------------------------------------------------------------------------
 
 
-def next_steps(shop: Shop, source: str, table: str, *letters: str) -> list[dict[str, str]]:
+def next_steps(shop: Shop, source: str, table: str, *dead_letters: str) -> list[dict[str, str]]:
     """Return commands to paste: show a dead letter, export changes, continue, query the shop."""
     folder = as_typed(shop.folder)
     # Not the files of the log: flushes are merged and the merged files stay for a while, so only
@@ -220,12 +220,12 @@ def next_steps(shop: Shop, source: str, table: str, *letters: str) -> list[dict[
         "query the shop's own database": _python(ask_shop),
     }
     return [
-        *({"about": "look at the dead letter", "line": line} for line in letters[:1]),
+        *({"about": "look at the dead letter", "line": line} for line in dead_letters[:1]),
         *({"about": about, "line": line} for about, line in commands.items()),
     ]
 
 
-def letter_commands(data: Path, position: str) -> list[str]:
+def dead_letter_commands(data: Path, position: str) -> list[str]:
     """Return the commands that show the dead letter at a position, and list all of them."""
     folder = ("--data", as_typed(data))
     return [
@@ -274,7 +274,7 @@ class SpoiltOrder:
         """
         if not self._placed and seconds >= self._placed_at:
             self._placed = True
-            return self._place()
+            return self._add()
         if not held or self._moved or not self._placed:
             return None
         if self._held_since is None:
@@ -284,10 +284,10 @@ class SpoiltOrder:
         self._moved = True
         return self._move()
 
-    def _place(self) -> str | None:
+    def _add(self) -> str | None:
         if self._shop.spoilt_order() is not None:
             return None
-        order = self._shop.place_spoilt_order()
+        order = self._shop.add_spoilt_order()
         self.changes += 1
         return f"order {order}: a barcode was scanned as its quantity"
 
@@ -430,7 +430,7 @@ class DemoSession:
 
         self._spark: dict[str, Any] | None = None
         self._spark_due = 0.0
-        self._letters: tuple[DeadLetter, ...] = ()
+        self._dead_letters: tuple[DeadLetter, ...] = ()
         self._last: dict[str, Any] = {"letters": []}
 
     def open_shop(self) -> None:
@@ -443,7 +443,7 @@ class DemoSession:
             if self._ending.asked:
                 raise KeyboardInterrupt from None
             raise
-        self._step("shop", f"shop with {orders:,} orders in {self._shop.place}")
+        self._step("shop", f"shop with {orders:,} orders in {self._shop.location}")
 
     def run(self) -> dict[str, Any]:
         """Run to the end and return the summary that `--json` prints; raises what stopped it."""
@@ -462,12 +462,12 @@ class DemoSession:
             self._while_running()
             written, comparison = self._compare()
             last_batch = self._last_batch()
-        letters = [each["commands"][0] for each in self._last["letters"]]
+        dead_letters = [each["commands"][0] for each in self._last["letters"]]
         return {
             "last": self._last,
             "written": written,
             "comparison": None if comparison is None else comparison.fields(),
-            "commands": next_steps(self._shop, SOURCE, TABLE, *letters),
+            "commands": next_steps(self._shop, SOURCE, TABLE, *dead_letters),
             "last_batch": last_batch,
             "healed": [each and round(each, 3) for each in self._healed],
         }
@@ -519,7 +519,7 @@ class DemoSession:
     def _compare(self) -> tuple[int, Comparison | None]:
         """Return the number of changes written, and the comparison; None if it took too long."""
         written = self._writer.stop().changes if self._writer else 0
-        last = self._shop.place_last_order()
+        last = self._shop.add_last_order()
         written += self._spoilt.changes + 1
         self._step("closing", "writer stopped, waiting for its last change")
         until = self._seconds() + END_SECONDS
@@ -550,7 +550,7 @@ class DemoSession:
         """Read the status and show it; return whether the engine is ready."""
         if self._writer is not None and phase != "closing":
             self._writer.check()
-        told = self._running.status()
+        report = self._running.status()
         for text in self._running.steps():
             self._step("engine", text)
         # Until the start has finished, targets may not be open, and must not be read.
@@ -559,14 +559,14 @@ class DemoSession:
         for info in infos:
             if info.state == "failed" and info.error is not None:
                 raise info.error
-        if told["sources"]:
-            self._kill_if_asked(told["sources"][0])
+        if report["sources"]:
+            self._kill_if_asked(report["sources"][0])
         held = len(self._last["letters"])
-        self._last = self._snapshot(phase, told, until)
-        for letter in self._last["letters"][held:]:
-            self._step("letter", f"dead letter: order {letter['key']}, {letter['code']}")
-        self._view.show(self._last, told)
-        return bool(told["ready"])
+        self._last = self._snapshot(phase, report, until)
+        for dead_letter in self._last["letters"][held:]:
+            self._step("letter", f"dead letter: order {dead_letter['key']}, {dead_letter['code']}")
+        self._view.show(self._last, report)
+        return bool(report["ready"])
 
     def _kill_if_asked(self, source: Mapping[str, Any]) -> None:
         """Kill the recorder if `k` was pressed, and notice when the next one records."""
@@ -585,11 +585,13 @@ class DemoSession:
             self._healed.append(None)
             self._step("killed", f"recorder killed: SIGKILL to process {pid}")
 
-    def _snapshot(self, phase: str, told: Mapping[str, Any], until: float | None) -> dict[str, Any]:
+    def _snapshot(
+        self, phase: str, report: Mapping[str, Any], until: float | None
+    ) -> dict[str, Any]:
         """Return the current snapshot, as `--json` prints it."""
         now = self._seconds()
-        source: dict[str, Any] = next(iter(told["sources"]), {})
-        pipeline: dict[str, Any] = next(iter(told["pipelines"]), {})
+        source: dict[str, Any] = next(iter(report["sources"]), {})
+        pipeline: dict[str, Any] = next(iter(report["pipelines"]), {})
         hops = pipeline.get("hops", {})
         return {
             "phase": phase,
@@ -629,24 +631,24 @@ class DemoSession:
     def _held(self, count: int) -> list[dict[str, Any]]:
         """Return the rows that dead letters hold, each with its first dead letter."""
         # They are read from files, so only if their number has changed.
-        if count != len(self._letters):
-            self._letters = self._engine.dead_letters()
+        if count != len(self._dead_letters):
+            self._dead_letters = self._engine.dead_letters()
         from headrace.deadletters.letter import behind
 
         first: dict[tuple[object, ...], DeadLetter] = {}
-        for letter in self._letters:
-            first.setdefault(letter.key, letter)
+        for dead_letter in self._dead_letters:
+            first.setdefault(dead_letter.key, dead_letter)
         return [
             {
-                "pipeline": letter.pipeline,
-                "table": letter.table,
-                "key": ", ".join(str(part) for part in letter.key),
-                "code": letter.code,
-                "position": str(letter.position),
-                "behind": len(behind(letter, self._letters)),
-                "commands": letter_commands(self._shop.folder, str(letter.position)),
+                "pipeline": dead_letter.pipeline,
+                "table": dead_letter.table,
+                "key": ", ".join(str(part) for part in dead_letter.key),
+                "code": dead_letter.code,
+                "position": str(dead_letter.position),
+                "behind": len(behind(dead_letter, self._dead_letters)),
+                "commands": dead_letter_commands(self._shop.folder, str(dead_letter.position)),
             }
-            for letter in first.values()
+            for dead_letter in first.values()
         ]
 
     def _last_batch(self) -> dict[str, Any] | None:

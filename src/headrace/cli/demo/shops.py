@@ -55,7 +55,7 @@ class Shop(ABC):
     kind: ClassVar[str]
     """Its name for `--source`."""
 
-    place: ClassVar[str]
+    location: ClassVar[str]
     """Where the orders are, as printed."""
 
     def __init__(self, folder: Path) -> None:
@@ -98,10 +98,10 @@ class Shop(ABC):
             names = [column[0] for column in found.description]
             return {row[0]: dict(zip(names, row, strict=True)) for row in found.fetchall()}
 
-    def place_last_order(self) -> int:
+    def add_last_order(self) -> int:
         """Add one more order and return its id: a reader that sees it has seen all before it."""
         with self.connected() as till, till.transaction():
-            return goods.place_last(till)
+            return goods.add_last(till)
 
     def spoilt_order(self) -> int | None:
         """Return the order with a barcode as its quantity, if there is one."""
@@ -109,10 +109,10 @@ class Shop(ABC):
             found = till.execute("select id from orders where qty = ?", (BARCODE,)).fetchone()
         return None if found is None else int(found[0])
 
-    def place_spoilt_order(self) -> int:
+    def add_spoilt_order(self) -> int:
         """Add an order with a barcode as its quantity; return its id."""
         with self.connected() as till, till.transaction():
-            return goods.place_spoilt(till)
+            return goods.add_spoilt(till)
 
     def move_on(self, order: int) -> str | None:
         """Pay an order, or ship one that is paid; return its new status, None if it stays."""
@@ -209,32 +209,34 @@ class Writer:
             return self._written
         try:
             # Closes its stdin, which ends it after the current transaction.
-            told, _ = self._child.communicate(timeout=STOP_SECONDS)
+            output, _ = self._child.communicate(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._child.kill()
-            told, _ = self._child.communicate()
+            output, _ = self._child.communicate()
         self._written = WriterTotals()
         try:
-            said = json.loads(told)
+            answer = json.loads(output)
         except ValueError:
             raise StorageError(
                 "The demo's shop database cannot be used", why=f"exit code {self._child.returncode}"
             ) from None
-        if "error" in said:
-            kind = StorageFull if said["code"] == StorageFull.code else StorageError
-            raise kind(said["error"], **said["facts"])
-        self._written = WriterTotals(said["changes"], said["transactions"])
+        if "error" in answer:
+            kind = StorageFull if answer["code"] == StorageFull.code else StorageError
+            raise kind(answer["error"], **answer["facts"])
+        self._written = WriterTotals(answer["changes"], answer["transactions"])
         return self._written
 
 
-def write_until_told(till: Till, rate: float, told: int, seed: int | None = None) -> WriterTotals:
+def write_until_closed(
+    till: Till, rate: float, until: int, seed: int | None = None
+) -> WriterTotals:
     """Change the shop about `rate` times a second until the descriptor `until` is closed."""
     chance = random.Random(seed)
     changes = transactions = 0
     due = time.monotonic()
     while True:
         wait = max(0.0, due - time.monotonic())
-        if select.select([told], [], [], wait)[0]:
+        if select.select([until], [], [], wait)[0]:
             return WriterTotals(changes, transactions)
         size = chance.choice((1, 1, 1, 2, 3))
         with till.transaction():
@@ -250,12 +252,12 @@ def main(connected: Callable[[], AbstractContextManager[Till]], rate: float) -> 
     """Run the writer; prints its totals to standard output, as JSON."""
     # Ctrl-C goes to every process of the terminal; this one ends when the demo ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    told: dict[str, object]
+    result: dict[str, object]
     try:
         with connected() as till:
-            done = write_until_told(till, rate, sys.stdin.fileno())
-        told = {"changes": done.changes, "transactions": done.transactions}
+            done = write_until_closed(till, rate, sys.stdin.fileno())
+        result = {"changes": done.changes, "transactions": done.transactions}
     except StorageError as error:
-        told = {"code": error.code, "error": error.message, "facts": error.facts}
-    sys.stdout.write(json.dumps(told) + "\n")
-    return 1 if "error" in told else 0
+        result = {"code": error.code, "error": error.message, "facts": error.facts}
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 1 if "error" in result else 0

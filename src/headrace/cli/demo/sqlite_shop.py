@@ -48,7 +48,7 @@ class SqliteShop(Shop):
     """`shop.db` in the demo's folder."""
 
     kind = "sqlite"
-    place = "shop.db"
+    location = "shop.db"
 
     @property
     def path(self) -> Path:

@@ -61,7 +61,7 @@ def snapshot_line(shown: Fields) -> str:
     ]
     parts += [f"{_quantiles(hop)}" for hop in shown["hops"] if hop["name"] == "total"]
     if shown["letters"]:
-        parts.append(letters_text(shown["letters"]))
+        parts.append(dead_letters_text(shown["letters"]))
     if shown["restarts"]:
         parts.append(f"recorder {shown['source_state']}, {_count(shown['restarts'], 'restart')}")
     parts += [f"{each['op']} {each['key']}: {each['text']}" for each in shown["changes"][:1]]
@@ -110,7 +110,7 @@ def summary_lines(summary: Fields) -> list[str]:
         lines.append(f"last job  {_count(batch['rows_in'], 'row')} in{out}, {millis(batch['ms'])}")
         # Full names of operators, in the order in which rows pass them.
         lines += textwrap.wrap(f"plan      {batch['plan']}", 60, subsequent_indent=" " * 10)
-    lines += [f"held      {letter_text(letter)}" for letter in last["letters"]]
+    lines += [f"held      {dead_letter_text(dead_letter)}" for dead_letter in last["letters"]]
     lines += [*_killed_lines(summary), "", *comparison_lines(summary["comparison"])]
     if batch and batch["whole"]:
         lines += ["", *batch["whole"].splitlines()]
@@ -137,17 +137,19 @@ def comparison_lines(comparison: Fields | None) -> list[str]:
     return lines
 
 
-def letters_text(letters: Sequence[Fields]) -> str:
+def dead_letters_text(dead_letters: Sequence[Fields]) -> str:
     """Return the number of dead letters, and of later changes that wait for them."""
-    behind = sum(letter["behind"] for letter in letters)
-    text = _count(len(letters), "dead letter")
-    return f"{text}, {_count(behind, 'change')} waiting" if behind else text
+    waiting = sum(dead_letter["behind"] for dead_letter in dead_letters)
+    text = _count(len(dead_letters), "dead letter")
+    return f"{text}, {_count(waiting, 'change')} waiting" if waiting else text
 
 
-def letter_text(letter: Fields) -> str:
+def dead_letter_text(dead_letter: Fields) -> str:
     """Return why a row is held, and how many changes wait."""
-    behind = f", {_count(letter['behind'], 'change')} waiting" if letter["behind"] else ""
-    return f"order {letter['key']}: {letter['code']}{behind}"
+    waiting = (
+        f", {_count(dead_letter['behind'], 'change')} waiting" if dead_letter["behind"] else ""
+    )
+    return f"order {dead_letter['key']}: {dead_letter['code']}{waiting}"
 
 
 def lookup_text(lookup: Fields) -> str:
@@ -217,7 +219,7 @@ class DemoLines:
         """Print the step."""
         self._print("step", step, [step_line(step)])
 
-    def show(self, shown: Fields, _told: Fields) -> None:
+    def show(self, shown: Fields, _report: Fields) -> None:
         """Print the snapshot, if a line is due."""
         every = EVERY_SECONDS[shown["phase"]]
         if shown["phase"] != self._phase:
@@ -241,9 +243,9 @@ class DemoLines:
 # --- the live view --------------------------------------------------------------------------------
 
 
-def picture(shown: Fields, told: Fields, data: str, console: Console) -> RenderableType:
+def picture(shown: Fields, report: Fields, data: str, console: Console) -> RenderableType:
     """Return the whole view; `report` has the fields of `Status`, `data` is the folder as typed."""
-    top = live_view(told, ("--data", data))
+    top = live_view(report, ("--data", data))
     if shown["phase"] == "starting":
         # `top` already shows a bar for each copy.
         return Group(top, _line(waiting_text({**shown, "copies": []}), "dim"))
@@ -324,10 +326,10 @@ class DemoScreen:
         # A command in it may be pasted: the terminal may wrap it, but we must not.
         self._live.console.print(line, soft_wrap=True)
 
-    def show(self, shown: Fields, told: Fields) -> None:
+    def show(self, shown: Fields, report: Fields) -> None:
         """Draw the live view."""
         console = self._live.console
-        self._live.update(picture(shown, told, self._data, console), refresh=True)
+        self._live.update(picture(shown, report, self._data, console), refresh=True)
 
     def summary(self, summary: Fields) -> None:
         """Leave the last view on the terminal, and print the summary."""

@@ -169,7 +169,7 @@ def test_letters_are_found_where_the_configuration_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     listed, shown = ran(capsys, "list", "--data", data), ran(capsys, "show", at(4), "--data", data)
-    assert f"reload orders --table orders --data {data} " in shown[1]
+    assert f"reload orders --table orders --data {data}\n" in shown[1]
     (tmp_path / "other.conf").write_text(f'data = "{data}"\n')
     for options in (["--config", "other.conf"], ["--set", f"data={data}"]):
         assert ran(capsys, "list", *options) == listed

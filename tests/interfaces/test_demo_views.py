@@ -75,7 +75,7 @@ def test_a_step_is_a_line_with_its_time() -> None:
 
 
 def test_the_line_while_spark_starts_counts_what_is_captured() -> None:
-    assert snapshot_line(STARTING) == "   3.2 s  Spark is starting, 41 changes captured"
+    assert snapshot_line(STARTING) == "   3.2 s  waiting for Spark, 41 changes captured"
 
 
 def test_the_line_while_a_table_is_copied_says_how_far_it_is() -> None:
@@ -96,12 +96,13 @@ def test_a_start_is_shown_as_top_shows_it_with_a_bar_for_a_copy(width: int, heig
     assert " 25% 1,500 rows" in bar
     assert width < 80 or bar.rstrip().endswith("25% 1,500 rows, 500 rows/s, 2 h 30 min left")
     assert start.startswith("… starting: recording shop (pid 4711")
-    assert captured == "Spark is starting, 41 changes captured"
+    assert captured == "waiting for Spark, 41 changes captured"
 
 
 def test_a_running_line_shows_counts_rates_latency_a_row_and_a_lookup() -> None:
     assert snapshot_line(RUNNING) == (
-        "  14.2 s  2,412 captured (41/s), 2,398 applied (40/s), 2,801 rows · p50 61 ms, p95 110 ms"
+        "  14.2 s  2,412 captured (41/s), 2,398 applied (40/s), 2,801 rows"
+        " · latency p50 61 ms, p95 110 ms"
         " · insert 3022: customer 45, 1 lamp, 29.90, new · customer 7: 53 orders, 12,345.60 paid"
     )
 

@@ -368,9 +368,8 @@ def what_to_do(dead_letter: DeadLetter, options: Sequence[str] = ()) -> str:
         fix = "fix the cause of the first dead letter of this row"
     reload = command_line("reload", dead_letter.pipeline, "--table", dead_letter.table, *options)
     return (
-        f"{fix}. Then copy the table again: {reload}"
-        f" (in Python: engine.reload(source, {dead_letter.table!r}))."
-        " This loads the current rows and releases their keys."
+        f"{fix}. Then copy the table again, which loads the current rows and releases their keys:"
+        f" engine.reload(source, {dead_letter.table!r}) in Python, or {reload}"
     )
 
 

@@ -59,7 +59,7 @@ def snapshot_line(shown: Fields) -> str:
         f"{shown['applied']:,} applied ({shown['applied_rate']:.0f}/s), "
         f"{shown['rows'] or 0:,} rows"
     ]
-    parts += [f"{_quantiles(hop)}" for hop in shown["hops"] if hop["name"] == "total"]
+    parts += [f"latency {_quantiles(hop)}" for hop in shown["hops"] if hop["name"] == "total"]
     if shown["letters"]:
         parts.append(dead_letters_text(shown["letters"]))
     if shown["restarts"]:
@@ -80,7 +80,7 @@ def waiting_text(shown: Fields) -> str:
     if shown["copies"]:
         return f"{'; '.join(map(copy_text, shown['copies']))}, {captured}"
     if shown["spark"] is None:
-        return f"Spark is starting, {captured}"
+        return f"waiting for Spark, {captured}"
     return f"orders: {shown['state'].replace('_', ' ')}, {captured}"
 
 
@@ -98,11 +98,13 @@ def summary_lines(summary: Fields) -> list[str]:
     ]
     if last["applied"] < last["captured"]:
         # Captured while Spark was starting, and then copied with the table.
-        lines.append(f"          ({last['captured'] - last['applied']:,} more came with the copy)")
+        lines.append(
+            f"          ({last['captured'] - last['applied']:,} more were part of the copy)"
+        )
     hops = {hop["name"]: hop for hop in last["hops"]}
     if total := hops.pop("total", None):
         each = ", ".join(f"{name} {_few(hop['p50_ms'])}" for name, hop in hops.items())
-        lines += [f"latency   {_quantiles(total)}, commit to visible", f"p50 each  {each} ms"]
+        lines += [f"latency   {_quantiles(total)}, commit to visible", f"p50/hop   {each} ms"]
     if last["lookup"]:
         lines.append(f"lookup    {lookup_text(last['lookup'])}")
     if batch:

@@ -76,7 +76,7 @@ def test_a_folder_that_is_missing_is_told_as_that(
     told = capsys.readouterr().err
     assert "storage.failed" in told
     assert "Check that its folder exists" in told
-    assert "should not have" not in told
+    assert "Internal error" not in told
 
 
 def test_a_pipe_or_a_device_needs_no_force() -> None:

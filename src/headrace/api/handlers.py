@@ -207,7 +207,7 @@ class ControlService:
     def _rows(self, asked: AllRows) -> AnswerStream:
         info = self._pipeline(asked.pipeline)
         if asked.limit is not None and asked.limit < 0:
-            raise BadRequest("limit must not be negative")
+            raise BadRequest("The limit must not be negative")
         _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         return _Begun(self._truth(info), table_reads.RowStream(table, asked.limit))
 

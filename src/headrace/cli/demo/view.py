@@ -280,9 +280,11 @@ def _flow(shown: Fields) -> Iterator[Text]:
     else:
         # The URL first, so that it is not cut.
         pages = f"{spark['ui']}, " if spark["ui"] else ""
-        jobs = f"{spark['jobs']:,} jobs, {spark['tasks']:,} tasks, {millis(spark['last_job_ms'])}"
+        jobs = (
+            f"{spark['jobs']:,} jobs, {spark['tasks']:,} tasks, last {millis(spark['last_job_ms'])}"
+        )
         yield _stage(f"Spark {spark['version']}", f"{pages}{jobs}: {spark['plan']}")
-    yield _stage("memory", f"{shown['applied']:,} applied at {shown['position']}")
+    yield _stage("memory", f"{shown['applied']:,} applied up to {shown['position']}")
     if lookup is not None:
         yield _stage("lookup", f"{lookup_text(lookup)}, found in {lookup['took_us']:,.0f} µs")
 

@@ -255,7 +255,7 @@ def test_the_picture_shows_the_table_the_flow_hops_changes_lookup_and_spark(
         "2,412 captured, 310 flushes, 1.2 MB",
         "Spark 4.2.1",
         "305 jobs, 311 tasks, last 48 ms",
-        "2,398 applied up to 0001-000000000000096c-00000000",
+        "2,398 applied at 0001-000000000000096c-00000000",
         "customer 7: 53 orders, 12,345.60 paid",
         "→captured",
         "p50",

@@ -284,7 +284,7 @@ def _flow(shown: Fields) -> Iterator[Text]:
             f"{spark['jobs']:,} jobs, {spark['tasks']:,} tasks, last {millis(spark['last_job_ms'])}"
         )
         yield _stage(f"Spark {spark['version']}", f"{pages}{jobs}: {spark['plan']}")
-    yield _stage("memory", f"{shown['applied']:,} applied up to {shown['position']}")
+    yield _stage("memory", f"{shown['applied']:,} applied at {shown['position']}")
     if lookup is not None:
         yield _stage("lookup", f"{lookup_text(lookup)}, found in {lookup['took_us']:,.0f} µs")
 

@@ -40,7 +40,7 @@ def plain(open_folder: Path) -> Done:
 
 def test_the_server_is_told_and_target_is_source(plain: Done) -> None:
     assert (plain.code, plain.err) == (0, ""), plain.out
-    assert re.search(r"PostgreSQL \d+ of our own on 127\.0\.0\.1:\d+$", plain.out, re.MULTILINE)
+    assert re.search(r"PostgreSQL \d+ started on 127\.0\.0\.1:\d+$", plain.out, re.MULTILINE)
     assert re.search(r"^target = source: yes, [\d,]+ rows compared$", plain.out, re.MULTILINE)
     assert re.search(r"(insert|update|delete) \d+: ", plain.out)
 

@@ -53,7 +53,7 @@ def cluster() -> None:
 @click.option(
     "--python",
     metavar="PATH",
-    help="Path of Python on the workers (default: the path on this machine).",
+    help="Path of this Python version on the workers (default: its path on this machine).",
 )
 @click.option(
     "--with-python",

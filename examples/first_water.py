@@ -1,7 +1,7 @@
 """
 One change, all the way: from a SQLite database through Spark into a table in memory.
 
-Run it in any folder; it makes its own shop.db and headrace-data there:
+Run it in any folder; it creates shop.db and headrace-data there:
 
     .venv/bin/python examples/first_water.py
 """

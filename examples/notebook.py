@@ -1,5 +1,5 @@
 """
-A database's changes in a streaming query, cell by cell, as one would in a notebook.
+A database's changes in a streaming query, cell by cell, as in a notebook.
 
 No Kafka, no jar, nothing to register. Run it as it is, or cell by cell (`# %%`).
 """
@@ -17,11 +17,11 @@ shop.executemany(
     "insert into orders values (?, ?, ?)", [(n, f"customer {n % 7}", n * 3) for n in range(1, 101)]
 )
 
-# %% Record its table: the rows as they are, then every change. This needs no Spark.
+# %% Record its table: the current rows, then every change. This needs no Spark.
 recording = hr.record(hr.sqlite("shop.db"), "orders")
 recording.await_ready(timeout=120)
 
-# %% A streaming query on it. In a session of your own it is the same.
+# %% A streaming query on it. It works the same in your own session.
 from pyspark.sql import DataFrame  # noqa: E402  # here, as in a notebook
 from pyspark.sql import functions as F  # noqa: E402
 
@@ -35,12 +35,12 @@ changes = (
 )
 changes.printSchema()
 
-# %% What it does with each batch: here a copy of the table, by key, that anyone can check.
+# %% What to do with each batch: here, maintain a copy of the table, by key.
 copy: dict[int, int] = {}
 
 
 def take(batch: DataFrame, number: int) -> None:
-    """Bring a batch of changes to the copy."""
+    """Apply a batch of changes to the copy."""
     # A key that moved is a delete and an insert at one position, in this order.
     rows = batch.orderBy("_position", F.col("_change_type") != "delete").collect()
     for row in rows:
@@ -52,7 +52,7 @@ def take(batch: DataFrame, number: int) -> None:
 
 
 def caught_up() -> None:
-    """Read all there is, and return; the checkpoint says where to go on."""
+    """Read all recorded changes and return; the checkpoint says where to continue."""
     query = (
         changes.writeStream.foreachBatch(take)
         .option("checkpointLocation", "checkpoint")

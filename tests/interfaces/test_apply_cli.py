@@ -100,16 +100,16 @@ def test_what_would_not_be_heeded_is_refused(
     with inside("run") as run:
         run.ready()
         assert main.exit_code(["apply", "--yes", "--config", "other.conf"]) == 2
-        assert f"The engine reads {tmp_path / 'headrace.conf'}" in capsys.readouterr().err
+        assert f"The engine uses {tmp_path / 'headrace.conf'}" in capsys.readouterr().err
         for sets in ("pipelines.orders.tables=[other]", "foo=bar"):
             for verb in (["apply", "--yes"], ["status"], ["log"], ["status", "--data", "data"]):
                 assert main.exit_code([*verb, "--set", sets]) == 2
-                assert f"--set {sets.partition('=')[0]}=… changes" in capsys.readouterr().err
+                assert f"--set {sets.partition('=')[0]}=… has no effect" in capsys.readouterr().err
         # A build has nobody to ask.
         (tmp_path / "headrace.conf").write_text(CONFIGURATION + OPEN)
         monkeypatch.setattr("sys.stdin", io.StringIO(""))
         assert main.exit_code(["apply"]) == 2
-        assert "say --yes" in capsys.readouterr().err
+        assert "use --yes" in capsys.readouterr().err
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         assert main.exit_code(["apply"]) == 0
         assert "applied" not in capsys.readouterr().out

@@ -121,8 +121,8 @@ def test_a_configuration_lists_all_its_errors() -> None:
 @pytest.mark.parametrize(
     ("errors", "code", "where"),
     [
-        ([SourceUnreachable("Down")], 4, "1 error before the start"),
-        ([SourceUnreachable("Down"), SourceUnreachable("Too")], 4, "2 errors before the start"),
+        ([SourceUnreachable("Down")], 4, "1 error before starting"),
+        ([SourceUnreachable("Down"), SourceUnreachable("Too")], 4, "2 errors before starting"),
         ([SourceUnreachable("Down"), BadName("Bad")], 2, "2 errors in the configuration"),
         ([TableError("Not so")], 2, "1 error in the configuration"),
         ([], 2, "Nothing"),

@@ -120,12 +120,12 @@ def test_without_an_engine_the_error_says_what_to_type(tmp_path: Path) -> None:
         Control.connect(tmp_path)
     assert caught.value.exit_code == 4
     assert "headrace run" in caught.value.remedy
-    with pytest.raises(NoEngine, match="no data directory"):
+    with pytest.raises(NoEngine, match="nowhere does not exist"):
         Control.connect(tmp_path / "nowhere")
 
 
 def test_an_engine_that_takes_no_commands_is_named(engine: Engine, shop: Shop) -> None:
-    with pytest.raises(NoEngine, match=f"Process {os.getpid()} holds"):
+    with pytest.raises(NoEngine, match=f"Process {os.getpid()} uses"):
         Control.connect(shop.data)
 
 
@@ -174,7 +174,7 @@ def test_what_a_killed_engine_left_is_recognised_and_replaced(shop: Shop, tmp_pa
         assert Control.connect(shop.data).call("Status")["pid"] == child.pid
         child.send_signal(signal.SIGKILL)
     assert left.exists()
-    with pytest.raises(NoEngine, match="No engine runs"):
+    with pytest.raises(NoEngine, match="No engine is running"):
         Control.connect(shop.data)
     with shop.engine(shop.pipeline(memory(), "orders")) as engine, serve(engine, shop.data):
         assert Control.connect(shop.data).call("Status")["pid"] == os.getpid()
@@ -361,7 +361,7 @@ def test_a_target_without_rows_says_so(shop: Shop, tmp_path: Path) -> None:
     with (
         shop.engine(shop.pipeline(target, "orders")) as engine,
         serve(engine, shop.data),
-        pytest.raises(BadRequest, match="keeps no rows"),
+        pytest.raises(BadRequest, match="cannot be queried"),
     ):
         Control.connect(shop.data).call("Query", pipeline="orders")
 

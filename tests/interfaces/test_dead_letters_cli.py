@@ -107,7 +107,7 @@ def test_the_list_fits_a_terminal_and_folds_no_position(data: Path, columns: int
     letters = read_letters(Files(RealDisk(), str(data)), superseded=True)
     console = Console(width=columns, record=True, file=io.StringIO())
     console.print(
-        views.letter_list(letters, datetime.now(UTC), console.width, superseded=columns == 120)
+        views.dead_letter_list(letters, datetime.now(UTC), console.width, superseded=columns == 120)
     )
     out = console.export_text()
     lines = out.splitlines()
@@ -167,12 +167,15 @@ def test_letters_are_found_where_the_configuration_says(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    listed, shown = ran(capsys, "list", "--data", data), ran(capsys, "show", at(4), "--data", data)
-    (tmp_path / "other.conf").write_text(f'data = "{data}"\n')
     monkeypatch.chdir(tmp_path)
+    listed, shown = ran(capsys, "list", "--data", data), ran(capsys, "show", at(4), "--data", data)
+    assert f"reload orders --table orders --data {data}\n" in shown[1]
+    (tmp_path / "other.conf").write_text(f'data = "{data}"\n')
     for options in (["--config", "other.conf"], ["--set", f"data={data}"]):
         assert ran(capsys, "list", *options) == listed
-        assert ran(capsys, "show", at(4), *options) == shown
+        code, out, err = ran(capsys, "show", at(4), *options)
+        # The command that is suggested selects the engine as this one did.
+        assert (code, out.replace(" ".join(options), f"--data {data}"), err) == shown
     (tmp_path / "headrace.conf").write_text(f'data = "{data}"\n')
     assert ran(capsys, "list") == listed
 
@@ -219,7 +222,7 @@ def test_a_letter_is_shown_with_both_images_its_reason_and_what_to_do(
     assert ["price", "null", "null"] in rows
     assert ["why", "DIVIDE_BY_ZERO"] in rows
     assert ["message", "Division", "by", "zero"] in rows
-    assert "Behind it: 2 letters" in out
+    assert "2 later changes are waiting, in this order:" in out
     assert f"{at(5)}  update" in out
     assert f"{at(6)}  delete" in out
     assert "engine.reload(source, 'orders')" in out
@@ -227,16 +230,16 @@ def test_a_letter_is_shown_with_both_images_its_reason_and_what_to_do(
 
 def test_a_letter_behind_another_says_which(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = ran(capsys, "show", at(6), "--data", data)
-    assert f"Behind the letter at {at(4)}." in out
-    assert "Nothing is behind it." in out
-    assert "mend what the first letter of this row failed of" in out
+    assert f"Waits for the dead letter at {at(4)}." in out
+    assert "No later changes are waiting." in out
+    assert "fix the cause of the first dead letter of this row" in out
 
 
 def test_a_superseded_letter_and_a_baselines_row_are_shown_as_such(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, out, _ = ran(capsys, "show", at(1), "--data", data)
-    assert "What to do: nothing, a truncate made it history." in out
+    assert "What to do: nothing, it was superseded by a truncate." in out
     _, out, _ = ran(capsys, "show", at(3), "--data", data)
     assert "row of baseline 3" in out
 
@@ -249,7 +252,7 @@ def test_all_letters_of_a_position_are_shown_or_those_of_a_pipeline(
     assert out.count("Dead letter 0001") == 2
     _, out, _ = ran(capsys, "show", at(4), "--data", data, "--pipeline", "copy")
     assert out.count("Dead letter 0001") == 1
-    assert "Nothing is behind it." in out
+    assert "No later changes are waiting." in out
 
 
 def test_a_letter_as_json_names_what_is_behind_it(
@@ -279,7 +282,7 @@ def test_a_letter_as_json_names_what_is_behind_it(
 
 @pytest.mark.parametrize(
     ("position", "words"),
-    [("7", "'7' is not a position like 0001-"), (str(at(77)), "There is no dead letter at")],
+    [("7", "'7' is not a position such as 0001-"), (str(at(77)), "There is no dead letter at")],
 )
 def test_a_position_that_is_none_or_has_no_letter_is_wrong_usage(
     position: str, words: str, data: Path, capsys: pytest.CaptureFixture[str]

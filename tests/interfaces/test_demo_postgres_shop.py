@@ -63,7 +63,7 @@ def shop(open_folder: Path) -> Iterator[PostgresShop]:
     made.open(said.append)
     (told,) = said
     assert told.startswith("PostgreSQL ")
-    assert " of our own on 127.0.0.1:" in told
+    assert " started on 127.0.0.1:" in told
     yield made
     made.close()
 
@@ -102,10 +102,10 @@ def test_a_transaction_that_fails_leaves_nothing(shop: PostgresShop) -> None:
 
 def test_the_spoilt_order_is_paid_then_shipped_then_left(shop: PostgresShop) -> None:
     assert shop.spoilt_order() is None
-    order = shop.place_spoilt_order()
+    order = shop.add_spoilt_order()
     assert shop.spoilt_order() == order
     assert [shop.move_on(order) for _ in range(3)] == ["paid", "shipped", None]
-    last = shop.place_last_order()
+    last = shop.add_last_order()
     assert last == max(shop.orders())
 
 

@@ -441,7 +441,7 @@ def test_json_is_nothing_but_json_lines(
     assert {event["event"] for event in events} == {"step", "snapshot", "summary"}
     assert events[-1]["comparison"]["equal"] is True
     assert any(event.get("name") == "visible" for event in events)
-    assert any("Spark's own pages: http://" in event.get("text", "") for event in events)
+    assert any("Spark web UI: http://" in event.get("text", "") for event in events)
     assert "== Physical Plan ==" in events[-1]["last_batch"]["whole"]
 
 

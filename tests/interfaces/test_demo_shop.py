@@ -171,7 +171,7 @@ def test_a_disk_without_room_at_all_is_told_as_such(path: Path) -> None:
 
 def test_there_is_one_spoilt_order_and_nobody_else_touches_it(shop: SqliteShop, path: Path) -> None:
     assert shop.spoilt_order() is None
-    order = shop.place_spoilt_order()
+    order = shop.add_spoilt_order()
     assert shop.spoilt_order() == order
     chance = random.Random(5)
     with connected(path) as connection, connection.transaction():
@@ -182,12 +182,12 @@ def test_there_is_one_spoilt_order_and_nobody_else_touches_it(shop: SqliteShop, 
 
 
 def test_the_spoilt_order_is_paid_then_shipped_then_left(shop: SqliteShop) -> None:
-    order = shop.place_spoilt_order()
+    order = shop.add_spoilt_order()
     assert [shop.move_on(order) for _ in range(3)] == ["paid", "shipped", None]
 
 
 def test_the_last_order_has_the_highest_number(shop: SqliteShop, path: Path) -> None:
-    last = shop.place_last_order()
+    last = shop.add_last_order()
     with connected(path) as connection:
         row = connection.execute("select max(id), status from orders").fetchone()
     assert row == (last, "paid")

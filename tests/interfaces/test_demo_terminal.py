@@ -73,7 +73,7 @@ def test_k_kills_the_recorder_and_its_return_is_shown(view: list[str], tmp_path:
     terminal.child.send("q")
     assert terminal.to_the_end() == 0
     text = terminal.all_text
-    assert text.count("recorder killed: process ") == 1
+    assert text.count("recorder killed: SIGKILL to process ") == 1
     assert "killed once, back after" in text
     assert "nothing lost" in text
     assert "Traceback" not in text
@@ -105,5 +105,5 @@ def test_q_before_the_first_row_ends_it_with_a_word(tmp_path: Path) -> None:
     terminal.child.send("q")
     code = terminal.to_the_end()
     # The first row may have been quicker than the key: then it ended the ordinary way.
-    expected = {130: "ended before the first row", 0: "target = source: yes"}
+    expected = {130: "stopped before the first row", 0: "target = source: yes"}
     assert expected[code] in terminal.all_text

@@ -76,7 +76,7 @@ def test_a_step_is_a_line_with_its_time() -> None:
 
 
 def test_the_line_while_spark_starts_counts_what_is_captured() -> None:
-    assert snapshot_line(STARTING) == "   3.2 s  Spark is starting, 41 changes captured"
+    assert snapshot_line(STARTING) == "   3.2 s  waiting for Spark, 41 changes captured"
 
 
 def test_the_line_while_a_table_is_copied_says_how_far_it_is() -> None:
@@ -97,12 +97,13 @@ def test_a_start_is_shown_as_top_shows_it_with_a_bar_for_a_copy(width: int, heig
     assert " 25% 1,500 rows" in bar
     assert width < 80 or bar.rstrip().endswith("25% 1,500 rows, 500 rows/s, 2 h 30 min left")
     assert start.startswith("… starting: recording shop (pid 4711")
-    assert captured == "Spark is starting, 41 changes captured"
+    assert captured == "waiting for Spark, 41 changes captured"
 
 
 def test_a_running_line_shows_counts_rates_latency_a_row_and_a_lookup() -> None:
     assert snapshot_line(RUNNING) == (
-        "  14.2 s  2,412 captured (41/s), 2,398 applied (40/s), 2,801 rows · p50 61 ms, p95 110 ms"
+        "  14.2 s  2,412 captured (41/s), 2,398 applied (40/s), 2,801 rows"
+        " · latency p50 61 ms, p95 110 ms"
         " · insert 3022: customer 45, 1 lamp, 29.90, new · customer 7: 53 orders, 12,345.60 paid"
     )
 
@@ -131,8 +132,8 @@ def test_the_verdict_says_which_rows_are_held() -> None:
 def test_the_verdict_says_which_letters_are_wrong() -> None:
     found = (RowDifference(1, "causeless"), RowDifference(2, "letterless"))
     assert comparison_lines(Comparison(9, found, (1,)).fields())[1:] == [
-        "  order 1 is held by a dead letter, and can be computed",
-        "  order 2 cannot be computed, and no dead letter says so",
+        "  order 1 is held by a dead letter but can be computed",
+        "  order 2 cannot be computed but has no dead letter",
         "  (1 row is held by a dead letter: order 1)",
     ]
 
@@ -144,7 +145,7 @@ def test_a_line_counts_dead_letters_and_restarts_once_there_are_any() -> None:
 
 def test_the_summary_tells_letter_kills_and_the_last_batch() -> None:
     text = summary_lines({**SUMMARY, "last": HELD, "healed": [1.24, 0.6]})
-    assert "letter    order 3021: ARITHMETIC_OVERFLOW, 1 change waiting" in text
+    assert "held      order 3021: ARITHMETIC_OVERFLOW, 1 change waiting" in text
     assert "recorder  killed 2 times, back after 1.2, 0.6 s, nothing lost" in text
     assert "last job  3 rows in, 2 out, 48 ms" in text
     assert "plan      Scan parquet → Filter → Project" in text
@@ -180,14 +181,14 @@ def test_the_verdict_says_which_rows_differ_and_in_what() -> None:
     assert text[1:] == [
         "  order 17 differs in status, total_cents",
         "  order 18 is missing in the target",
-        "  order 19 is in the target and should not be",
+        "  order 19 is in the target but should not be",
     ]
 
 
 def test_a_target_that_did_not_get_there_is_not_called_right() -> None:
     summary = {**SUMMARY, "comparison": None}
     assert not is_right(summary)
-    assert "not known" in "\n".join(summary_lines(summary))
+    assert "unknown" in "\n".join(summary_lines(summary))
 
 
 def test_the_summary_fits_60_columns_but_for_commands() -> None:
@@ -254,7 +255,7 @@ def test_the_picture_shows_the_table_the_flow_hops_changes_lookup_and_spark(
         "SQLite, 41 changes/s",
         "2,412 captured, 310 flushes, 1.2 MB",
         "Spark 4.2.1",
-        "305 jobs, 311 tasks, 48 ms",
+        "305 jobs, 311 tasks, last 48 ms",
         "2,398 applied at 0001-000000000000096c-00000000",
         "customer 7: 53 orders, 12,345.60 paid",
         "→captured",

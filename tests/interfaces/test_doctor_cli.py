@@ -49,7 +49,7 @@ def results(capsys: pytest.CaptureFixture[str]) -> dict[str, list[dict[str, str]
 def test_where_all_is_well_it_says_so(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(["doctor"]) == 0
     told = capsys.readouterr().out
-    assert "nothing is wrong" in told
+    assert "No problems" in told
     for part in ("installation", "machine", "data", "configuration", "source shop", "engine"):
         assert part in told
     assert not (folder / "headrace-data").exists()
@@ -160,7 +160,7 @@ def test_rows_that_are_held_and_pipelines_that_rest_are_told_of_a_running_engine
             "pipeline orders is paused",
             "headrace resume orders",
         )
-        assert (ready["kind"], ready["says"]) == ("note", "running, and not ready: orders")
+        assert (ready["kind"], ready["says"]) == ("note", "running, not ready: orders")
 
 
 def test_what_is_wrong_is_told_with_its_code_and_hides_nothing_else(

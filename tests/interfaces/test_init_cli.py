@@ -83,10 +83,10 @@ def test_what_is_no_database_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("mysql://u:HUNTER2@h/x", "There is no source for mysql"),
-        ("postgres:/u:HUNTER2@h/x", "There is no source for postgres"),
-        ("mssql+odbc://u:HUNTER2@h/x", "There is no source for mssql+odbc"),
-        ("x password=HUNTER2", "There is no such file"),
+        ("mysql://u:HUNTER2@h/x", "mysql is not a supported database"),
+        ("postgres:/u:HUNTER2@h/x", "postgres is not a supported database"),
+        ("mssql+odbc://u:HUNTER2@h/x", "mssql+odbc is not a supported database"),
+        ("x password=HUNTER2", "x password=*** does not exist"),
     ],
 )
 def test_of_an_address_that_is_not_known_no_password_is_shown(

@@ -225,7 +225,7 @@ def test_what_is_written_in_another_shape_is_named_and_not_dropped() -> None:
         (
             f"{source} tables = [{{ source = main, table = t, targets = [{{ type = indexed-memory,"
             " filters { type = field-equals, field = a, value = 1 } }] }]",
-            "tables[0].targets[0]: a filter",
+            "tables[0].targets[0]: one of its filters",
         ),
     ):
         made = converted(text, "their.conf")

@@ -54,7 +54,7 @@ def test_a_file_that_is_there_is_kept_unless_told(
     taken = tmp_path / "precious"
     taken.write_text("mine")
     assert main.exit_code([*command, str(taken)]) == 2
-    assert "--force replaces it" in " ".join(capsys.readouterr().err.split())
+    assert "use --force to overwrite it" in " ".join(capsys.readouterr().err.split())
     assert taken.read_text() == "mine"
     assert main.exit_code([*command, str(taken), "--force"]) == 0
     assert taken.read_bytes() != b"mine"
@@ -76,7 +76,7 @@ def test_a_folder_that_is_missing_is_told_as_that(
     told = capsys.readouterr().err
     assert "storage.failed" in told
     assert "Check that its folder exists" in told
-    assert "should not have" not in told
+    assert "Internal error" not in told
 
 
 def test_a_pipe_or_a_device_needs_no_force() -> None:

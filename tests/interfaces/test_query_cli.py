@@ -84,7 +84,7 @@ def test_rows_are_counted_listed_and_limited(
     assert main.exit_code(["query", "orders", "--limit", "2"]) == 0
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 4
-    assert err == "2 rows\nMore rows than these 2: --limit N, or --all.\n"
+    assert err == "2 rows\nThere are more than 2 rows. Use --limit N or --all.\n"
     here.shop.insert(range(11, 31))
     assert here.engine._state.readiness.wait_for(lambda: here.engine.pipelines()[0].rows == 30, 30)
     assert len(rows(capsys)) == 20
@@ -97,13 +97,13 @@ def test_rows_are_counted_listed_and_limited(
         (["other"], 2, "There is no pipeline other (pipelines orders)"),
         (["orders", "--table", "other"], 2, "Pipeline orders has no table other"),
         (["orders", "--index", "nope", "1"], 2, "No such index"),
-        (["orders", "--index", "nope", "1"], 2, "→ Use one of by_customer; or declare it at"),
+        (["orders", "--index", "nope", "1"], 2, "→ Use one of by_customer; or declare it in"),
         (["orders", "--index", "nope", "1"], 2, "indexes.nope { fields = [COLUMN] }"),
-        (["orders", "--index", "by_customer", "1", "2"], 2, "one value for each column"),
-        (["orders", "--key", "seven"], 2, "is not of its type"),
+        (["orders", "--index", "by_customer", "1", "2"], 2, "1 value needed, 2 given"),
+        (["orders", "--key", "seven"], 2, "is not a valid int64"),
         (["orders", "--key", "1", "--count"], 2, "Choose one of"),
-        (["orders", "7"], 2, "VALUES are those of"),
-        (["orders", "--count", "--limit", "3"], 2, "--limit is for"),
+        (["orders", "7"], 2, "VALUES can only be given with"),
+        (["orders", "--count", "--limit", "3"], 2, "--limit cannot be used with"),
     ],
 )
 def test_what_cannot_be_found_is_said_with_a_remedy(
@@ -124,7 +124,7 @@ def test_a_lookup_that_is_not_declared_is_asked_for_as_a_file_declares_it(tmp_pa
             with pytest.raises(UnknownIndex) as caught:
                 orders = target.table("orders")
                 found(orders, key=None, lookup=lookup, index=index, values=["x"])
-            assert "at the pipeline's target: " in caught.value.remedy
+            assert "in the pipeline's target: " in caught.value.remedy
             assert "memory(" not in caught.value.remedy
     shop.close()
 
@@ -135,7 +135,7 @@ def test_rows_of_a_paused_pipeline_come_with_a_word_about_it(
     here.engine.pause("orders")
     for arguments in (["--key", "1"], ["--index", "by_customer", "1"], ["--all"], ["--count"]):
         assert main.exit_code(["query", "orders", *arguments]) == 0
-        assert "! orders is paused; rows may be behind" in capsys.readouterr().err
+        assert "! orders is paused. Rows may be out of date." in capsys.readouterr().err
 
 
 # -- watch --------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_into_memory_it_says_what_would_be_there(
     code, out, err = ran(capsys, shop, "orders", "--into", "memory")
     assert (code, err) == (0, "")
     end = shop.log().end
-    assert out.startswith(f"10 rows of a baseline, 6 changes, 14 rows there now, up to {end}, in ")
+    assert out.startswith(f"10 baseline rows, 6 changes, 14 rows in the target, up to {end}, in ")
 
 
 def test_the_summary_as_json(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,7 +151,7 @@ def test_a_setting_counts_over_the_configuration(
     [
         (["nobody", "--into", "memory"], 2, "control.unknown_pipeline"),
         (["orders", "--into", "elsewhere"], 2, "config.unknown_part"),
-        (["orders", "--into", "memory", "--force"], 2, "jsonl:FILE alone"),
+        (["orders", "--into", "memory", "--force"], 2, "--into jsonl:FILE"),
         (["orders"], 2, "--into"),
         (["orders", "--into", "memory", "--to", "0001-0000000000000000-00000000"], 1, "expired"),
         (["orders", "--into", "memory", "--from", "0000-0000000000000001-00000000"], 1, "expired"),
@@ -176,7 +176,7 @@ def test_a_file_that_is_there_is_kept_unless_told(
     taken = shop.path.parent / "out.jsonl"
     taken.write_text("mine")
     code, _, err = ran(capsys, shop, "orders", "--into", f"jsonl:{taken}")
-    assert (code, "--force replaces it" in " ".join(err.split())) == (2, True)
+    assert (code, "use --force to overwrite it" in " ".join(err.split())) == (2, True)
     assert taken.read_text() == "mine"
     code, *_ = ran(capsys, shop, "orders", "--into", f"jsonl:{taken}", "--force")
     assert (code, len(taken.read_text().splitlines())) == (0, 16)

@@ -124,7 +124,7 @@ def test_a_pipeline_that_failed_is_told_and_the_exit_code_says_so(
         assert main.exit_code(["status", "--ready"]) == 3
         code, _, err = run.ended()
     assert code == 1
-    assert "stopped; failed before: source shop" in err
+    assert "stopped; these had failed: source shop" in err
     assert "source shop: " in err.partition("stopped; ")[2]
     assert "→ " in err.partition("stopped; ")[2]
 

@@ -92,13 +92,13 @@ def test_a_new_user_runs_looks_asks_watches_and_stops(
         assert "✗ not ready: orders" in typed(tmp_path, "status", "--ready", code=3)
         typed(tmp_path, "resume", "orders")
         wait = f"{patience(90):.0f}s"
-        assert "orders is copied anew" in typed(tmp_path, "reload", "orders", "--wait", wait)
+        assert "orders was copied again" in typed(tmp_path, "reload", "orders", "--wait", wait)
     finally:
         run.child.sendintr()
     assert run.to_the_end(SECONDS) == 0
     assert "stopped" in run.all_text
     assert "Traceback" not in run.all_text
-    assert "No engine runs" in typed(tmp_path, "status", code=4)
+    assert "No engine is running" in typed(tmp_path, "status", code=4)
 
 
 def _seen(watch: Terminal) -> bool:

@@ -105,7 +105,7 @@ def streams() -> Iterator[Callable[..., Stream]]:
 def test_from_set_up_to_teardown(
     path: Path, app: sqlite3.Connection, streams: Callable[..., Stream]
 ) -> None:
-    assert "orders, users are logged" in done("setup", "--db", path)
+    assert "orders, users are now logged" in done("setup", "--db", path)
     app.execute("update orders set v = 'x'")
     assert [line.split()[1:] for line in done("bootstrap", "--db", path).splitlines()] == [
         ["orders", "BOOTSTRAP"],
@@ -118,7 +118,7 @@ def test_from_set_up_to_teardown(
     assert stream.line().endswith("Z users INSERT")
     assert stream.end() == (0, "")
     app.execute("delete from users")
-    assert done("teardown", "--db", path) == "Taken out; 1 change was not read.\n"
+    assert done("teardown", "--db", path) == "Removed; 1 change had not been read.\n"
     assert app.execute("select count(*) from sqlite_master").fetchone() == (2,)
 
 
@@ -207,13 +207,13 @@ def test_another_log_and_another_reader_have_their_own_changes(
         assert stream.end()[0] == 0
     kept = json.loads(done("teardown", "--db", path, "--reader", "second", "--json"))
     assert kept == {"unread": 0, "kept": ["orders"]}
-    assert "others read them: orders" in done(
+    assert "Still logged for other readers: orders" in done(
         "teardown", "--db", path, "--table", "orders", "--reader", "nobody"
     )
     done("teardown", "--db", path)
     app.execute("insert into users values (6, 6)")
     assert done("teardown", "--db", path, "--log-table", "__cdc_log", "--table", "users") == (
-        "Taken out; 1 change was not read.\n"
+        "Removed; 1 change had not been read.\n"
     )
     assert app.execute("select count(*) from sqlite_master").fetchone() == (2,)
 

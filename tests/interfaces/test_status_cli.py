@@ -76,7 +76,7 @@ def test_every_verb_finds_its_engine_as_it_is_told(
     # What a file says begins where the file lies, an option where we stand.
     assert main.exit_code([*verb, "--config", str(tmp_path / "headrace.conf")]) == 0
     assert main.exit_code([*verb, "--set", "data=../data"]) == 0
-    assert "No engine runs here" in capsys.readouterr().err
+    assert "No engine is running" in capsys.readouterr().err
 
 
 def test_explain_needs_spark_and_says_so(here: AtWork, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,12 +169,12 @@ def test_a_failed_pipeline_is_told_with_its_remedy_and_resume_tries_again(
         assert await_that(here.engine, lambda: here.engine.pipelines()[0].state == "failed")
         assert main.exit_code(["status", "--ready"]) == 3
         out = capsys.readouterr().out
-        assert "pipeline orders is failed" in out
+        assert "pipeline orders failed" in out
         assert "pipeline.row_failed" in out
         assert "→ " in out
         assert "✗ not ready: orders" in out
         assert main.exit_code(["query", "orders", "--count"]) == 0
-        assert "! orders is failed" in capsys.readouterr().err
+        assert "! orders failed" in capsys.readouterr().err
         bad.clear()
         told(capsys, "resume", "orders")
         assert here.engine.await_ready(patience())
@@ -195,7 +195,7 @@ def test_a_source_that_failed_is_read_again_and_nothing_is_called_done_before(
         # The pipeline alone gets nothing from a source that stands still.
         assert main.exit_code(["resume", "orders", "--data", "data"]) == 3
         out, err = capsys.readouterr()
-        assert "source shop is failed" in out
+        assert "source shop failed" in out
         assert "Somebody must look" in err
         assert "headrace resume --source shop" in err
         assert main.exit_code(["resume", "orders", "--data", "data", "--json"]) == 3
@@ -213,7 +213,7 @@ def test_a_reload_is_asked_for_or_waited_for(
     before = here.engine.pipelines()[0].tables[0].baseline
     assert (
         told(capsys, "reload", "orders", "--wait", f"{patience():.0f}s")
-        == "orders is copied anew\n"
+        == "orders was copied again\n"
     )
     assert here.engine.pipelines()[0].tables[0].baseline > before
     (asked,) = lines_of(told(capsys, "reload", "orders", "--table", "orders", "--json"))
@@ -224,7 +224,7 @@ def test_a_reload_is_asked_for_or_waited_for(
     capsys.readouterr()
     assert main.exit_code(["reload", "orders", "--wait", "200ms"]) == 3
     out, err = capsys.readouterr()
-    assert (out, "paused" in err) == ("orders will be copied anew\n", True)
+    assert (out, "paused" in err) == ("orders will be copied again\n", True)
 
 
 def test_top_looks_once_or_again_and_again(
@@ -322,7 +322,7 @@ def test_an_engine_that_starts_shows_how_far_it_is() -> None:
     text = drawn(status_view(STARTING))
     assert "copying orders: 500 of about 2,000 rows, 250 rows/s, 6 s left" in text
     assert "source shop is waiting: transaction of pid 99" in text
-    assert "source shop leaves out audit: No key" in text
+    assert "source shop left out table audit: No key" in text
     assert "… starting: recording shop" in text
 
 
@@ -332,7 +332,7 @@ def test_a_bar_shows_share_speed_and_time_left() -> None:
     assert "250 rows/s, 6 s left" in drawn(copy_bar(copy))
     unknown = {**copy, "expected": None, "left_seconds": None, "waits": "pid 9"}
     assert "%" not in drawn(copy_bar(unknown))
-    assert copy_text(unknown) == "copying orders: 500 rows, 250 rows/s, waits for pid 9"
+    assert copy_text(unknown) == "copying orders: 500 rows, 250 rows/s, waiting for pid 9"
 
 
 def test_a_rate_looks_at_the_last_seconds_only() -> None:

@@ -100,16 +100,16 @@ def test_rows_are_shown_with_what_became_of_them(
     code, out, err = ran(capsys, "orders")
     assert code == 1
     heading, _, _, *rows = out.splitlines()
-    assert heading == "orders: 4 rows, 2 pass, 1 left out, 1 failed; without card"
+    assert heading == "orders: 4 rows, 2 passed, 1 filtered, 1 failed; dropped card"
     assert [row.split() for row in rows] == [
         ["✓", "1", "paid", "2", "10"],
-        ["-", "2", "void", "1", "5", "left", "out", "by", "a", "filter"],
+        ["-", "2", "void", "1", "5", "filtered", "out"],
         ["✗", "3", "paid", "0", "7", "DIVIDE_BY_ZERO"],
         ["✓", "4", "paid", "4", "12"],
     ]
     assert (
-        err
-        == "Spark starts and computes …\n! In a run it would be a dead letter, and its row held.\n"
+        err == "Starting Spark and computing …\n! In a run this row would become a dead letter,"
+        " and later changes of it would wait.\n"
     )
     # The rows lie in a temporary folder, which no other machine sees.
     assert confs == [{}]
@@ -138,7 +138,7 @@ def test_as_json_each_row_is_a_line(
     ("handling", "told"),
     [
         ("on_persistent_failure=stop", "would stop at the first row that fails"),
-        ("dead_letter.max_per_batch=1", "would stop: 1 rows of a batch may fail"),
+        ("dead_letter.max_per_batch=1", "would stop: a batch may have at most 1 failed row"),
     ],
 )
 def test_what_a_run_would_make_of_failures_is_said(
@@ -222,21 +222,21 @@ def shown(width: int, *, colour: bool = False) -> str:
 
 def test_a_table_shows_what_changed_in_place() -> None:
     lines = [line.rstrip() for line in shown(100).splitlines()]
-    assert lines[0] == "orders: 4 rows, 2 pass, 1 left out, 1 failed"
+    assert lines[0] == "orders: 4 rows, 2 passed, 1 filtered, 1 failed"
     assert lines[1].split() == ["id", "note", "n"]
     assert lines[3].split() == ["✓", "1", "a", "→", r"A\x1b[2J[red]", "3"]
     assert lines[4].split() == ["✗", "2", "X'FF'", "OUTSIDE_TYPE:", "column", "note"]
     assert lines[5].split() == ["✓", "3", "null", "null"]
-    assert lines[6].split() == ["-", "4", "'null'", "left", "out", "by", "a", "filter"]
+    assert lines[6].split() == ["-", "4", "'null'", "filtered", "out"]
 
 
 def test_where_a_table_is_too_wide_a_row_is_a_line_with_what_changed() -> None:
-    lines = [line.rstrip() for line in shown(45).splitlines()[1:]]
+    lines = [line.rstrip() for line in shown(46).splitlines()[1:]]
     assert lines == [
         r"✓ 1  note a → A\x1b[2J[red], n 3",
         "✗ 2  OUTSIDE_TYPE: column note",
         "✓ 3  n null",
-        "- 4  left out by a filter",
+        "- 4  filtered out",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The other end of the local socket: how commands reach a running engine."""
+"""The client of a running engine, over the local socket."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.api import connect, server
 from headrace.errors import ControlError, NoEngine
 
 ANSWER_SECONDS = 60.0
-"""For an answer to a single question. An engine that says nothing for so long is stuck."""
+"""How long to wait for an answer. An engine that is silent for longer is stuck."""
 
 
 class Control:
-    """A running engine, as seen from outside; every call is a connection of its own."""
+    """A running engine, seen from another process; every call uses a new connection."""
 
     def __init__(self, data: Path, path: Path) -> None:
         self._data = data
@@ -26,19 +26,19 @@ class Control:
 
     @classmethod
     def connect(cls, data: str | os.PathLike[str]) -> Control:
-        """Find the engine of a data directory; `NoEngine` where none takes commands."""
+        """Find the engine of a data directory; `NoEngine` if none accepts commands."""
         folder = Path(data).expanduser().absolute()
         if (found := server.announced(folder)) is None:
             raise server.not_reached(folder)
         control = cls(folder, found.socket)
-        # A file of an engine that was killed is still there: only its socket tells.
+        # The file of a killed engine still exists: only its socket shows whether it runs.
         control._opened(ANSWER_SECONDS).close()
         return control
 
     def call(
         self, verb: str, *, answer_seconds: float = ANSWER_SECONDS, **fields: Any
     ) -> dict[str, Any]:
-        """Ask, and return the answer's fields; raises what the engine raised."""
+        """Send a request and return the fields of the answer; raises what the engine raised."""
         connection = self._opened(answer_seconds)
         try:
             response = self._asked(connection, verb, connect.UNARY, connect.message(fields))
@@ -52,9 +52,9 @@ class Control:
 
     def stream(self, verb: str, **fields: Any) -> Iterator[dict[str, Any]]:
         """
-        Ask, and yield one answer after the other, for as long as it takes.
+        Send a request and yield its answers one after the other, without a time limit.
 
-        Raises what the engine raised, and `NoEngine` where it went away in the midst of it.
+        Raises what the engine raised, and `NoEngine` if the connection breaks.
         """
         connection = self._opened(None)
         try:
@@ -90,22 +90,23 @@ class Control:
         except ValueError:
             fields = None
         if not isinstance(fields, dict):
-            raise ControlError("The engine's answer cannot be understood", status=response.status)
+            raise ControlError("The engine sent an invalid answer", status=response.status)
         if response.status != http.client.OK:
             raise connect.error_from(fields)
         return fields
 
     def _gone(self) -> NoEngine:
         return NoEngine(
-            "The engine went away in the midst of it",
-            remedy="See why in logs/headrace.log of its data directory; start it: headrace run.",
+            "The engine stopped before it answered",
+            remedy="See logs/headrace.log in its data directory for the reason. Start it again:"
+            " headrace run.",
             data=str(self._data),
         )
 
     def _silent(self, seconds: float) -> NoEngine:
         return NoEngine(
             f"The engine did not answer within {seconds:g} seconds",
-            remedy="See what it does in logs/headrace.log of its data directory.",
+            remedy="See logs/headrace.log in its data directory for what it is doing.",
             data=str(self._data),
         )
 

@@ -1,8 +1,8 @@
 """
 Connect's protocol as bytes: paths, messages in JSON, envelopes of streams, errors.
 
-An error of ours is a detail of type `headrace.v1.Error` and is made again, class and facts, on
-the other side. See https://connectrpc.com/docs/protocol.
+An error of ours is a detail of type `headrace.v1.Error`. The client restores it, with its class
+and facts. See https://connectrpc.com/docs/protocol.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNARY = "application/json"
 STREAMING = "application/connect+json"
 
 LARGEST_REQUEST = 1 << 20
-"""Bytes: no command of ours comes near it."""
+"""In bytes; no command of ours comes close to it."""
 
 _HEAD = struct.Struct(">BI")
 _ENDS = 0b10
@@ -55,7 +55,7 @@ _BY_EXIT_CODE = {
 
 
 class Reads(Protocol):
-    """Where envelopes are read from."""
+    """A stream from which envelopes are read."""
 
     def read(self, amt: int) -> bytes: ...
 
@@ -66,7 +66,7 @@ def message(fields: Mapping[str, Any]) -> bytes:
 
 
 def parsed(data: bytes) -> dict[str, Any]:
-    """Return the fields of a message; names may be written as protobuf's JSON has them."""
+    """Return the fields of a message; names may be in protobuf's JSON form (camelCase)."""
     try:
         fields = json.loads(data or b"{}")
     except ValueError:
@@ -89,7 +89,7 @@ def last_envelope(error: HeadraceError | None) -> bytes:
 
 
 def envelopes(stream: Reads) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a stream; raises its error, and `EOFError` where it was cut off."""
+    """Yield the messages of a stream; raises its error, and `EOFError` if it was cut off."""
     while True:
         flags, length = _HEAD.unpack(_exactly(stream, _HEAD.size))
         fields = parsed(_exactly(stream, length))
@@ -103,15 +103,15 @@ def envelopes(stream: Reads) -> Iterator[dict[str, Any]]:
 def opened(data: bytes) -> dict[str, Any]:
     """Return the one message of a request for a stream."""
     if len(data) < _HEAD.size:
-        raise BadRequest("A request for a stream is one message in an envelope")
+        raise BadRequest("A streaming request must be one message in an envelope")
     flags, length = _HEAD.unpack(data[: _HEAD.size])
     if flags or length != len(data) - _HEAD.size:
-        raise BadRequest("A request for a stream is one message in an envelope")
+        raise BadRequest("A streaming request must be one message in an envelope")
     return parsed(data[_HEAD.size :])
 
 
 def error_fields(error: HeadraceError, code: str | None = None) -> tuple[int, dict[str, Any]]:
-    """Return an error's HTTP status and its JSON; `code` is Connect's, where it is no usual one."""
+    """Return an error's HTTP status and its JSON; `code` overrides the usual Connect code."""
     code = code or _code(error)
     detail = error_object(error)
     return _STATUS[code], {
@@ -122,16 +122,16 @@ def error_fields(error: HeadraceError, code: str | None = None) -> tuple[int, di
 
 
 def error_from(fields: Mapping[str, Any]) -> HeadraceError:
-    """Return the error that was sent: of its own class, where this version knows it."""
-    told = str(fields.get("message", "The engine refused"))
+    """Return the error that was sent, as its own class if this version has it."""
+    text = str(fields.get("message", "The engine refused the request"))
     for detail in fields.get("details", ()):
         if detail.get("type") == _DETAIL:
-            return _made({"message": told, **detail.get("debug", {})})
-    return ControlError(told, status=fields.get("code", "unknown"))
+            return _made({"message": text, **detail.get("debug", {})})
+    return ControlError(text, status=fields.get("code", "unknown"))
 
 
 def error_object(error: HeadraceError) -> dict[str, Any]:
-    """Return an error as plain values, as `--json` prints it; of a configuration, all of them."""
+    """Return an error as `--json` prints it; for a configuration, with all its errors."""
     shown: dict[str, Any] = {
         "code": error.code,
         "message": error.message,
@@ -144,14 +144,14 @@ def error_object(error: HeadraceError) -> dict[str, Any]:
 
 
 def error_of(shown: Mapping[str, Any] | None) -> HeadraceError | None:
-    """Return the error that `error_object` showed; None for none."""
+    """Return the error of an `error_object`; None for None."""
     return None if shown is None else _made(shown)
 
 
 def _made(shown: Mapping[str, Any]) -> HeadraceError:
     known = {each.code: each for each in all_errors()}
     kind = known.get(str(shown.get("code")), ControlError)
-    # Not as keywords: a fact may be called anything.
+    # Not as keywords: a fact may have any name.
     made = kind(str(shown["message"]), remedy=str(shown.get("remedy", "")) or None)
     made.facts = dict(shown.get("facts", {}))
     if isinstance(made, InvalidConfiguration):
@@ -176,7 +176,7 @@ def _plain(value: object) -> object:
 
 
 def _encoded(shown: Mapping[str, Any]) -> str:
-    """Return the detail as protobuf has it: code 1, message 2, remedy 3, facts 4, a map."""
+    """Return the detail in protobuf form: code 1, message 2, remedy 3, facts 4, a map."""
     texts = (shown["code"], shown["message"], shown["remedy"])
     data = b"".join(_field(number, text.encode()) for number, text in enumerate(texts, 1))
     for name, value in shown["facts"].items():
@@ -185,7 +185,7 @@ def _encoded(shown: Mapping[str, Any]) -> str:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """Return a field of protobuf with a length: its tag, its length, its bytes."""
+    """Return a length-delimited protobuf field: tag, length, bytes."""
     length, size = b"", len(data)
     while size > 0x7F:
         length += bytes([size & 0x7F | 0x80])

@@ -1,10 +1,10 @@
 """
 The commands that a running engine takes, without any transport.
 
-A verb takes the fields of a request and returns those of an answer, or a stream of them; it
+A verb takes the fields of a request and returns those of an answer, or a stream of answers; it
 raises our errors. Every transport, a local socket or a network service, mounts the same verbs.
 
-The verb `Apply` brings a changed configuration to an engine at work: see `ApplyVerb`.
+The verb `Apply` applies an edited configuration to a running engine: see `ApplyVerb`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _HUMP = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
 
 class AnswerStream(Protocol):
-    """Answers one after the other; `close`, from any thread, ends it."""
+    """A sequence of answers; `close`, from any thread, ends it."""
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]: ...
     def close(self) -> None: ...
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of a request; one that a verb does not know is refused."""
+    """The fields of a request; unknown fields are refused."""
 
 
 class EmptyRequest(Request, frozen=True):
@@ -56,7 +56,7 @@ class EmptyRequest(Request, frozen=True):
 
 
 class OfPipelines(Request, frozen=True):
-    """Which pipelines: one, those of a source, or with neither all of them."""
+    """Which pipelines: one, those of a source, or all if neither is given."""
 
     pipeline: str | None = None
     source: str | None = None
@@ -75,7 +75,7 @@ class OfSource(Request, frozen=True):
 
 
 class Reload(OfPipeline, frozen=True):
-    """Which tables to copy anew: one, or all of the pipeline; how long to wait for it."""
+    """Which tables to copy again: one, or all of the pipeline; how long to wait for it."""
 
     table: str | None = None
     wait_seconds: float = 0.0
@@ -83,8 +83,8 @@ class Reload(OfPipeline, frozen=True):
 
 class Query(OfPipeline, frozen=True):
     """
-    Which rows: those with a key, of a lookup or of an index, `limit` of these at most; with none
-    of the three, how many there are.
+    Which rows: by key, by lookup or by index, at most `limit` of them; with none of the three, the
+    number of rows.
     """
 
     table: str | None = None
@@ -96,14 +96,14 @@ class Query(OfPipeline, frozen=True):
 
 
 class AllRows(OfPipeline, frozen=True):
-    """The rows of a table, `limit` at most."""
+    """The rows of a table, at most `limit`."""
 
     table: str | None = None
     limit: int | None = None
 
 
 class WatchRequest(OfPipeline, frozen=True):
-    """The changes of a table from now on, with the rows there are before them on request."""
+    """The changes of a table from now on; with `rows`, after its current rows."""
 
     table: str | None = None
     rows: bool = False
@@ -111,19 +111,19 @@ class WatchRequest(OfPipeline, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One thing to ask: the shape of its request, and what answers."""
+    """One verb: the type of its request, and the function that answers."""
 
     request: type[Request]
     call: Callable[[Any], Any]
 
     def __call__(self, fields: Mapping[str, Any]) -> Any:
-        """Check the fields, and answer."""
+        """Check the fields, and return the answer."""
         named = {_HUMP.sub(lambda hump: f"_{hump[0].lower()}", k): v for k, v in fields.items()}
         try:
             asked = msgspec.convert(named, self.request)
         except msgspec.ValidationError as error:
-            # It speaks of fields and types, never of values.
-            raise BadRequest(f"The request does not fit: {error}") from None
+            # Its text names fields and types, never values.
+            raise BadRequest(f"Invalid request: {error}") from None
         return self.call(asked)
 
 
@@ -131,8 +131,8 @@ class ControlService:
     """
     The verbs of one engine. Safe to call from several threads.
 
-    `phase` is `starting`, `running` or `stopping`, `step` what was reached last; whoever runs the
-    engine keeps them. Further verbs may be put into `unary` and `streams`.
+    `phase` is `starting`, `running` or `stopping`, and `step` is the last step of the start; the
+    caller that runs the engine sets them. Further verbs can be added to `unary` and `streams`.
     """
 
     def __init__(self, engine: Engine, *, service: str = "", phase: str = "running") -> None:
@@ -159,8 +159,8 @@ class ControlService:
 
     def _status(self, _asked: EmptyRequest) -> dict[str, Any]:
         engine = self._engine
-        # Asked before and after: an engine that becomes ready in between would be shown as ready
-        # with the rows of before.
+        # Read before and after: an engine that becomes ready in between would be shown as ready
+        # with the rows from before.
         ready = self.phase == "running" and engine.is_ready()
         rates = self.rates.look()
         sources = {info.name: info for info in engine.sources()}
@@ -207,7 +207,7 @@ class ControlService:
     def _rows(self, asked: AllRows) -> AnswerStream:
         info = self._pipeline(asked.pipeline)
         if asked.limit is not None and asked.limit < 0:
-            raise BadRequest("A limit is not negative")
+            raise BadRequest("The limit must not be negative")
         _, table = table_reads.table_of(info.name, self._engine.target(info.name), asked.table)
         return _Begun(self._truth(info), table_reads.RowStream(table, asked.limit))
 
@@ -220,10 +220,10 @@ class ControlService:
         self._running()
         if not (chosen := self._chosen(asked)):
             raise UnknownPipeline(
-                f"No pipeline takes from a source {asked.source}",
+                f"Source {asked.source} has no pipeline",
                 sources=sorted({info.source for info in self._pipelines()}),
             )
-        # One after the other: two that cross would leave some paused and some not.
+        # One at a time: two concurrent requests could leave some pipelines paused and some not.
         with self._turn:
             self._engine.pause(asked.pipeline, source=asked.source)
         return self._as_they_are(chosen)
@@ -235,21 +235,21 @@ class ControlService:
         with self._turn:
             failed = {each.name for each in self._engine.sources() if each.state == "failed"}
             self._engine.resume(asked.pipeline, source=asked.source)
-        # A source too: what it does not record none of its pipelines gets.
+        # Sources, too: what a source does not record reaches none of its pipelines.
         concerned = {info.source for info in self._pipelines() if info.name in chosen}
         concerned |= {each.name for each in self._engine.sources() if asked.pipeline is None}
         concerned &= {asked.source} if asked.source is not None else concerned
         return self._as_they_are(chosen) | {
             "sources": [
-                {name: told[name] for name in ("name", "state", "reason", "error")}
-                for told in map(source_fields, self._engine.sources())
-                if told["name"] in concerned
-                and (told["name"] in failed or told["state"] == "failed")
+                {name: fields[name] for name in ("name", "state", "reason", "error")}
+                for fields in map(source_fields, self._engine.sources())
+                if fields["name"] in concerned
+                and (fields["name"] in failed or fields["state"] == "failed")
             ]
         }
 
     def _chosen(self, asked: OfPipelines) -> list[str]:
-        """Return the pipelines that are meant; raises where a name is none of ours."""
+        """Return the selected pipelines; raises if a name is unknown."""
         if asked.pipeline is not None:
             self._pipeline(asked.pipeline)
         sources = [info.name for info in self._engine.sources()]
@@ -282,7 +282,7 @@ class ControlService:
         if not tables:
             raise UnknownPipeline(f"Pipeline {info.name} has no table yet", tables=[])
         reload = partial(self._engine.reload, info.source, timeout=max(0.0, asked.wait_seconds))
-        # All are asked for before the first is waited for: they are copied side by side.
+        # All are requested before the first is awaited: they are copied in parallel.
         with ThreadPoolExecutor(max_workers=len(tables)) as pool:
             done = list(pool.map(reload, tables))
         return {
@@ -293,17 +293,17 @@ class ControlService:
         }
 
     def _explain(self, asked: OfPipeline) -> dict[str, Any]:
-        told = self._engine.explain(self._pipeline(asked.pipeline).name)
+        explained = self._engine.explain(self._pipeline(asked.pipeline).name)
         return {
             "pipeline": asked.pipeline,
-            "plan": told.plan,
-            "jobs": told.jobs,
-            "tasks": told.tasks,
-            "last_job_ms": round(told.last_job_ms, 3),
-            "rows_in": told.rows_in,
-            "rows_out": told.rows_out,
-            "bytes_in": told.bytes_in,
-            "text": str(told),
+            "plan": explained.plan,
+            "jobs": explained.jobs,
+            "tasks": explained.tasks,
+            "last_job_ms": round(explained.last_job_ms, 3),
+            "rows_in": explained.rows_in,
+            "rows_out": explained.rows_out,
+            "bytes_in": explained.bytes_in,
+            "text": str(explained),
         }
 
     def _log(self, asked: OfSource) -> dict[str, Any]:
@@ -321,23 +321,23 @@ class ControlService:
         }
 
     def _truth(self, info: PipelineInfo) -> dict[str, Any]:
-        """Return whether what is read from a pipeline is up to date, and why not."""
+        """Return whether the rows of a pipeline are up to date, and if not, why."""
         source = next((each for each in self._engine.sources() if each.name == info.source), None)
         ready = self._engine.is_ready(pipeline=info.name)
-        told = pipeline_fields(info, source, ready=ready, rate=None)
-        return {name: told[name] for name in ("state", "ready", "reason")}
+        fields = pipeline_fields(info, source, ready=ready, rate=None)
+        return {name: fields[name] for name in ("state", "ready", "reason")}
 
     def _pipelines(self) -> tuple[PipelineInfo, ...]:
-        # Until the start is done targets may not be open, and must not be asked.
+        # Until the start has finished, targets may not be open, and must not be read.
         return () if self.phase == "starting" else self._engine.pipelines()
 
     def _running(self) -> tuple[PipelineInfo, ...]:
         if not (found := self._pipelines()):
             raise NotRunning(
-                "The engine has no pipeline at work yet"
+                "The engine is still starting"
                 if self.phase == "starting"
                 else "The engine has no pipeline",
-                remedy="See how far it is: headrace status.",
+                remedy="Check its progress: headrace status.",
             )
         return found
 
@@ -352,7 +352,7 @@ class ControlService:
 
 
 class _Begun:
-    """A stream whose first message tells the state of its pipeline too."""
+    """A stream whose first message also has the state of its pipeline."""
 
     def __init__(self, first: Mapping[str, Any], stream: AnswerStream) -> None:
         self._first = first
@@ -370,23 +370,23 @@ class _Begun:
 
 
 class Apply(Request, frozen=True):
-    """Nothing: what would happen; the fingerprint of a plan that was shown: do it."""
+    """Without a plan: show what would change. With the fingerprint of a plan: apply it."""
 
     plan: str | None = None
 
 
 class ApplyVerb:
     """
-    The verb `Apply` of one engine: a changed configuration. Safe to call from several threads.
+    The verb `Apply` of one engine: an edited configuration. Safe to call from several threads.
 
-    The engine's own process reads its files again: the caller sees what would happen, and what
-    then happens is that, or nothing. The two are tied together by the plan's fingerprint.
+    The engine's own process reads its files again. The caller first sees a plan; then exactly that
+    plan is applied, or nothing. The fingerprint of the plan connects the two requests.
     """
 
     def __init__(
         self, engine: Engine, started: EngineConfig, read: Callable[[], EngineConfig], file: Path
     ) -> None:
-        """`read` returns the configuration as its files are now, of which `file` is the first."""
+        """`read` returns the configuration from its current files; `file` is the first of them."""
         self._engine = engine
         self._started = self._applied = started
         self._read = read
@@ -395,11 +395,11 @@ class ApplyVerb:
 
     @property
     def verb(self) -> Verb:
-        """What a service mounts as `Apply`."""
+        """The verb that a service mounts as `Apply`."""
         return Verb(Apply, self._apply)
 
     def _apply(self, asked: Apply) -> dict[str, Any]:
-        # Here and not above: a client needs none of it.
+        # Imported here: a client does not need it.
         from headrace.engine.apply_config import apply, planned
 
         with self._turn:
@@ -408,21 +408,21 @@ class ApplyVerb:
             plan = planned(self._applied, after, self._started, at_work)
             if asked.plan is None:
                 after.check()
-                return self._told(plan, done=False)
+                return self._answer(plan, done=False)
             if asked.plan != _fingerprint(plan):
-                raise Outdated("The configuration is another one than the one that was shown")
+                raise Outdated("The configuration has changed since the plan was shown")
             try:
                 apply(self._engine, plan, after)
             except InvalidConfiguration:
                 raise  # and nothing has changed
             except BaseException:
-                # What could not be opened is not at work, and asked for again by the next plan.
+                # A pipeline that could not be opened is not running: the next plan adds it again.
                 self._applied = after
                 raise
             self._applied = after
-            return self._told(plan, done=True)
+            return self._answer(plan, done=True)
 
-    def _told(self, plan: ConfigPlan, *, done: bool) -> dict[str, Any]:
+    def _answer(self, plan: ConfigPlan, *, done: bool) -> dict[str, Any]:
         steps = [
             {"kind": step.kind, "what": step.what, "keys": list(step.why), "brings": step.brings}
             for step in plan.steps
@@ -437,6 +437,6 @@ class ApplyVerb:
 
 
 def _fingerprint(plan: ConfigPlan) -> str:
-    # Of the values too, which may be secrets and are not told: a plan that asks for the same
-    # keys with others is another plan.
+    # Includes the values, which may be secrets and are not shown: the same keys with other values
+    # are another plan.
     return hashlib.sha256(f"{plan.steps}{plan.values}".encode()).hexdigest()[:16]

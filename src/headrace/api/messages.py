@@ -1,9 +1,9 @@
 """
-What an engine reports about itself, as plain values for JSON.
+The status of an engine, as plain values for JSON.
 
-Nothing here is greener than the engine: a pipeline is `streaming` only while its readiness, as
-observed now, says so; a lag is given only while it is known. `Rates` says how many changes a
-second each pipeline takes, over the last few seconds.
+The status never looks better than the engine is: a pipeline is `streaming` only while it is ready
+now; a lag is given only while it is known. `Rates` counts the changes per second of each pipeline
+over the last few seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # --- sources and pipelines ------------------------------------------------------------------------
 
 _COMING = frozenset({"waiting", "loading", "catching_up"})
-"""States in which readers see nothing yet, or the rows of before."""
+"""States in which readers see nothing yet, or the previous rows."""
 
 _AT_WORK = frozenset({"streaming", "watching"})
 
@@ -62,7 +62,7 @@ def source_fields(source: SourceInfo) -> dict[str, Any]:
 def pipeline_fields(
     pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool, rate: float | None
 ) -> dict[str, Any]:
-    """Return one pipeline; `ready` is what the engine says of it now."""
+    """Return one pipeline; `ready` is whether the engine says it is ready now."""
     state, reason = _state(pipeline, source, ready=ready)
     return {
         "name": pipeline.name,
@@ -91,7 +91,7 @@ def pipeline_fields(
 
 
 def copy_fields(copy: CopyInfo) -> dict[str, Any]:
-    """Return how far the copy of a table is."""
+    """Return the progress of the copy of a table."""
     return {
         "table": copy.table,
         "rows": copy.rows,
@@ -115,7 +115,7 @@ def _table(table: TableInfo) -> dict[str, Any]:
 
 
 def _state(pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool) -> tuple[str, str]:
-    """Return the state in a word, and what keeps the pipeline from being ready."""
+    """Return the state as one word, and what keeps the pipeline from being ready."""
     if pipeline.state in ("paused", "failed", "stopped"):
         return pipeline.state, "" if pipeline.error is None else pipeline.error.message
     if ready:
@@ -124,26 +124,31 @@ def _state(pipeline: PipelineInfo, source: SourceInfo | None, *, ready: bool) ->
     return pipeline.state if pipeline.state in _COMING else "not_ready", reason
 
 
+def state_phrase(state: str) -> str:
+    """Return a state as the end of a sentence: `is catching up`, `failed`."""
+    return "failed" if state == "failed" else f"is {state.replace('_', ' ')}"
+
+
 def _hindrance(pipeline: PipelineInfo, source: SourceInfo | None) -> str:
     if source is None or source.state not in _AT_WORK:
         state = "not recorded" if source is None else source.state
-        why = "" if source is None else source.reason or _told(source.error)
-        return f"source {pipeline.source} is {state}{f': {why}' if why else ''}"
+        why = "" if source is None else source.reason or _message(source.error)
+        return f"source {pipeline.source} {state_phrase(state)}{f': {why}' if why else ''}"
     if source.error is not None:
         return f"source {pipeline.source}: {source.error.message}"
     if pipeline.error is not None:
-        return f"tries again: {pipeline.error.message}"
+        return f"retrying: {pipeline.error.message}"
     if pipeline.state in _COMING:
         return ""
-    return "Spark does not run"
+    return "Spark is not running"
 
 
-def _told(error: HeadraceError | None) -> str:
+def _message(error: HeadraceError | None) -> str:
     return "" if error is None else error.message
 
 
 def _lag(pipeline: PipelineInfo, source: SourceInfo | None) -> float | None:
-    """Return how old the oldest change is that readers miss; None while nobody knows."""
+    """Return the age of the oldest change that readers do not see; None if not known."""
     if source is None or source.state not in _AT_WORK or source.error is not None:
         return None
     if pipeline.lag_seconds is None or not pipeline.tables:
@@ -162,18 +167,18 @@ def _errors(errors: Mapping[str, HeadraceError]) -> dict[str, Any]:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Return it without digits that no clock of ours can tell."""
+    """Return the value without digits that are more precise than our clocks."""
     return None if value is None else round(value, 3)
 
 
-# --- changes a second -----------------------------------------------------------------------------
+# --- changes per second ---------------------------------------------------------------------------
 
 WINDOW_SECONDS = 5.0
 _EVERY_SECONDS = 1.0
 
 
 class Rates:
-    """Counts looked at once a second, on a thread of its own, from `start` to `stop`."""
+    """Counts that are read once a second, on a thread of its own, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -188,16 +193,16 @@ class Rates:
         self._thread = threading.Thread(target=self._run, name="headrace-rates", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start to read the counts."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop reading the counts."""
         self._ended.set()
         self._thread.join()
 
     def look(self) -> dict[str, float | None]:
-        """Look now; return the growth a second of each count, None where none is known yet."""
+        """Read the counts now; return the growth of each per second, None if not known yet."""
         now = self._clock()
         with self._lock:
             return {name: self._rate(name, count, now) for name, count in self._counts()}
@@ -205,13 +210,13 @@ class Rates:
     def _rate(self, name: str, count: int, now: float) -> float | None:
         seen = self._seen.setdefault(name, deque())
         if seen and count < seen[-1][1]:
-            seen.clear()  # it was started anew
+            seen.clear()  # it was restarted
         seen.append((now, count))
-        # One reading older than the window stays, so that there is a span to divide by.
+        # One reading older than the window stays, so that there is a time to divide by.
         while len(seen) > 2 and seen[1][0] <= now - WINDOW_SECONDS:
             seen.popleft()
         began, before = seen[0]
-        # Two looks in quick succession tell nothing.
+        # Two readings in quick succession are not precise.
         return (count - before) / (now - began) if now - began >= _EVERY_SECONDS / 2 else None
 
     def _run(self) -> None:

@@ -1,14 +1,14 @@
 """
-The local server: HTTP/1.1 over a unix socket, one thread a connection; and where it listens.
+The local server: HTTP/1.1 over a unix socket, one thread for each connection.
 
-The socket lies in a folder that only its user may enter, because a path in a data directory can
-be longer than the 107 bytes that a socket's may have. `run/engine.json` in the data directory
-names it, so that others find it. Only the engine that holds the data directory writes that file,
-so whatever is in it already is of an engine that is gone.
+The socket is in a folder that only its user may enter. It is not in the data directory, because a
+path there can be longer than the 107 bytes that a socket path may have. `run/engine.json` in the
+data directory names the socket, so that clients find it. Only the engine that holds the data
+directory writes that file, so an existing file belongs to an engine that is gone.
 
-A request is `POST /headrace.v1.ControlService/<Verb>` with a message in JSON, as Connect has it;
-see `connect`. A process that may open the socket may do everything, and that is its user alone:
-the socket is 0600, in a folder that no other user may enter.
+A request is `POST /headrace.v1.ControlService/<Verb>` with a message in JSON, as in the Connect
+protocol; see `connect`. A process that can open the socket can use every verb. Only processes of
+its user can: the socket has mode 0600, in a folder that no other user may enter.
 """
 
 from __future__ import annotations
@@ -38,95 +38,96 @@ if TYPE_CHECKING:
     from headrace.engine.engine import Engine
 
 
-# --- where an engine listens, and how others find it ----------------------------------------------
+# --- where an engine listens, and how clients find it ---------------------------------------------
 
 FORMAT = 1
 
 LONGEST = 107
-"""Bytes of a socket's path: what the kernel has room for."""
+"""Maximum bytes of a socket path, set by the kernel."""
 
 _FILE = Path("run", "engine.json")
 
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedEngine:
-    """An engine as its file names it; it may be gone."""
+    """An engine as `run/engine.json` describes it; it may be gone."""
 
     pid: int
     socket: Path
 
 
 def new_socket(environment: Mapping[str, str]) -> Path:
-    """Return a path for a new socket, in a folder that is ours alone; nothing is there yet."""
+    """Return an unused path for a new socket, in a folder that only we may enter."""
     name = f"{os.getpid()}-{secrets.token_hex(4)}.sock"
     for folder in _folders(environment):
         path = folder / name
         if len(os.fsencode(path)) <= LONGEST and _is_ours(folder):
             return path
     raise ControlError(
-        "No folder was found for the engine's socket",
-        remedy="Set XDG_RUNTIME_DIR or TMPDIR to a folder of yours with a short path.",
+        "No folder can be used for the engine's socket",
+        remedy="Set XDG_RUNTIME_DIR or TMPDIR to a folder with a short path that you own.",
     )
 
 
 def announce(data: Path, socket: Path) -> None:
-    """Name the socket in the data directory, in place of one that a killed engine left."""
+    """Write the socket's path to the data directory, replacing that of a killed engine."""
     if _holder(data) != os.getpid():
         # Another engine's file must never be replaced.
-        raise NotRunning("The engine does not hold its data directory", data=str(data))
+        raise NotRunning("The engine does not hold the lock of its data directory", data=str(data))
     if (left := announced(data)) is not None and left.socket != socket:
-        _remove_left_behind(left.socket)
+        _remove_stale(left.socket)
     file = data / _FILE
     file.parent.mkdir(mode=0o700, exist_ok=True)
     written = file.with_name(f".{file.name}.{os.getpid()}")
-    told = {"format": FORMAT, "pid": os.getpid(), "socket": str(socket)}
+    fields = {"format": FORMAT, "pid": os.getpid(), "socket": str(socket)}
     written.touch(mode=0o600)
-    written.write_text(json.dumps(told) + "\n")
+    written.write_text(json.dumps(fields) + "\n")
     written.replace(file)
 
 
 def withdraw(data: Path, socket: Path) -> None:
-    """Take the announcement back, unless it is another's by now."""
+    """Remove the announcement, unless another engine has replaced it."""
     if (found := announced(data)) is not None and found.socket == socket:
         (data / _FILE).unlink(missing_ok=True)
 
 
 def announced(data: Path) -> AnnouncedEngine | None:
-    """Return what the data directory says about its engine; None where it says nothing."""
+    """Return the engine that the data directory announces; None if there is none."""
     try:
-        told = json.loads((data / _FILE).read_text())
-        return AnnouncedEngine(int(told["pid"]), Path(str(told["socket"])))
+        fields = json.loads((data / _FILE).read_text())
+        return AnnouncedEngine(int(fields["pid"]), Path(str(fields["socket"])))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def not_reached(data: Path) -> NoEngine:
-    """Return the error that says who could have been there, and what to type next."""
+    """Return the error for an engine that does not answer, with what to type next."""
     holder = _holder(data)
     if holder is not None and _is_alive(holder):
         return NoEngine(
-            f"Process {holder} holds {data} and takes no commands",
-            remedy="It starts, it stops, or it is a program with an engine of its own: try again"
-            " in a moment, or look at logs/headrace.log there.",
+            f"Process {holder} uses {data} but does not accept commands",
+            remedy="It may be starting or stopping, or it is a Python program with its own engine."
+            " Try again in a moment, or see logs/headrace.log there.",
             data=str(data),
         )
     if not data.exists():
         return NoEngine(
-            f"No engine runs here: there is no data directory {data}",
-            remedy="Start one: headrace run. Or name the folder of one that runs: --data FOLDER.",
+            f"No engine is running: the data directory {data} does not exist",
+            remedy="Start one: headrace run. Or give the data directory of a running engine:"
+            " --data FOLDER.",
             data=str(data),
         )
-    return NoEngine(f"No engine runs on {data}", data=str(data))
+    return NoEngine(f"No engine is running on {data}", data=str(data))
 
 
 def _folders(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the folders to try, made if need be."""
+    """Yield the folders to try; creates them if needed."""
     if runtime := environment.get("XDG_RUNTIME_DIR"):
         yield from _made(Path(runtime) / "headrace")
     private = f"headrace-{os.getuid()}"
     for base in dict.fromkeys((tempfile.gettempdir(), "/tmp")):
         yield from _made(Path(base) / private)
-    # Somebody else has a folder of that name, or it is open to others.
+    # Needed if these folders belong to another user, or are open to others.
     with suppress(OSError):
         yield Path(tempfile.mkdtemp(prefix=f"{private}-"))
 
@@ -138,7 +139,7 @@ def _made(folder: Path) -> Iterator[Path]:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a folder, no link, that belongs to us and that nobody else may enter."""
+    """Whether it is a folder, not a link, that we own and that no other user may enter."""
     try:
         found = folder.lstat()
     except OSError:
@@ -147,7 +148,7 @@ def _is_ours(folder: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and private
 
 
-def _remove_left_behind(socket: Path) -> None:
+def _remove_stale(socket: Path) -> None:
     """Remove the socket of an engine that was killed; never anything else."""
     with suppress(OSError):
         found = socket.lstat()
@@ -156,7 +157,7 @@ def _remove_left_behind(socket: Path) -> None:
 
 
 def _holder(data: Path) -> int | None:
-    """Return the process that signed the lock; it may be gone."""
+    """Return the process that wrote the lock; it may be gone."""
     try:
         return int(json.loads((data / "lock").read_text())["pid"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -178,11 +179,11 @@ def _is_alive(pid: int) -> bool:
 _log = logger(__name__)
 
 _IDLE_SECONDS = 60.0
-"""For a client to send its request; who says nothing is let go."""
+"""How long a client may take to send its request before it is disconnected."""
 
 
 class ControlServer:
-    """A server at work, until `close`."""
+    """A running server, until `close`."""
 
     def __init__(self, service: ControlService, data: Path) -> None:
         self.service = service
@@ -214,11 +215,11 @@ class ControlServer:
         self.close()
 
     def withdraw(self) -> None:
-        """Let no new client find us; those that are here go on."""
+        """Make the server invisible to new clients; connected ones continue."""
         withdraw(self._data, self.socket)
 
     def close(self) -> None:
-        """End every stream, and leave nothing behind. May be called twice."""
+        """End every stream, and remove the socket. May be called twice."""
         if not self._thread.is_alive():
             return
         self.withdraw()
@@ -231,7 +232,7 @@ class ControlServer:
 
 
 def serve(engine: Engine, data: str | os.PathLike[str], *, service: str = "") -> ControlServer:
-    """Take commands for an engine that holds its data directory; close it when that stops."""
+    """Serve commands for an engine that holds its data directory; close it with the engine."""
     return ControlServer(
         ControlService(engine, service=service), Path(data).expanduser().absolute()
     )
@@ -248,7 +249,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         super().__init__(path, _Handler)
 
     def streaming(self, stream: AnswerStream, *, on: bool) -> None:
-        """Keep in mind which streams there are: nobody else can end them."""
+        """Register or remove a stream, so that `end_streams` can end it."""
         with self._lock:
             (self._streams.add if on else self._streams.discard)(stream)
 
@@ -259,7 +260,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
             stream.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked went away in the midst of it; nothing else comes here."""
+        """Do nothing: the client disconnected; no other error comes here."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -274,13 +275,13 @@ class _Handler(BaseHTTPRequestHandler):
             if verb in self._service.streams:
                 self._stream(verb, body, kind)
                 return
-            self._answer(*self._told(verb, body, kind))
+            self._answer(*self._call(verb, body, kind))
         except HeadraceError as error:
             status, fields = connect.error_fields(error)
             self._answer(status, connect.message(fields))
         except (OSError, TimeoutError):
-            return  # whoever asked went away
-        except Exception as error:  # noqa: BLE001 - a mistake of ours must not look like silence
+            return  # the client disconnected
+        except Exception as error:  # noqa: BLE001 - a bug must not look like silence
             _log.failed("command failed", error, code="internal")
             status, fields = connect.error_fields(_mistake(error))
             self._answer(status, connect.message(fields))
@@ -300,11 +301,11 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             length = -1
         if not 0 <= length <= connect.LARGEST_REQUEST:
-            raise BadRequest("A request needs a length, and not a large one")
-        # Before anything is refused: who is still sending would not hear it.
+            raise BadRequest(f"Content-Length must be between 0 and {connect.LARGEST_REQUEST}")
+        # Before anything is refused: a client that is still sending would not read the answer.
         body = self.rfile.read(length)
         if not path.startswith(connect.SERVICE):
-            raise BadRequest("There is no such service here")
+            raise BadRequest(f"The path must begin with {connect.SERVICE}")
         return path.removeprefix(connect.SERVICE), body
 
     def _answer(self, status: int, body: bytes) -> None:
@@ -316,19 +317,19 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
 
-    def _told(self, verb: str, body: bytes, kind: str) -> tuple[int, bytes]:
+    def _call(self, verb: str, body: bytes, kind: str) -> tuple[int, bytes]:
         if (call := self._service.unary.get(verb)) is None:
-            error = BadRequest(f"The engine knows no command {verb}", verb=verb)
+            error = BadRequest(f"Unknown command {verb}", verb=verb)
             status, fields = connect.error_fields(error, "unimplemented")
             return status, connect.message(fields)
         if kind != connect.UNARY:
-            raise BadRequest(f"{verb} takes {connect.UNARY}", content_type=kind)
+            raise BadRequest(f"{verb} requires content type {connect.UNARY}", content_type=kind)
         return 200, connect.message(call(connect.parsed(body)))
 
     def _stream(self, verb: str, body: bytes, kind: str) -> None:
-        """Answer one message after the other; an error is in the last one, as Connect has it."""
+        """Send one message after the other; an error is in the last one, as Connect defines."""
         if kind != connect.STREAMING:
-            raise BadRequest(f"{verb} takes {connect.STREAMING}", content_type=kind)
+            raise BadRequest(f"{verb} requires content type {connect.STREAMING}", content_type=kind)
         self.connection.settimeout(None)
         self.send_response(200)
         self.send_header("Content-Type", connect.STREAMING)
@@ -342,7 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
             error = raised
         except OSError:
             return
-        except Exception as raised:  # noqa: BLE001 - a mistake of ours must not look like an end
+        except Exception as raised:  # noqa: BLE001 - a bug must not look like an end
             _log.failed("command failed", raised, code="internal")
             error = _mistake(raised)
         with suppress(OSError):
@@ -361,7 +362,7 @@ class _Handler(BaseHTTPRequestHandler):
             server.streaming(stream, on=False)
 
     def _until_gone(self, stream: AnswerStream) -> None:
-        """End the stream when its reader has gone: it may be waiting for a change for days."""
+        """End the stream when its reader disconnects: the next change may be days away."""
         with suppress(OSError):
             while self.connection.recv(1024):
                 pass
@@ -371,11 +372,11 @@ class _Handler(BaseHTTPRequestHandler):
         return "local"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal belongs to whoever runs the engine."""
+        """Print nothing: the terminal belongs to the program that runs the engine."""
 
     def finish(self) -> None:
         with suppress(OSError):
-            # Wakes the thread that waits for the reader to go.
+            # Wakes the thread that waits for the reader to disconnect.
             self.connection.shutdown(socket.SHUT_RDWR)
         with suppress(OSError):
             super().finish()
@@ -383,6 +384,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _mistake(error: BaseException) -> ControlError:
     return ControlError(
-        f"Something went wrong that should not have ({type(error).__name__})",
-        remedy="Please report this, with the end of logs/headrace.log in the data directory.",
+        f"Internal error ({type(error).__name__})",
+        remedy="Please report this, and include the end of logs/headrace.log in the data"
+        " directory.",
     )

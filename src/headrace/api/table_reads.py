@@ -1,22 +1,22 @@
 """
 Rows and changes of a pipeline's target, for callers in another process.
 
-Row values are sent as JSON, and JSON is read back into what a table is asked for.
+Row values are sent as JSON. Values in requests are JSON, too, and are converted to column values.
 
 | value | in JSON |
 |---|---|
-| null, booleans, text, finite floats | themselves |
-| whole numbers | numbers up to 2^53 either way, text beyond, as protobuf's JSON has it |
+| null, booleans, text, finite floats | as in JSON |
+| integers | numbers from -2^53 to 2^53, text beyond, as in protobuf's JSON |
 | decimals | text with every digit |
 | nan and infinities | `"NaN"`, `"Infinity"`, `"-Infinity"` |
 | bytes | base64 |
 | uuid, dates, times, intervals | text; ISO 8601 where that can express it |
 | lists, structs | lists, objects |
 
-The kind of each column is sent beside the rows, so nothing of this is ambiguous. Only a
-`variant` column holds values of several kinds: there, what is no number, text or null by
-itself is `{"kind": "bytes", "value": …}` or `{"kind": "int", "value": …}`. Text that is not UTF-8
-is `{"kind": "text_bytes", "value": base64}` everywhere.
+The kind of each column is sent with the rows, so nothing of this is ambiguous. Only a `variant`
+column has values of several kinds: there, bytes and large integers are
+`{"kind": "bytes", "value": …}` and `{"kind": "int", "value": …}`. Text that is not UTF-8 is
+`{"kind": "text_bytes", "value": base64}` everywhere.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def columns_shown(schema: TableSchema) -> list[dict[str, str]]:
 
 
 class RowsAsJson:
-    """Turns the rows of one table into JSON's values."""
+    """Converts the rows of one table to JSON values."""
 
     def __init__(self, schema: TableSchema) -> None:
         self._mixed = {column.name for column in schema.columns if column.type.kind == _MIXED}
@@ -72,7 +72,7 @@ class RowsAsJson:
 
 
 def shown_value(value: object, *, mixed: bool = False) -> Any:
-    """Return a value as the table in the module's docstring has it."""
+    """Return a value in the form that the module's docstring describes."""
     return by_kind(value, _of_mixed if mixed else _of_column)
 
 
@@ -88,10 +88,10 @@ def _of_mixed(kind: str, value: Any) -> object:
 
 def readings(column: Column, given: object) -> Iterator[object]:
     """
-    Yield what a value given in JSON, or typed by a person, can mean in a column.
+    Yield the possible meanings of a value, from JSON or typed by a user, in a column.
 
-    That is one thing, but in a column that holds values of several kinds: `42` may be a
-    number or a text there, and both are looked for.
+    That is one meaning, except in a column with values of several kinds: there `42` may be a
+    number or a text, and both are looked up.
     """
     if given is None or not isinstance(given, str):
         yield given
@@ -105,10 +105,10 @@ def readings(column: Column, given: object) -> Iterator[object]:
     try:
         yield _READ.get(kind, str)(given)
     except (ValueError, InvalidOperation, binascii.Error):
-        # The value itself is row data, and stays out of the message.
+        # The value itself is row data, which must not be in the message.
         raise BadRequest(
-            f"The value for {column.name} is not of its type",
-            remedy="Give it as headrace query shows it; bytes as base64 or X'00FF'.",
+            f"The value for {column.name} is not a valid {column.type}",
+            remedy="Write it as headrace query prints it; bytes as base64 or X'00FF'.",
             column=column.name,
             type=str(column.type),
         ) from None
@@ -152,19 +152,19 @@ _ROWS_A_MESSAGE = 500
 
 
 def table_of(pipeline: str, target: object, name: str | None) -> tuple[str, ReadableTable]:
-    """Return a table of a target; `name` may be left out where there is only one."""
+    """Return a table of a target; `name` may be None if there is only one."""
     if not isinstance(target, Readable):
         raise BadRequest(
-            "The pipeline's target keeps no rows that can be read here",
-            remedy="Read them where the target keeps them; headrace status names its type.",
+            f"The target of pipeline {pipeline} cannot be queried",
+            remedy="Read the rows where the target stores them; headrace status shows its type.",
             pipeline=pipeline,
         )
     tables = target.tables
     if name is None:
         if len(tables) != 1:
             raise BadRequest(
-                "The pipeline has several tables" if tables else "The pipeline has no table yet",
-                remedy="Say which one: --table NAME.",
+                f"Pipeline {pipeline} has {'several tables' if tables else 'no table yet'}",
+                remedy="Choose one: --table NAME." if tables else "Try again in a moment.",
                 pipeline=pipeline,
                 tables=list(tables),
             )
@@ -172,7 +172,7 @@ def table_of(pipeline: str, target: object, name: str | None) -> tuple[str, Read
     if name not in tables:
         raise UnknownPipeline(
             f"Pipeline {pipeline} has no table {name}",
-            remedy="Use one of its tables; they are listed in the message.",
+            remedy=f"Use one of {', '.join(tables)}." if tables else "It has no table yet.",
             tables=list(tables),
         )
     return name, target.table(name)
@@ -203,26 +203,26 @@ def found(
 
 
 def _columns_of(table: ReadableTable, index: str | None) -> tuple[str, ...]:
-    """Return the columns of an index, or of the lookup: what is missing, as a file declares it."""
+    """Return the columns of an index, or of the lookup; the remedy is in configuration syntax."""
     try:
         return table.columns_of(index)
     except UnknownIndex as error:
         if index is None:
-            remedy = "Declare it at the pipeline's target: lookup_fields = [COLUMN]."
+            remedy = "Declare it in the pipeline's target: lookup_fields = [COLUMN]."
         else:
             declared = f"indexes.{index} {{ fields = [COLUMN] }}"
-            remedy = f"Declare it at the pipeline's target: {declared}."
+            remedy = f"Declare it in the pipeline's target: {declared}."
             if isinstance(known := error.facts.pop("indexes", None), list) and known:
                 remedy = f"Use one of {', '.join(known)}; or d{remedy[1:]}"
         raise UnknownIndex(error.message, remedy=remedy, **error.facts) from None
 
 
 class RowStream:
-    """All rows of a table as they are at one moment, in messages of a few hundred."""
+    """All rows of a table at one moment, in messages of a few hundred rows."""
 
     def __init__(self, table: ReadableTable, limit: int | None) -> None:
         self._schema = table.schema
-        # Both before the first message: what is not ready is refused, not begun.
+        # Both before the first message: a table that is not ready is refused at once.
         self._position = table.position
         self._rows = itertools.islice(table.all(), limit)
         self._closed = False
@@ -234,19 +234,19 @@ class RowStream:
             yield {"rows": [shown(row) for row in some]}
 
     def close(self) -> None:
-        """Give no more."""
+        """End the stream."""
         self._closed = True
 
 
 class ChangeStream:
-    """Every change of a table from here on; with `rows` the rows there are come first."""
+    """Every change of a table from now on; with `rows` the current rows come first."""
 
     def __init__(self, table: ReadableTable, *, rows: bool) -> None:
         self._table = table
         self._reader = table.changes("rows" if rows else "now")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        # At once, so that whoever watches knows that nothing after this escapes him.
+        # At once, so that the reader knows that it will get every later change.
         yield {"columns": columns_shown(self._table.schema)}
         schema = self._table.schema
         rows = RowsAsJson(schema)
@@ -264,7 +264,7 @@ class ChangeStream:
             }
 
     def close(self) -> None:
-        """Give no more; whoever waits for the next one is told."""
+        """End the stream; a reader that waits for the next change is woken."""
         self._reader.close()
 
 
@@ -273,8 +273,8 @@ def _meanings(
 ) -> Iterator[tuple[object, ...]]:
     if len(columns) != len(given):
         raise BadRequest(
-            "Give one value for each column",
-            remedy="Pass the values in the order of the columns.",
+            f"{len(columns)} value{'' if len(columns) == 1 else 's'} needed, {len(given)} given",
+            remedy=f"Give the values of {', '.join(columns)}, in this order.",
             columns=list(columns),
             given=len(given),
         )
@@ -292,7 +292,7 @@ def _first(rows: Iterator[Row | None]) -> list[Row]:
 
 
 def position_of(table: ReadableTable) -> str | None:
-    """Return the position of the rows that readers see; None before there are any."""
+    """Return the position of the rows that readers see; None before there are rows."""
     with suppress(TableError):
         table.count()
         return str(table.position)

@@ -1,4 +1,4 @@
-"""`headrace cluster`: what a Spark cluster is given to work for us."""
+"""`headrace cluster`: packages for the executors of a Spark cluster."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 _MEGABYTE = 1e6
 
 
-@click.group("cluster", short_help="Prepare what a Spark cluster needs.")
+@click.group("cluster", short_help="Prepare a Spark cluster to run pipelines.")
 def cluster() -> None:
     """
-    Prepare what a Spark cluster needs to run pipelines.
+    Prepare a Spark cluster to run pipelines.
 
-    Executors need the driver's Python packages, and storage where they read the log. The first
-    is packed here; both are looked at when an engine starts on a cluster.
+    Executors need the Python packages of the driver, and must be able to read the log. Use
+    `cluster pack` for the packages. An engine checks both when it starts on a cluster.
     """
 
 
-@cluster.command("pack", short_help="Write this environment into an archive for executors.")
+@cluster.command("pack", short_help="Pack this Python environment for executors.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("headrace-env.tar.gz"),
     show_default=True,
     metavar="FILE",
-    help="The archive.",
+    help="Archive to write.",
 )
 @click.option(
     "--with",
     "named",
     multiple=True,
     metavar="MODULE|PATH",
-    help="Also a module of yours, a .py file, or a package's folder; again for each other one.",
+    help="Also pack this module, .py file or package folder; can be repeated.",
 )
-@click.option("--lean", is_flag=True, help="Only Headrace, what it needs, and what --with names.")
+@click.option("--lean", is_flag=True, help="Pack only Headrace, its dependencies and --with.")
 @click.option(
     "--python",
     metavar="PATH",
-    help="Where workers have this version of Python; where it is here by default.",
+    help="Path of this Python version on the workers (default: its path on this machine).",
 )
 @click.option(
     "--with-python",
     is_flag=True,
-    help="With Python itself, for workers of the same system and architecture.",
+    help="Also pack Python, for workers with the same operating system and architecture.",
 )
 @force_option
 @json_option
@@ -72,32 +72,32 @@ def pack(
     as_json: bool,
 ) -> None:
     """
-    Write the Python environment that runs this command into an archive for executors.
+    Pack the Python environment of this command into an archive for executors.
 
-    Packed is all that is installed here, Headrace among it, without Spark's own jars and Java:
-    workers have them. Give modules that your functions come from with --with. The settings of
-    Spark that go with the archive are printed.
+    The archive contains every installed package, including Headrace, but not Spark's jars and
+    Java, which workers already have. Add modules that define your functions with --with. Prints
+    the Spark settings that use the archive.
     """
     from headrace.spark_session.pack import contents
     from headrace.spark_session.pack import pack as write
 
     if python is not None and with_python:
-        raise click.UsageError("Either --python or --with-python.")
-    require("spark", "An environment for executors")
+        raise click.UsageError("Use either --python or --with-python, not both.")
+    require("spark", "Packing an environment for executors")
     refuse_taken(output, force=force)
     began = time.monotonic()
     found = contents(named, lean=lean)
     with opened_output(output, force=force) as stream:
-        told = _progress(output.name)
-        packed = write(found, stream, python=python, with_python=with_python, told=told)
+        on_progress = _progress(output.name)
+        packed = write(found, stream, python=python, with_python=with_python, told=on_progress)
     _print(output.absolute(), found, packed, time.monotonic() - began, as_json=as_json)
 
 
 def _progress(name: str) -> Callable[[int, int], None]:
-    """Return what keeps one line about the archive, where a person looks at it."""
+    """Return a function that shows the progress on one line, if stderr is a terminal."""
     shown = -1
 
-    def told(done: int, total: int) -> None:
+    def show(done: int, total: int) -> None:
         nonlocal shown
         percent = done * 100 // max(1, total)
         if sys.stderr.isatty() and percent != shown:
@@ -105,7 +105,7 @@ def _progress(name: str) -> Callable[[int, int], None]:
             end = "\r" + " " * (len(name) + 16) + "\r" if done == total else ""
             click.echo(f"\r{name}: {percent} % packed{end}", err=True, nl=False)
 
-    return told
+    return show
 
 
 def _print(
@@ -116,7 +116,7 @@ def _print(
     size = archive.stat().st_size
     conf = settings(archive)
     if as_json:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "archive": str(archive),
             "bytes": size,
             "files": packed.file_count,
@@ -126,7 +126,7 @@ def _print(
             "not_packed": list(found.not_packed),
             "settings": conf,
         }
-        click.echo(json.dumps(told, ensure_ascii=False))
+        click.echo(json.dumps(fields, ensure_ascii=False))
         return
     click.echo(
         f"{archive.name}: {size / _MEGABYTE:.1f} MB of {packed.bytes_in / _MEGABYTE:.0f} MB,"
@@ -134,19 +134,19 @@ def _print(
     )
     major_minor = ".".join(platform.python_version_tuple()[:2])
     if packed.interpreter is None:
-        click.echo(f"With Python {major_minor}, for {platform.system()} {platform.machine()}.")
+        click.echo(f"Includes Python {major_minor} for {platform.system()} {platform.machine()}.")
     else:
         click.echo(
-            f"Without Python itself: workers need {major_minor} at {packed.interpreter}"
-            " (--python names another place, --with-python packs it)."
+            f"Python itself is not included: workers need Python {major_minor} at"
+            f" {packed.interpreter}. Use --python for another path, or --with-python to include it."
         )
     for folder in found.not_packed:
-        click.echo(f"! {folder} is not in it; --with names modules in it to be packed.", err=True)
+        click.echo(f"! {folder} was not packed. Use --with to add modules from it.", err=True)
     click.echo("\nIn the configuration:\n\nspark.conf {")
     for name, value in conf.items():
         click.echo(f"  {json.dumps(name)} = {json.dumps(value)}")
     click.echo("}\n\nOr with spark-submit, in client mode:\n")
     click.echo(f"  --archives {conf['spark.archives']} \\")
     click.echo(f"  --conf spark.pyspark.python={conf['spark.pyspark.python']} \\")
-    # Else it would start the program with the Python of executors, which is not here.
+    # Otherwise the driver would start with the executors' Python, which is not on this machine.
     click.echo(f"  --conf spark.pyspark.driver.python={sys.executable}")

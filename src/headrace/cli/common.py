@@ -1,22 +1,22 @@
 """
-What the verbs share: options, forms of their values, and how an engine or its data is found.
+Shared by the verbs: options, formats of their values, and how an engine or its data is found.
 
-Durations are as people write them: `30s`, `2m`, `1h`, `1m30s`, `500ms`.
+Durations are written as `30s`, `2m`, `1h`, `1m30s` or `500ms`.
 
-`reach` returns the running engine that a verb speaks to: that of the data directory which was
-given, or which the configuration names. `check_names` compares a name with the pipelines and
-tables that a data directory or its configuration knows.
+`reach` returns the running engine that a verb talks to: the engine of the given data directory, or
+of the one in the configuration. `check_names` compares a name with the pipelines and tables that
+the data directory or the configuration has.
 
-`command_line` is a command to type next, as it can be pasted where this one was started.
+`command_line` returns a command to type next. It can be pasted where this one was started.
 
-Places in a log, too, are as people write them: a position, a time, or how long ago.
+A point in a log is written as a position, a time, or an age.
 
 The options that verbs share are defined here, so that one name means one thing everywhere. Each
-is a decorator; its docstring says which parameter it gives to the function.
+is a decorator; its docstring says which parameter it adds to the function.
 
 `read_configuration` returns the configuration that a verb works with, and prints its warnings.
 `headrace version` prints what is installed, without starting any of it. A verb that needs no
-engine reads by itself, a data directory or a log elsewhere: see `place_of`.
+engine reads a data directory itself, or a log in object storage: see `log_location`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, TypeVar
 
 import click
 
+from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.config.units import duration
 from headrace.errors import BadDataDirectory, HeadraceError, NoJava, StorageError, UnknownPipeline
@@ -52,11 +53,11 @@ if TYPE_CHECKING:
     from headrace.storage.files import Files
 
 FILE_WIDTH = 10_000
-"""Columns where the output is not a terminal: nothing is folded, the program that reads can cut."""
+"""Columns if the output is not a terminal: nothing is folded, the reading program can cut."""
 
 
 def output_console() -> Console:
-    """Return where tables are printed; rich itself honours NO_COLOR."""
+    """Return the console that prints tables; rich itself honours NO_COLOR."""
     from rich.console import Console
 
     found = Console(highlight=False, soft_wrap=False)
@@ -66,14 +67,14 @@ def output_console() -> Console:
 # --- values of rows, on a terminal ----------------------------------------------------------------
 
 SHORT = 60
-"""Characters of a value in a table or in a line: more is for JSON."""
+"""Maximum characters of a value in a table or a line; JSON has the whole value."""
 
 _WITH_KIND = ({"kind", "value"}, {"exact"}, {"float"}, {"bytes"})
-"""Keys of a value that needs its kind beside it in JSON; the value is the last of them."""
+"""Keys of a value that JSON gives with its kind; the value itself is the last of them."""
 
 
 def value_text(value: object, most: int | None = SHORT) -> str:
-    """Return a value of JSON so that text, number and null can be told apart where it matters."""
+    """Return a JSON value as text; the text `null` is quoted, to distinguish it from null."""
     if isinstance(value, dict) and value.keys() in _WITH_KIND:
         *_, inner = value.values()
         value = str(inner)
@@ -83,7 +84,7 @@ def value_text(value: object, most: int | None = SHORT) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with everything that a terminal would obey written out."""
+    """Return a text in which everything that a terminal would obey is escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -92,12 +93,12 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int | None) -> str:
-    """Return a text of at most so many characters."""
+    """Return a text of at most `most` characters."""
     return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
 
 
 def on_terminal(stream: TextIO) -> bool:
-    """Return whether a live view can be drawn there."""
+    """Return whether a live view can be drawn on the stream."""
     return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -110,7 +111,7 @@ _SPAN = re.compile("".join(rf"([0-9]{{1,30}}(?:\.[0-9]{{1,30}})?{unit})?" for un
 
 
 def parse_seconds(text: str) -> float | None:
-    """Return the seconds that `text` says; None where it is no duration."""
+    """Return the seconds that `text` means; None if it is not a duration."""
     found = _SPAN.fullmatch(text.strip().lower())
     parts = [part for part in found.groups() if part] if found else []
     return sum(map(duration, parts), 0.0) if parts else None
@@ -119,7 +120,7 @@ def parse_seconds(text: str) -> float | None:
 def as_optional_seconds(
     context: click.Context, option: click.Parameter, value: str | None
 ) -> float | None:
-    """Turn an option's text into seconds above zero, where it was given: a callback for click."""
+    """Turn an option's text, if given, into seconds above zero: a callback for click."""
     return None if value is None else as_seconds(context, option, value)
 
 
@@ -145,26 +146,27 @@ def reach(config: Path | None, sets: tuple[str, ...], data: Path | None) -> Cont
 
 
 def pipeline_names(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the pipelines of the running engine that begin so, for a shell to complete."""
+    """Return the pipelines of the running engine that begin with `begun`, for completion."""
     given = context.params
     try:
         control = reach(given.get("config"), given.get("sets") or (), given.get("data"))
-        told = control.call("Status", answer_seconds=2.0)
+        answer = control.call("Status", answer_seconds=2.0)
     except HeadraceError:
         return []
-    return [each["name"] for each in told["pipelines"] if each["name"].startswith(begun)]
+    return [each["name"] for each in answer["pipelines"] if each["name"].startswith(begun)]
 
 
-def caution(pipeline: str, told: Mapping[str, Any]) -> None:
-    """Say so, to stderr, where what a pipeline has may be older than its source's."""
-    if not told["ready"]:
-        why = f": {told['reason']}" if told["reason"] else ""
-        state = str(told["state"]).replace("_", " ")
-        click.echo(f"! {pipeline} is {state}{why}; rows may be behind their source.", err=True)
+def caution(pipeline: str, answer: Mapping[str, Any]) -> None:
+    """Warn on stderr if the rows of a pipeline may be older than those of its source."""
+    if not answer["ready"]:
+        why = f": {answer['reason']}" if answer["reason"] else ""
+        click.echo(
+            f"! {pipeline} {state_phrase(answer['state'])}{why}. Rows may be out of date.", err=True
+        )
 
 
 def data_directory(config: Path | None, sets: tuple[str, ...], data: Path | None) -> Path:
-    """Return the folder that was given, or that the configuration names; it need not be there."""
+    """Return the given folder, or the one in the configuration; it need not exist."""
     _only_data(sets)
     if data is None:
         data = _configured_folder(config, sets)
@@ -172,7 +174,7 @@ def data_directory(config: Path | None, sets: tuple[str, ...], data: Path | None
 
 
 def _only_data(sets: tuple[str, ...]) -> None:
-    """Refuse settings that would be taken and not heeded: of all keys, one leads to an engine."""
+    """Refuse settings that would have no effect: only `data` selects an engine."""
     from headrace.config.hocon import parse_path
     from headrace.config.text import SourceText
 
@@ -180,14 +182,14 @@ def _only_data(sets: tuple[str, ...]) -> None:
         path, _ = parse_path(SourceText(each, "--set", located=False))
         if path != ("data",):
             raise click.UsageError(
-                f"--set {'.'.join(path)}=… changes nothing here: this command reads the data"
-                " directory alone from the configuration, so --set takes data=FOLDER. An engine"
-                " keeps to what it was started with."
+                f"--set {'.'.join(path)}=… has no effect here: this command only reads the data"
+                " directory from the configuration, so only data=FOLDER can be set. A running"
+                " engine keeps the settings it was started with."
             )
 
 
 def _configured_folder(config: Path | None, sets: tuple[str, ...]) -> Path:
-    # An engine made in Python has no file: it is found where its default folder is.
+    # An engine made in Python has no file: it is found in its default folder.
     if config is None and not sets and not DEFAULT_FILE.exists():
         return Path(os.environ.get("HEADRACE_DATA", DEFAULT_DATA))
     from headrace.config.load import load
@@ -202,12 +204,12 @@ def _configured_folder(config: Path | None, sets: tuple[str, ...]) -> Path:
 
 
 def command_line(*words: str) -> str:
-    """Return a command of this Headrace, as it can be pasted in the current folder."""
+    """Return a command of this Headrace that can be pasted in the current folder."""
     return shlex.join([*program(), *words])
 
 
 def program() -> tuple[str, ...]:
-    """Return how this Headrace is called: by its name, if the shell finds it by that."""
+    """Return how to call this Headrace: by its name, if the shell finds it by that name."""
     script = Path(sys.executable).with_name("headrace")
     if not script.exists():
         return (as_typed(Path(sys.executable)), "-m", "headrace")
@@ -224,7 +226,7 @@ def as_typed(path: Path) -> str:
 
 
 def same_engine(config: Path | None, sets: tuple[str, ...], data: Path | None) -> tuple[str, ...]:
-    """Return the options that lead the next command to the same engine."""
+    """Return the options with which the next command selects the same engine."""
     if data is not None:
         return ("--data", str(data))
     chosen = () if config is None else ("--config", str(config))
@@ -236,31 +238,31 @@ def same_engine(config: Path | None, sets: tuple[str, ...], data: Path | None) -
 
 
 def one_of(names: Sequence[str]) -> str:
-    """Return what to do about a name that is none of these."""
-    return f"Use one of {', '.join(names)}." if names else "There is none here yet."
+    """Return the remedy for a name that is none of these."""
+    return f"Use one of {', '.join(names)}." if names else "There are none yet."
 
 
 def check_names(
     folder: Path,
     config: Path | None,
-    letters: Iterable[DeadLetter],
+    dead_letters: Iterable[DeadLetter],
     pipeline: str | None,
     table: str | None,
 ) -> None:
-    """Raise `UnknownPipeline` for a name that nobody knows: it would be answered with nothing."""
+    """Raise `UnknownPipeline` for an unknown name: an empty list would hide the typing error."""
     from headrace.runtime.store import stored_progress
 
-    # With a pipeline alone, too: one that has no table yet has a name.
-    places: set[tuple[str, str | None]] = {(each.pipeline, each.table) for each in letters}
-    places |= {(each.pipeline, each.table) for each in stored_progress(folder)}
-    places |= set(_configured_names(config))
-    pipelines = sorted({name for name, _ in places})
+    # Also pipelines without a table: a pipeline that has no table yet has a name.
+    known: set[tuple[str, str | None]] = {(each.pipeline, each.table) for each in dead_letters}
+    known |= {(each.pipeline, each.table) for each in stored_progress(folder)}
+    known |= set(_configured_names(config))
+    pipelines = sorted({name for name, _ in known})
     if pipeline is not None and pipeline not in pipelines:
         raise UnknownPipeline(
-            f"There is no pipeline {pipeline} here",
+            f"There is no pipeline {pipeline}",
             remedy=one_of(pipelines),
         )
-    tables = sorted({of for name, of in places if of and pipeline in (None, name)})
+    tables = sorted({of for name, of in known if of and pipeline in (None, name)})
     if table is not None and table not in tables:
         whose = "No pipeline" if pipeline is None else f"Pipeline {pipeline}"
         raise UnknownPipeline(
@@ -270,7 +272,7 @@ def check_names(
 
 
 def _configured_names(config: Path | None) -> Iterator[tuple[str, str | None]]:
-    """Yield what a configuration names; what is wrong in it is told by those who run it."""
+    """Yield the pipelines and tables of a configuration; `run` and `validate` report its errors."""
     if config is None and not DEFAULT_FILE.exists():
         return
     from headrace.config.load import load
@@ -290,13 +292,14 @@ def _entries(node: Node | None) -> dict[str, Node]:
     return node.value if node is not None and isinstance(node.value, dict) else {}
 
 
-# --- places in a log ------------------------------------------------------------------------------
+# --- points in a log ------------------------------------------------------------------------------
 
-HELP = "A position, a time (2026-11-15T12:00, UTC unless it has an offset) or a span ago (-2h)."
+FROM_HELP = "Start at a position, a time (2026-11-15T12:00, UTC if without offset) or an age (-2h)."
+TO_HELP = "End at a position, a time or an age, inclusive."
 
 
 def parse_moment(text: str, now: datetime) -> Moment | None:
-    """Return what `text` stands for; None where it is nothing of the kind."""
+    """Return the position or time that `text` means; None if it is neither."""
     from headrace.changelog.position import Position
     from headrace.errors import BadPosition
 
@@ -320,14 +323,14 @@ def parse_moment(text: str, now: datetime) -> Moment | None:
 def as_moment(
     _context: click.Context, _option: click.Parameter, value: str | None
 ) -> Moment | None:
-    """Turn an option's text into a place in the log: a callback for click."""
+    """Turn an option's text into a point in the log: a callback for click."""
     if value is None:
         return None
     found = parse_moment(value, datetime.now(UTC))
     if found is None:
         raise click.BadParameter(
             f"{value!r} is not a position (0001-00000000000004b4-00000000), a time"
-            " (2026-11-15T12:00) or a span (-2h)."
+            " (2026-11-15T12:00) or an age (-2h)."
         )
     return found
 
@@ -344,13 +347,13 @@ def config_options(command: _Command) -> _Command:
         "sets",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Set one key over what the file says; may be given again.",
+        help="Override one key of the file; can be repeated.",
     )(command)
     return click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="The configuration; headrace.conf in this folder by default.",
+        help="Configuration file (default: headrace.conf in this folder).",
     )(command)
 
 
@@ -360,28 +363,26 @@ def data_option(command: _Command) -> _Command:
         "--data",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="FOLDER",
-        help="The engine's data directory; the one the configuration names by default.",
+        help="Data directory of the engine (default: the one in the configuration).",
     )(command)
 
 
 def storage_option(command: _Command) -> _Command:
-    """Add `--storage PLACE`: `storage: str | None`, None for that of the data directory."""
+    """Add `--storage URL`: `storage: str | None`, None for that of the data directory."""
     return click.option(
         "--storage",
-        metavar="PLACE",
-        help="A log elsewhere, as s3://bucket/prefix, where no data directory is at hand.",
+        metavar="URL",
+        help="Read the log at this URL (s3://bucket/prefix), without a data directory.",
     )(command)
 
 
 def json_option(command: _Command) -> _Command:
     """Add `--json`: `as_json: bool`."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help="JSON to stdout, for programs to read."
-    )(command)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout.")(command)
 
 
 def engine_options(command: _Command) -> _Command:
-    """Add all that says which engine is meant: `--config`, `--set` and `--data`."""
+    """Add the options that select an engine: `--config`, `--set` and `--data`."""
     return config_options(data_option(command))
 
 
@@ -394,9 +395,9 @@ def read_configuration(
     """
     Return the checked configuration of `--config` and `--set`; warnings go to stderr.
 
-    Raises `InvalidConfiguration` with every error, or what is wrong with the text itself.
+    Raises `InvalidConfiguration` with every error, or the syntax error of the text.
     """
-    # Here and not above: `--help` reads no configuration.
+    # Imported here: `--help` reads no configuration.
     from headrace.config.load import load
     from headrace.engine.from_config import configured
 
@@ -410,10 +411,10 @@ def read_configuration(
 # --- what is installed ----------------------------------------------------------------------------
 
 
-@click.command(short_help="Print what is installed, and which Java it uses.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.command(short_help="Print the installed versions.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def version(as_json: bool) -> None:
-    """Print the versions of Headrace, Python, PySpark and the Java it would use."""
+    """Print the versions of Headrace, Python, PySpark and PyArrow, and the Java that Spark uses."""
     found = {
         "headrace": installed(DISTRIBUTION),
         "python": platform.python_version(),
@@ -429,7 +430,7 @@ def version(as_json: bool) -> None:
 
 
 def installed(package: str) -> str | None:
-    """Return the version of a package; None where it is not installed."""
+    """Return the version of a package; None if it is not installed."""
     # From the package's metadata: importing pyspark takes seconds.
     try:
         return metadata.version(package)
@@ -447,43 +448,43 @@ def _java() -> str | None:
     return f"{java.version} ({java.origin}, {java.home})"
 
 
-# --- what is read without an engine ---------------------------------------------------------------
+# --- data that is read without an engine ----------------------------------------------------------
 
 _OURS = ("control.sqlite", "log", "dead-letters", "storage")
-"""What an engine's data directory has at least one of."""
+"""An engine's data directory has at least one of these."""
 
 
 class LogLocation(NamedTuple):
-    """Where logs are read."""
+    """The storage that logs are read from."""
 
     files: Files
     folder: Path | None
-    """The data directory; None where only the storage was named."""
+    """The data directory; None if only the storage was given."""
 
 
-def place_of(
+def log_location(
     config: Path | None, sets: tuple[str, ...], data: Path | None, storage: str | None
 ) -> LogLocation:
-    """Return the storage that was named, or that of the data directory."""
-    # Here and not above: `--help` needs no Arrow, and is slow with it.
+    """Return the given storage, or that of the data directory."""
+    # Imported here: `--help` needs no Arrow, and would be slow with it.
     from headrace.storage.s3 import opened, storage_of
 
     if storage is None:
         folder = used_folder(data_directory(config, sets, data))
         return LogLocation(storage_of(folder), folder)
     if config is not None or sets or data is not None:
-        raise click.UsageError("--storage goes without --data, --config and --set.")
+        raise click.UsageError("--storage cannot be combined with --data, --config or --set.")
     return LogLocation(opened(storage), None)
 
 
 def recorded(files: Files) -> list[str]:
-    """Return the sources that have a log there."""
+    """Return the sources that have a log in this storage."""
 
     def begun(name: str) -> bool:
         try:
             return bool(files.list(f"log/{name}/index"))
         except StorageError:
-            # On a disk, what lies between the logs may be no folder, or not ours to look into.
+            # On a disk, an entry among the logs may be a file, or a folder we may not read.
             if files.local:
                 return False
             raise
@@ -492,13 +493,13 @@ def recorded(files: Files) -> list[str]:
 
 
 def used_folder(data: Path) -> Path:
-    """Return the whole path of a data directory; `BadDataDirectory`: no engine has used it."""
+    """Return the full path of a data directory; `BadDataDirectory` if no engine has used it."""
     folder = data.expanduser().absolute()
     if not any((folder / name).exists() for name in _OURS):
         raise BadDataDirectory(
             "No engine has used this data directory",
             data=str(folder),
-            remedy="Give the engine's own with --data, or as data in the configuration; an engine"
-            " makes it when it starts: headrace run.",
+            remedy="Give the data directory of an engine with --data, or set data in the"
+            " configuration. headrace run creates it.",
         )
     return folder

@@ -1,8 +1,8 @@
 """
-`headrace config` and `headrace validate`: the configuration in effect, and what is wrong with it.
+`headrace config` and `headrace validate`: the effective configuration, and its errors.
 
-`config` prints what is in effect, and where each value comes from. `validate` reports everything
-that is wrong with a configuration, before anything starts.
+`config` prints the effective values and where each of them comes from. `validate` reports all
+errors of a configuration, before anything starts.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 _DEFAULT = "default"
 
 
-@click.command(short_help="Print the configuration in effect, with where each value comes from.")
+@click.command(short_help="Print the effective configuration.")
 @config_options
 @click.option(
-    "--origins", is_flag=True, help="With --json: each value with where it comes from, in a list."
+    "--origins", is_flag=True, help="With --json: print a list of values with their origins."
 )
-@click.option("--given", is_flag=True, help="Without defaults.")
+@click.option("--given", is_flag=True, help="Leave out defaults.")
 @json_option
 def config(
     config: Path | None, sets: tuple[str, ...], origins: bool, given: bool, as_json: bool
 ) -> None:
     """
-    Print the configuration in effect: files, fragments, environment and --set together.
+    Print the effective configuration: files, fragments, environment and --set combined.
 
-    Passwords and other secrets are masked, so that it can be shown to others. Every value
-    stands with where it comes from; what nobody gave is a default.
+    Each value is followed by its origin: a file and line, a variable, --set, or the default.
+    Passwords and other secrets are masked, so the output can be shared.
     """
     found = read_configuration(config, sets, warn=not as_json)
     settings = [each for each in found.settings() if each.location.origin or not given]
@@ -75,18 +75,19 @@ def _written(value: object) -> str:
 # --- `headrace validate` --------------------------------------------------------------------------
 
 
-@click.command(short_help="Check the configuration, and the databases it names.")
+@click.command(short_help="Check the configuration and its databases.")
 @config_options
-@click.option("--offline", is_flag=True, help="Check the configuration alone, no database.")
+@click.option(
+    "--offline", is_flag=True, help="Check only the configuration; connect to no database."
+)
 @json_option
 def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json: bool) -> None:
     """
-    Check the configuration, and that its databases can be captured as it says.
+    Check the configuration, and check that its databases can be captured.
 
-    Tells every error at once, with file, line, column and what to do, and ends with exit
-    code 2; or 4, where all that is wrong is that a database cannot be reached. Changes
-    nothing: databases are looked at as a start does before it begins, and Spark is not
-    started. Expressions in Spark SQL are checked by a start, or by `try`.
+    Reports all errors at once, each with file, line, column and remedy. Exits with code 2 if
+    there are errors, or 4 if the only problem is a database that cannot be reached. Changes
+    nothing and does not start Spark. Spark SQL expressions are not checked: use headrace try.
     """
     found = read_configuration(config, sets, warn=not as_json)
     if offline:
@@ -98,7 +99,7 @@ def validate(config: Path | None, sets: tuple[str, ...], offline: bool, as_json:
         warnings = [error_object(each) for each in found.warnings]
         click.echo(json.dumps({"valid": True, **counts, "offline": offline, "warnings": warnings}))
         return
-    click.echo(f"✓ {_summary(found)}{', databases not looked at' if offline else ''}")
+    click.echo(f"✓ {_summary(found)}{', databases not checked' if offline else ''}")
 
 
 def _summary(found: EngineConfig) -> str:

@@ -1,8 +1,8 @@
 """
 `headrace apply`, `explain`, `pause`, `resume` and `reload`: commands to a running engine.
 
-`apply` brings it a changed configuration, without a restart. `explain` shows how Spark ran a
-pipeline's last batch. The others let pipelines rest, go on, or copy their tables again.
+`apply` applies an edited configuration without a restart. `explain` shows how Spark ran a
+pipeline's last batch. The others pause or resume pipelines, or copy their tables again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
@@ -28,14 +29,14 @@ from headrace.cli.status import NOT_READY
 
 # --- `headrace apply` -----------------------------------------------------------------------------
 
-_MARKS = {"add": ("+", "green"), "drop": ("-", "red"), "change": ("~", "yellow")}
+_SYMBOLS = {"add": ("+", "green"), "drop": ("-", "red"), "change": ("~", "yellow")}
 _LATER = ("·", "white")
 
 
-@click.command(short_help="Bring a changed configuration to the running engine.")
+@click.command(short_help="Apply an edited configuration to the running engine.")
 @engine_options
-@click.option("--dry-run", is_flag=True, help="Show what would happen, and do nothing.")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--dry-run", is_flag=True, help="Show what would change, without changing it.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def apply(
     config: Path | None,
@@ -46,57 +47,59 @@ def apply(
     as_json: bool,
 ) -> int:
     """
-    Show what the changed configuration would add, change and drop; then do it.
+    Apply an edited configuration to the running engine, without a restart.
 
-    The running engine reads the files anew that it was started with. Pipelines that are as
-    they were go on untouched; whatever is wrong is told, and then nothing has changed. With
-    --json nothing is asked: it does it with --yes only. --config and --set say which engine is
-    meant, and change nothing of what it reads.
+    Shows what would be added, changed and dropped, and asks before doing it. The engine reads
+    the same files again that it was started with: --config and --set only select the engine.
+    Pipelines that did not change keep running. If the configuration has errors, they are
+    reported and nothing changes. --json does not ask, and changes something only with --yes.
     """
     control = reach(config, sets, data)
-    told = control.call("Apply")
-    _same_file(config, told["config"])
+    answer = control.call("Apply")
+    _same_file(config, answer["config"])
     if not as_json:
-        _show(told)
-    do_it = told["now"] and not dry_run and (yes or (not as_json and _confirmed()))
+        _show(answer)
+    do_it = answer["now"] and not dry_run and (yes or (not as_json and _confirmed()))
     if do_it:
-        told = control.call("Apply", plan=told["plan"])
+        answer = control.call("Apply", plan=answer["plan"])
     if as_json:
-        click.echo(json.dumps(told, ensure_ascii=False))
-    elif told["done"]:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    elif answer["done"]:
         click.echo("✓ applied")
         click.echo("  next: headrace status", err=True)
     return errors.DONE
 
 
-def _show(told: Mapping[str, Any]) -> None:
-    if not told["steps"]:
+def _show(answer: Mapping[str, Any]) -> None:
+    if not answer["steps"]:
         click.echo("Nothing has changed.")
-    width = max((len(step["what"]) for step in told["steps"]), default=0)
-    for step in told["steps"]:
-        mark, colour = _MARKS.get(step["kind"], _LATER)
+    width = max((len(step["what"]) for step in answer["steps"]), default=0)
+    for step in answer["steps"]:
+        mark, colour = _SYMBOLS.get(step["kind"], _LATER)
         keys = f"  ({', '.join(step['keys'])})" if step["keys"] else ""
         line = f"{click.style(mark, fg=colour)} {step['what']:<{width}}  {step['brings']}{keys}"
         click.echo(line)
 
 
 def _same_file(config: Path | None, read: str) -> None:
-    """Refuse a file that the engine does not read: it would look as if it had been applied."""
+    """Refuse a file that the engine does not read: it would seem to have been applied."""
     if config is not None and config.expanduser().absolute().resolve() != Path(read):
         raise click.UsageError(
-            f"The engine reads {read}, and not {config}: change that file, or start an engine"
-            " with this one."
+            f"The engine uses {read}, not {config}. Edit that file, or start an engine with"
+            " this one."
         )
 
 
 def _confirmed() -> bool:
     try:
-        return click.confirm("Do this?", default=False)
+        return click.confirm("Apply these changes?", default=False)
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        # At the end of its input, as in a build: nobody was asked, so nobody said no.
-        raise click.UsageError("Nobody is here to ask: say --yes, or --dry-run.") from None
+        # The input ended, as in a CI job: the question was not answered, so this is not a no.
+        raise click.UsageError(
+            "Cannot ask for confirmation without a terminal; use --yes or --dry-run."
+        ) from None
 
 
 # --- `headrace explain` ---------------------------------------------------------------------------
@@ -109,12 +112,12 @@ def _confirmed() -> bool:
 def explain(
     pipeline: str, config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: bool
 ) -> None:
-    """Print rows, time, jobs and the physical plan of a PIPELINE's last batch."""
-    told = reach(config, sets, data).call("Explain", pipeline=pipeline)
+    """Print the rows, time, jobs and physical plan of the last batch of PIPELINE."""
+    answer = reach(config, sets, data).call("Explain", pipeline=pipeline)
     if as_json:
-        click.echo(json.dumps({k: v for k, v in told.items() if k != "text"}, ensure_ascii=False))
+        click.echo(json.dumps({k: v for k, v in answer.items() if k != "text"}, ensure_ascii=False))
     else:
-        click.echo(told["text"])
+        click.echo(answer["text"])
 
 
 # --- `headrace pause`, `resume` and `reload` ------------------------------------------------------
@@ -123,7 +126,7 @@ _source = click.option("--source", metavar="SOURCE", help="All pipelines of this
 _all = click.option("--all", "every", is_flag=True, help="All pipelines.")
 
 
-@click.command(short_help="Let pipelines rest; recording goes on.")
+@click.command(short_help="Pause pipelines; capture continues.")
 @click.argument("pipeline", required=False, shell_complete=pipeline_names)
 @engine_options
 @_source
@@ -139,18 +142,18 @@ def pause(
     as_json: bool,
 ) -> int:
     """
-    Let a PIPELINE rest until resume; a restart of the engine keeps to it.
+    Pause PIPELINE until it is resumed; it stays paused if the engine restarts.
 
-    A running job is cancelled. Recording goes on, and nothing is lost; readers see the rows
-    as they were.
+    A running Spark job is cancelled. Capture continues, so nothing is lost. Readers see the
+    rows as they were when the pipeline was paused.
     """
     chosen = _chosen(pipeline, source, every=every)
-    told = reach(config, sets, data).call("Pause", **chosen)
-    _told(told["pipelines"], as_json=as_json)
+    answer = reach(config, sets, data).call("Pause", **chosen)
+    _print_pipelines(answer["pipelines"], as_json=as_json)
     return errors.DONE
 
 
-@click.command(short_help="Let pipelines go on that were paused, or that failed.")
+@click.command(short_help="Resume pipelines that are paused or failed.")
 @click.argument("pipeline", required=False, shell_complete=pipeline_names)
 @engine_options
 @_source
@@ -166,28 +169,28 @@ def resume(
     as_json: bool,
 ) -> int:
     """
-    Let a PIPELINE go on that was paused, or that stopped on an error.
+    Resume a PIPELINE that is paused or failed.
 
-    With --source or --all a source that stopped for good is read again, too: mend first what
-    it stopped on. Ends with exit code 3 where something is failed all the same.
+    With --source or --all, a failed source is started again, too. Fix the cause of a failure
+    first. Exits with code 3 if something is still failed afterwards.
     """
     chosen = _chosen(pipeline, source, every=every)
-    told = reach(config, sets, data).call("Resume", **chosen)
-    _told(told["pipelines"], as_json=as_json)
-    _told_of_sources(told["sources"], as_json=as_json)
-    failed = any(each["state"] == "failed" for each in (*told["pipelines"], *told["sources"]))
+    answer = reach(config, sets, data).call("Resume", **chosen)
+    _print_pipelines(answer["pipelines"], as_json=as_json)
+    _print_sources(answer["sources"], as_json=as_json)
+    failed = any(each["state"] == "failed" for each in (*answer["pipelines"], *answer["sources"]))
     return NOT_READY if failed else errors.DONE
 
 
-@click.command(short_help="Copy tables anew.")
+@click.command(short_help="Copy tables again.")
 @click.argument("pipeline", shell_complete=pipeline_names)
 @engine_options
-@click.option("--table", metavar="TABLE", help="This table alone.")
+@click.option("--table", metavar="TABLE", help="Only this table.")
 @click.option(
     "--wait",
     metavar="DURATION",
     callback=as_optional_seconds,
-    help="Wait so long for it; else exit code 3.",
+    help="Wait up to this long; exit code 3 if it is not done.",
 )
 @json_option
 def reload(
@@ -200,53 +203,53 @@ def reload(
     as_json: bool,
 ) -> int:
     """
-    Take new baselines of a PIPELINE's tables, for every pipeline that has them.
+    Copy the tables of PIPELINE again, for every pipeline that uses them.
 
-    Readers see the old rows, kept up to date, until the new ones take their place in one
-    step. Without --wait it is asked for, and status shows how far it is.
+    Readers see the old rows, kept up to date, until the copy is complete and replaces them in
+    one step. Without --wait the command returns at once; headrace status shows the progress.
     """
-    told = reach(config, sets, data).call(
+    answer = reach(config, sets, data).call(
         "Reload",
         answer_seconds=60.0 + (wait or 0.0),
         pipeline=pipeline,
         table=table,
         wait_seconds=wait or 0.0,
     )
-    done = all(each["done"] for each in told["tables"])
+    done = all(each["done"] for each in answer["tables"])
     if as_json:
-        click.echo(json.dumps(told, ensure_ascii=False))
+        click.echo(json.dumps(answer, ensure_ascii=False))
     else:
-        for each in told["tables"]:
-            word = "is copied anew" if each["done"] else "will be copied anew"
+        for each in answer["tables"]:
+            word = "was copied again" if each["done"] else "will be copied again"
             click.echo(f"{each['table']} {word}")
-        if not done and not told["ready"]:
-            caution(pipeline, told)
+        if not done and not answer["ready"]:
+            caution(pipeline, answer)
     return NOT_READY if wait is not None and not done else errors.DONE
 
 
 def _chosen(pipeline: str | None, source: str | None, *, every: bool) -> dict[str, Any]:
     if (pipeline is not None) + (source is not None) + every != 1:
-        raise click.UsageError("Name a PIPELINE, or a --source, or say --all.")
+        raise click.UsageError("Give a PIPELINE, --source SOURCE or --all.")
     return {"pipeline": pipeline, "source": source}
 
 
-def _told(pipelines: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_pipelines(pipelines: list[dict[str, Any]], *, as_json: bool) -> None:
     for each in pipelines:
         if as_json:
             click.echo(json.dumps(each, ensure_ascii=False))
         else:
-            click.echo(f"{each['name']} is {str(each['state']).replace('_', ' ')}")
+            click.echo(f"{each['name']} {state_phrase(each['state'])}")
             if each["reason"]:
                 click.echo(f"  {each['reason']}", err=True)
 
 
-def _told_of_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Say what became of sources that had stopped, or have."""
+def _print_sources(sources: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Print the state of the sources that had failed, or fail now."""
     for each in sources:
         if as_json:
             click.echo(json.dumps({"source": each["name"], **each}, ensure_ascii=False))
             continue
-        click.echo(f"source {each['name']} is {each['state']}")
+        click.echo(f"source {each['name']} {state_phrase(each['state'])}")
         if each["state"] == "failed":
             why = each["reason"] or (each["error"] or {}).get("message", "")
             click.echo(f"  {why}\n  → headrace resume --source {each['name']}", err=True)

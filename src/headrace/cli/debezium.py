@@ -5,24 +5,24 @@ A line is the `payload` of an event's value, as the JSON converter writes it wit
 
 | field | |
 |---|---|
-| `before` | the row before the event; null for `c`; with the key alone where the log has no more |
+| `before` | the row before the event; null for `c`; only the key if the log has no more |
 | `after` | the row after it; null for `d` |
-| `source` | `version` (ours), `connector`, `name` (the source's id), `ts_ms` `ts_us` `ts_ns` (of the commit), `snapshot` (false), `db`, `schema`, `table`, `txId`, `lsn`, `xmin` (null); besides, `position` is ours |
+| `source` | `version` (ours), `connector`, `name` (the source's id), `ts_ms` `ts_us` `ts_ns` (of the commit), `snapshot` (false), `db`, `schema`, `table`, `txId`, `lsn`, `xmin` (null); and our own `position` |
 | `op` | `c` create, `u` update, `d` delete, `t` truncate |
-| `ts_ms` `ts_us` `ts_ns` | when the event was made: when it was read from the log |
+| `ts_ms` `ts_us` `ts_ns` | when the event was created, which is when it was read from the log |
 
 A truncate has neither `before` nor `after`. An update that changes the key is a `d` of the old
 row and a `c` of the new one. `lsn` is the commit's number in the source, for PostgreSQL the end
-LSN of the transaction; changes of one transaction have the same, and `position` tells them apart.
+LSN of the transaction. All changes of a transaction have the same; `position` distinguishes them.
 
 Values are those of `decimal.handling.mode=string` (`NAN`, `POSITIVE_INFINITY`,
-`NEGATIVE_INFINITY` for what is no number), `binary.handling.mode=base64`,
+`NEGATIVE_INFINITY` for special values), `binary.handling.mode=base64`,
 `time.precision.mode=adaptive_time_microseconds` and `interval.handling.mode=string`: dates are
 days and timestamps microseconds since 1970, times microseconds since midnight; timestamptz and
 timetz are text in GMT; intervals are `P1Y2M3DT4H5M6.78S`. Infinite timestamps are the numbers
-that its documentation names. Whole numbers have every digit, floats that are no numbers are
-`"NaN"`, `"Infinity"` and `"-Infinity"`. A value that was not sent is
-`"__debezium_unavailable_value"`; one that its column could not hold is its exact text.
+that its documentation names. Integers have every digit; special floats are `"NaN"`, `"Infinity"`
+and `"-Infinity"`. A value that was not sent is `"__debezium_unavailable_value"`; a value that its
+column cannot represent is its exact text.
 """  # noqa: E501 - a table
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from headrace.changelog.values_json import Image, JsonForm, images, plain
 
 UNAVAILABLE = "__debezium_unavailable_value"
 POSITIVE_INFINITY, NEGATIVE_INFINITY = 9223372036825200000, -9223372036832400000
-"""What stands for a timestamp at infinity, by the documentation."""
+"""The values of infinite timestamps, from Debezium's documentation."""
 
 _CONNECTORS = {"pg": "postgresql"}
 _SPECIAL = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
@@ -62,10 +62,10 @@ _MICRO = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Envelopes:
-    """Makes the events of one table."""
+    """Creates the events of one table."""
 
     source: str
-    """Its id."""
+    """The id of the source."""
 
     lineage: str
     database: str
@@ -74,7 +74,7 @@ class Envelopes:
     """Microseconds since 1970."""
 
     def events(self, piece: ChangeSlice) -> Iterator[list[dict[str, Any]]]:
-        """Yield the events of each change: one, or two where the key changed."""
+        """Yield the events of each change: one, or two if the key changed."""
         rows, schema = piece.rows, piece.schema
         instants = rows.column("_time").cast("int64").to_pylist()
         for commit, ordinal, op, instant, xid, before, after in zip(
@@ -89,8 +89,8 @@ class Envelopes:
         ):
             about = self._about(piece, Position(piece.epoch, commit, ordinal), instant, xid)
             yield [
-                {**rows_of, "source": about, "op": letter, **_times(self.now())}
-                for letter, rows_of in _told(op, before, after, schema.key)
+                {**rows_of, "source": about, "op": code, **_times(self.now())}
+                for code, rows_of in _events(op, before, after, schema.key)
             ]
 
     def _about(
@@ -127,7 +127,7 @@ def values(kind: ValueType, found: Sequence[object]) -> list[Any]:
 FORM = JsonForm(values, outside=str, unsent=UNAVAILABLE)
 
 
-def _told(
+def _events(
     op: int, before: Image | None, after: Image | None, key: Sequence[str]
 ) -> list[tuple[str, dict[str, Any]]]:
     match op:
@@ -190,7 +190,7 @@ def _zoned_time(value: OffsetTime) -> str:
 
 
 def _duration(value: Interval) -> str:
-    """Return the interval in ISO 8601; each number has its own sign, as three numbers have."""
+    """Return the interval in ISO 8601; months, days and time each have their own sign."""
     if str(value).endswith("infinity"):
         return str(value)
     years, months = _parted(value.months, 12)
@@ -216,4 +216,4 @@ _MADE: Mapping[str, Callable[[Any], object]] = {
     "timetz": _zoned_time,
     "interval": _duration,
 }
-"""Kinds that are not here stand as `plain` has them."""
+"""Kinds that are missing here are converted by `plain`."""

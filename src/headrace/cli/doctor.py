@@ -1,9 +1,9 @@
 """
-`headrace doctor`: everything that can be examined, and what to do about it.
+`headrace doctor`: checks of everything, each with a remedy.
 
-Nothing is started for it. Each part is examined by itself, so that what is wrong with one hides
-nothing of the others. `--bundle` writes a zip file for a person who helps: what is installed,
-configured and logged; no rows, no secrets.
+It starts nothing. Each part is checked separately, so that a problem in one does not hide those of
+the others. `--bundle` writes a zip file for support: versions, configuration and log files; no
+rows, no secrets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.engine.from_config import BuiltEngine, EngineConfig
 
 
-# --- what is examined -----------------------------------------------------------------------------
+# --- the checks -----------------------------------------------------------------------------------
 
 Kind = Literal["well", "note", "wrong"]
 
@@ -43,7 +43,7 @@ LEAST_MEMORY = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing that was examined."""
+    """The result of one check."""
 
     part: str
     """`installation`, `machine`, `data`, `configuration`, `storage`, `source shop`, `engine`."""
@@ -57,7 +57,7 @@ class CheckResult:
 def examined(
     config: Path | None, sets: tuple[str, ...], data: Path | None
 ) -> Iterator[CheckResult]:
-    """Yield all there is to say, in the order in which things are needed."""
+    """Yield the results of all checks, in the order in which a start needs them."""
     yield from _installation()
     found: EngineConfig | None = None
     results = []
@@ -89,7 +89,7 @@ def _installation() -> Iterator[CheckResult]:
     try:
         require("spark", "A pipeline")
     except NotInstalled as error:
-        # Recording and reading the log go without it; that pipelines are configured is said there.
+        # Recording and reading the log work without it; `_configuration` checks for pipelines.
         yield CheckResult(part, "note", error.message, error.remedy, error.code)
         return
     try:
@@ -106,16 +106,18 @@ def _machine(folder: Path) -> Iterator[CheckResult]:
     says = f"{os.cpu_count()} cores, {memory / 2**30:,.1f} GiB of memory"
     if memory < LEAST_MEMORY:
         remedy = (
-            "Spark alone takes about 1 GiB; give the machine more, or spark.driver.memory less."
+            "Spark alone needs about 1 GiB. Use a machine with more, or lower spark.driver.memory."
         )
         yield CheckResult(part, "note", says, remedy)
     else:
         yield CheckResult(part, "well", says)
     there = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(there).free
-    says = f"{free / 2**30:,.1f} GiB free where the data directory is"
+    says = f"{free / 2**30:,.1f} GiB free on the disk of the data directory"
     if free < LEAST_DISK:
-        yield CheckResult(part, "wrong", says, "Make room, or give another folder with --data.")
+        yield CheckResult(
+            part, "wrong", says, "Free some space, or use another folder with --data."
+        )
     else:
         yield CheckResult(part, "well", says)
 
@@ -125,17 +127,17 @@ def _data(folder: Path) -> Iterator[CheckResult]:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not os.access(there, os.W_OK):
         yield CheckResult(
-            part, "wrong", f"{there} cannot be written to", "Give another with --data."
+            part, "wrong", f"{there} is not writable", "Use another folder with --data."
         )
     elif not folder.exists():
-        yield CheckResult(part, "well", f"{folder} will be made")
+        yield CheckResult(part, "well", f"{folder} will be created")
     else:
         held = sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
         yield CheckResult(part, "well", f"{folder} holds {held / 1e6:,.1f} MB")
         if folder.stat().st_mode & 0o077:
-            remedy = f"Close it: chmod 700 {shlex.quote(str(folder))}"
+            remedy = f"Restrict access: chmod 700 {shlex.quote(str(folder))}"
             yield CheckResult(
-                part, "note", f"Others may look into {folder}, which holds rows", remedy
+                part, "note", f"Other users can read {folder}, which contains rows", remedy
             )
 
 
@@ -159,24 +161,24 @@ def _configuration(found: EngineConfig, folder: Path) -> Iterator[CheckResult]:
         yield from _wrong(part, error)
     else:
         counts = f"sources: {len(found.sources)}, pipelines: {len(found.pipelines)}"
-        yield CheckResult(part, "well", f"{counts}; their databases can be captured as it says")
+        yield CheckResult(part, "well", f"{counts}; all databases can be captured")
     yield from _storage(found)
     yield from _sources(built, folder)
 
 
 def _storage(found: EngineConfig) -> Iterator[CheckResult]:
-    place = found.log["storage"]
-    if place is None:
+    storage = found.log["storage"]
+    if storage is None:
         return
     from headrace.storage.s3 import opened
 
     try:
-        opened(place).prove()
+        opened(storage).prove()
     except HeadraceError as error:
         yield from _wrong("storage", error)
     else:
         yield CheckResult(
-            "storage", "well", f"{place} can be read and written, and keeps two writers apart"
+            "storage", "well", f"{storage} is readable, writable, and refuses a second writer"
         )
 
 
@@ -206,28 +208,30 @@ def _engine(folder: Path) -> Iterator[CheckResult]:
 
     part = "engine"
     try:
-        told = Control.connect(folder).call("Status")
+        report = Control.connect(folder).call("Status")
     except NoEngine:
-        yield CheckResult(part, "well", "none is running on this data directory")
+        yield CheckResult(part, "well", "not running on this data directory")
         return
     except HeadraceError as error:
         yield from _wrong(part, error)
         return
     from headrace.cli.status import remarks
 
-    for each in remarks(told):
+    for each in remarks(report):
         kind: Kind = "wrong" if each.wrong else "note"
         says = f"{each.what}: {each.why}" if each.why else each.what
         yield CheckResult(part, kind, says, each.remedy, each.code)
-    says = "ready" if told["ready"] else f"running, and not ready{_waits(told)}"
-    yield CheckResult(part, "well" if told["ready"] else "note", says)
+    says = "ready" if report["ready"] else f"running, not ready{_waits(report)}"
+    yield CheckResult(part, "well" if report["ready"] else "note", says)
 
 
-def _waits(told: Mapping[str, Any]) -> str:
-    """Return whom being ready waits for."""
-    if told["phase"] != "running":
-        return f": {told['phase']}, {told['step']}" if told["step"] else f": {told['phase']}"
-    names = [each["name"] for each in told["pipelines"] if not each["ready"]]
+def _waits(report: Mapping[str, Any]) -> str:
+    """Return what keeps the engine from being ready."""
+    if report["phase"] != "running":
+        return (
+            f": {report['phase']}, {report['step']}" if report["step"] else f": {report['phase']}"
+        )
+    names = [each["name"] for each in report["pipelines"] if not each["ready"]]
     return f": {', '.join(names)}" if names else ""
 
 
@@ -242,7 +246,7 @@ def _wrong(part: str, error: HeadraceError) -> Iterator[CheckResult]:
 # --- the zip file ---------------------------------------------------------------------------------
 
 MOST_LOG_BYTES = 1 << 20
-"""Of each log file the end: what happened last."""
+"""Only the end of each log file: what happened last."""
 
 
 def write_bundle(
@@ -254,7 +258,7 @@ def write_bundle(
     *,
     force: bool,
 ) -> None:
-    """Write what was examined, the configuration as it may be shown, states, and logs."""
+    """Write the results, the masked configuration, the status and the log files."""
     with (
         opened_output(path, force=force) as stream,
         zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as bundle,
@@ -273,7 +277,7 @@ def write_bundle(
         folder = (folder or Path("headrace-data")).expanduser().absolute()
         _put(bundle, "status.json", _status(folder))
         for log in sorted((folder / "logs").glob("*.log*")):
-            # Masked once more: a line of a library's may quote an address.
+            # Masked again: a line from a library may contain a URL.
             bundle.writestr(f"logs/{log.name}", masked_text(_end_of(log)))
 
 
@@ -298,16 +302,16 @@ def _end_of(log: Path) -> str:
 
 # --- the verb -------------------------------------------------------------------------------------
 
-_MARKS = {"well": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
+_SYMBOLS = {"well": ("✓", "green"), "note": ("!", "yellow"), "wrong": ("✗", "red")}
 
 
-@click.command(short_help="Examine everything, and say what to do about it.")
+@click.command(short_help="Check everything and say how to fix problems.")
 @engine_options
 @click.option(
     "--bundle",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Also write a zip file for whoever helps you: no rows, no passwords.",
+    help="Also write a zip file for support; it contains no rows and no passwords.",
 )
 @force_option
 @json_option
@@ -320,10 +324,10 @@ def doctor(
     as_json: bool,
 ) -> int:
     """
-    Examine the installation, the machine, the configuration, its databases and the engine.
+    Check the installation, the machine, the configuration, its databases and the engine.
 
-    Changes nothing. Names what was left at a database by an engine that is gone: slots,
-    publications, triggers. Ends with exit code 1 where something is wrong.
+    Changes nothing. Also lists slots, publications and triggers in your databases that belong to
+    an engine that no longer exists. Exits with code 1 if there is a problem.
     """
 
     if bundle is not None:
@@ -338,15 +342,15 @@ def doctor(
     wrong = sum(result.kind == "wrong" for result in found)
     if as_json:
         listed = [asdict(result) for result in found]
-        told = {"well": not wrong, "results": listed, "bundle": str(bundle) if bundle else None}
-        click.echo(json.dumps(told, ensure_ascii=False))
+        report = {"well": not wrong, "results": listed, "bundle": str(bundle) if bundle else None}
+        click.echo(json.dumps(report, ensure_ascii=False))
     else:
         _print_end(found, wrong, bundle)
     return errors.FAILED if wrong else errors.DONE
 
 
 def _print(result: CheckResult) -> None:
-    mark, colour = _MARKS[result.kind]
+    mark, colour = _SYMBOLS[result.kind]
     click.echo(
         f"{click.style(mark, fg=colour)} {click.style(result.part, dim=True)}  {result.says}"
     )
@@ -356,7 +360,7 @@ def _print(result: CheckResult) -> None:
 
 def _print_end(found: list[CheckResult], wrong: int, bundle: Path | None) -> None:
     notes = sum(result.kind == "note" for result in found)
-    parts = [f"{wrong} wrong" if wrong else "nothing is wrong", f"{notes} to know"]
-    click.echo(", ".join(parts) + ".")
+    problems = f"{wrong} problem{'' if wrong == 1 else 's'}" if wrong else "No problems"
+    click.echo(f"{problems}, {notes} note{'' if notes == 1 else 's'}.")
     if bundle is not None:
-        click.echo(f"{bundle} written; look into it before you send it.")
+        click.echo(f"{bundle} written. Review it before you send it.")

@@ -1,12 +1,12 @@
 """
-Errors on the command line: what is printed of them, and with which exit code it ends.
+Errors on the command line: how they are printed, and their exit codes.
 
-A file that a verb is asked to write is opened here: none that exists is lost, and an error of
-the system is reported as an error of ours.
+Files that a verb writes are opened here: an existing file is not overwritten by accident, and an
+error of the operating system becomes an error of ours.
 
-An error of ours has all it takes: a sentence, facts, a remedy, a code, an exit code.
-Anything else that is raised is a mistake of ours; its traceback goes to the log file,
-the person at the terminal gets one sentence and the place of that file.
+An error of ours has a sentence, facts, a remedy, a code and an exit code. Any other exception is
+a bug in Headrace: its traceback goes to the log file, and the terminal shows one sentence and the
+path of that file.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from headrace.storage.permissions import create_output, not_written
 
 # --- files that a verb writes ---------------------------------------------------------------------
 
-force_option = click.option("--force", is_flag=True, help="Replace a file that is there.")
+force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 """Adds `--force`: `force: bool`."""
 
 
 def refuse_taken(path: Path, *, force: bool) -> None:
-    """Refuse a file that is there, before any work is done for it; with `force` none."""
+    """Refuse to overwrite an existing file without `force`, before any work is done for it."""
     if path.is_file() and not force:
         raise _taken(path)
 
 
 @contextmanager
 def opened_output(path: Path, *, force: bool, mode: int = 0o600) -> Iterator[IO[bytes]]:
-    """Open a file to write, and turn what the system says against it into an error of ours."""
+    """Open a file to write; errors of the operating system become errors of ours."""
     try:
         stream = create_output(path, replace=force, mode=mode)
     except AlreadyStored:
@@ -57,27 +57,27 @@ def opened_output(path: Path, *, force: bool, mode: int = 0o600) -> Iterator[IO[
 
 
 def _taken(path: Path) -> click.UsageError:
-    return click.UsageError(f"{path} is there already; --force replaces it.")
+    return click.UsageError(f"{path} already exists; use --force to overwrite it.")
 
 
-# --- what is printed of an error ------------------------------------------------------------------
+# --- how an error is printed ----------------------------------------------------------------------
 
 DONE = 0
 FAILED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
-"""What shells expect of a command that ended by Ctrl-C before it was done."""
+"""The exit code that shells expect from a command that Ctrl-C ended."""
 
 USAGE_CODE = "cli.usage"
 INTERNAL_CODE = "internal"
 
 
 def error_lines(error: HeadraceError, width: int) -> list[tuple[str, str]]:
-    """Return (kind, line) of the block a person reads: what, where, what to do, the code."""
+    """Return (kind, line) of the block that is printed: what, where, remedy, code."""
     if isinstance(error, InvalidConfiguration) and error.errors:
         count = len(error.errors)
-        # Where all of it is that a database is down, nobody has to look for a mistake.
-        where = "in the configuration" if error.exit_code == WRONG_USAGE else "before the start"
+        # If databases are unreachable and nothing else is wrong, the configuration is fine.
+        where = "in the configuration" if error.exit_code == WRONG_USAGE else "before starting"
         lines = [("what", f"✗ {count} error{'s' if count > 1 else ''} {where}")]
         for each in error.errors:
             lines += _block(each, width, mark="• ", indent="  ")
@@ -87,7 +87,7 @@ def error_lines(error: HeadraceError, width: int) -> list[tuple[str, str]]:
 
 
 def print_error(error: HeadraceError, *, as_json: bool) -> None:
-    """Print one of our errors: JSON to stdout, or a block for people to stderr."""
+    """Print one of our errors: JSON to stdout, or a block of text to stderr."""
     if as_json:
         _json_line({"error": error_object(error)})
         return
@@ -96,20 +96,20 @@ def print_error(error: HeadraceError, *, as_json: bool) -> None:
 
 
 def print_warning(warning: HeadraceError) -> None:
-    """Print what is allowed and should not be so: to stderr, and the command goes on."""
+    """Print a warning to stderr; the command continues."""
     for kind, line in _block(warning, _width(), mark="! ", indent=""):
         _print(line, "warning" if kind == "what" else kind)
 
 
 def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
-    """Print what click found wrong with the arguments."""
+    """Print an error of the arguments, found by click."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "headrace"
     shown = error.format_message().strip() or "Wrong usage."
     remedy = f"See {path} --help"
     if as_json:
-        told = {"code": USAGE_CODE, "message": shown, "facts": {}, "remedy": remedy}
-        _json_line({"error": told})
+        fields = {"code": USAGE_CODE, "message": shown, "facts": {}, "remedy": remedy}
+        _json_line({"error": fields})
         return
     for kind, line in (
         *_wrapped("what", f"✗ {shown}", _width(), ""),
@@ -119,16 +119,16 @@ def print_usage_error(error: click.ClickException, *, as_json: bool) -> None:
 
 
 def print_unexpected(error: BaseException, *, as_json: bool) -> None:
-    """Put the traceback into the log file, and say one sentence."""
-    place = logs.where() or _fallback_log()
+    """Write the traceback to the log file, and print one sentence."""
+    log_file = logs.where() or _fallback_log()
     logs.logger("cli").failed("unexpected error", error, code=INTERNAL_CODE)
-    message = f"Something went wrong that should not have ({type(error).__name__})"
+    message = f"Internal error ({type(error).__name__})"
     remedy = HeadraceError.remedy
-    if place is not None:
-        remedy = f"Please report this, with the end of {_near(place)}."
+    if log_file is not None:
+        remedy = f"Please report this, and include the end of {_near(log_file)}."
     if as_json:
-        told = {"code": INTERNAL_CODE, "message": message, "facts": {}, "remedy": remedy}
-        _json_line({"error": told})
+        fields = {"code": INTERNAL_CODE, "message": message, "facts": {}, "remedy": remedy}
+        _json_line({"error": fields})
         return
     _print(f"✗ {message}", "what")
     for kind, line in _wrapped("remedy", f"→ {remedy}", _width(), "  "):
@@ -138,11 +138,11 @@ def print_unexpected(error: BaseException, *, as_json: bool) -> None:
 
 def _block(error: HeadraceError, width: int, *, mark: str, indent: str) -> list[tuple[str, str]]:
     what = error.message.rstrip(".")
-    # Only what the sentence does not say already: most name their facts themselves.
+    # Only facts that the sentence does not contain: most sentences name their facts.
     unsaid = {name: _text(of) for name, of in error.facts.items() if _text(of) not in what}
     if unsaid:
         what += f" ({', '.join(f'{_words(name)} {text}' for name, text in unsaid.items())})"
-    # Of a text that cannot be read: the line, and a caret under the place.
+    # For a syntax error: the line, and a caret under the position.
     excerpt = error.excerpt if isinstance(error, ConfigText) else ()
     return [
         *_wrapped("what", f"{mark}{what}", width, indent),
@@ -158,7 +158,7 @@ def _wrapped(kind: str, text: str, width: int, indent: str) -> list[tuple[str, s
         width,
         initial_indent=indent,
         subsequent_indent=f"{indent}  ",
-        # A path is only of use whole: the terminal may wrap it, we do not cut it.
+        # A path is useful only as a whole: the terminal may wrap it, but it is not cut here.
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -173,7 +173,7 @@ def _print(line: str, kind: str) -> None:
         "remedy": {},
         "code": {"dim": True},
     }
-    # click strips colours where stderr is no terminal, but does not know NO_COLOR.
+    # click strips colours if stderr is not a terminal, but does not know NO_COLOR.
     color = False if os.environ.get("NO_COLOR") else None
     click.echo(click.style(line, **styles[kind]), err=True, color=color)
 
@@ -193,7 +193,7 @@ def _words(name: str) -> str:
 
 
 def _near(path: Path) -> str:
-    """Return `path` as someone in the present folder would type it."""
+    """Return `path` relative to the current folder, if it is inside it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
@@ -202,7 +202,7 @@ def _width() -> int:
 
 
 def _fallback_log() -> Path | None:
-    """Open a log in the user's cache, for errors before a data directory is known."""
+    """Open a log in the user's cache, for errors before the data directory is known."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
         logs.log_into(Path(cache).expanduser() / "headrace" / "logs")
@@ -212,13 +212,13 @@ def _fallback_log() -> Path | None:
 
 
 def forgiving(stream: IO[str]) -> None:
-    """Let a terminal that lacks a character show `?` in its place, not end the command."""
+    """Make a stream print `?` for a character that it cannot encode, instead of failing."""
     reconfigure = getattr(stream, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")
 
 
 def close_quietly() -> None:
-    """After the reader of a pipe went away: let Python's own flush at exit find nothing."""
+    """Redirect stdout to /dev/null after a broken pipe, so that the flush at exit cannot fail."""
     with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

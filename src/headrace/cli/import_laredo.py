@@ -1,11 +1,11 @@
 """
-Another engine's configuration, written anew as one of ours.
+Another engine's configuration, converted to ours.
 
-It reads the form in which each entry of `tables = [{ source, schema, table, targets = […] }]`
-names its targets; here a pipeline is one of its targets with its table. What has no
-counterpart becomes a comment that says so, with its key and place and never its value. A
-pipeline that would bring more than it did, because a filter has no counterpart, or nothing,
-because its source or target has none, is left to a comment as a whole.
+In the original, each entry of `tables = [{ source, schema, table, targets = […] }]` lists its
+targets; here each of these targets becomes a pipeline with that table. A setting without a
+counterpart becomes a comment with its key and location, never its value. A pipeline is replaced
+by a comment as a whole if its source or target has no counterpart, or if one of its filters has
+none: without the filter it would deliver more rows than the original.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _FILTERS = {"field-equals": ("value",), "field-prefix": ("prefix",), "field-rege
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A configuration of ours, and what a person should look at."""
+    """A configuration of ours, and notes about what should be reviewed."""
 
     text: str
     notes: tuple[str, ...]
-    """What was left out or changed, each with its place in the file that was read."""
+    """What was left out or changed, each with its location in the original file."""
 
     sources: int
     pipelines: int
 
 
 def converted(text: str, origin: str) -> Conversion:
-    """Return our configuration for the other one; errors of its syntax are raised."""
-    # Variables stay variables: what they hold here and now is not for a file.
+    """Return our configuration for the other one; raises errors of its syntax."""
+    # Variables stay variables: their current values do not belong in a file.
     return _Converter(parse(text, origin, environment=PlaceholderEnvironment())).done(origin)
 
 
 class _Taken:
-    """A section of theirs: what was not taken from it at the end has no counterpart."""
+    """A section of the original; what is left in it at the end has no counterpart."""
 
     def __init__(self, node: Node | None, at: str) -> None:
         self.node = node
@@ -68,18 +68,18 @@ class _Taken:
         return self._left.pop(key, None)
 
     def text(self, key: str) -> str:
-        """Return a text, empty where there is none."""
+        """Return a text, empty if there is none."""
         node = self.take(key)
         return "" if node is None or isinstance(node.value, list | dict) else str(node.value)
 
     def section(self, key: str) -> _Taken:
-        """Return a section of it, empty where there is none; what is none stays, to be told."""
+        """Return a section, empty if there is none; another kind of value stays, to be reported."""
         node = self._left.get(key)
         fits = node is not None and isinstance(node.value, dict)
         return _Taken(self.take(key) if fits else None, key_path(self.at, key))
 
     def entries(self, key: str) -> list[_Taken]:
-        """Return the sections of a list in it; what is no list stays, to be told."""
+        """Return the sections of a list; a value that is no list stays, to be reported."""
         node, at = self._left.get(key), key_path(self.at, key)
         listed = node.value if node and isinstance(node.value, list) else []
         if node and isinstance(node.value, list):
@@ -102,7 +102,7 @@ class _Converter:
 
     def done(self, origin: str) -> Conversion:
         self.lines.comment(f"Written by headrace init --from {origin}.")
-        self.lines.comment("What has no counterpart is named in a comment where it would stand.")
+        self.lines.comment("Settings without a counterpart are listed in comments.")
         self.lines.blank()
         self.lines.add('data = "./headrace-data"')
         sources = self.tree.section("sources")
@@ -113,15 +113,15 @@ class _Converter:
         self.lines.blank()
         self.left_out(self.tree)
         if not self.notes:
-            self.lines.comment("Everything had its counterpart.")
+            self.lines.comment("Every setting was converted.")
         made = len(self.sources), len(self.pipelines)
         return Conversion(self.lines.text(), tuple(self.notes), *made)
 
     def note(self, node: Node | None, says: str, indent: str = "") -> None:
-        """Say something about a value of theirs, in a comment and at the end."""
-        place = f" ({node.location})" if node is not None and node.location.line else ""
-        self.notes.append(f"{says}{place}")
-        self.lines.comment(f"{says}{place}", indent)
+        """Add a note about a value of the original, as a comment and to `notes`."""
+        location = f" ({node.location})" if node is not None and node.location.line else ""
+        self.notes.append(f"{says}{location}")
+        self.lines.comment(f"{says}{location}", indent)
 
     def left_out(self, taken: _Taken, indent: str = "") -> None:
         for at, node in taken.rest():
@@ -131,7 +131,7 @@ class _Converter:
         id_ = fitted(name)
         self.lines.blank()
         if theirs.text("type") not in _POSTGRES:
-            self.note(theirs.node, f"{theirs.at}: there is no such type of source here")
+            self.note(theirs.node, f"{theirs.at}: this type of source is not supported")
             return
         self.sources.add(name)
         self.lines.add(f"sources.{entry(id_)} {{")
@@ -140,8 +140,8 @@ class _Converter:
         mode = "stateful" if theirs.text("slot_mode") == "stateful" else "ephemeral"
         self.lines.add(f"  slot_mode = {mode}")
         if (slot := theirs.take("slot_name")) is not None:
-            # Both engines can then run side by side until one is trusted.
-            self.note(slot, f"{theirs.at}.slot_name: ours has a slot of its own", "  ")
+            # So both engines can run in parallel until the new one is trusted.
+            self.note(slot, f"{theirs.at}.slot_name: Headrace uses a slot of its own", "  ")
         if (always := theirs.take("always_baseline")) is not None:
             self.lines.add(f"  always_baseline = {entry(always.value)}")
         self.publication(theirs.section("publication"))
@@ -151,13 +151,16 @@ class _Converter:
     def connection(self, id_: str, theirs: _Taken) -> None:
         node = theirs.take("connection")
         if node is None or not isinstance(node.value, str):
-            self.note(theirs.node, f"{theirs.at}.connection is missing, or no text", "  ")
+            self.note(theirs.node, f"{theirs.at}.connection is missing or not a string", "  ")
             return
         text = node.value
-        # A password that is a variable as a whole stays one; half of one may be the secret half.
+        # A password that is entirely a variable stays one; if only part of it is a variable,
+        # the rest may be the secret part.
         if any(without_variables(each) for each in passwords_in(with_scheme(text))):
             variable = re.sub(r"[^A-Z0-9]", "_", id_.upper()) + "_PASSWORD"
-            says = f"{theirs.at}.connection has its password written out: put it into {variable}"
+            says = (
+                f"{theirs.at}.connection contains a password, which was not copied: set {variable}"
+            )
             self.lines.add(f"  connection = {entry(without_password(text))}")
             self.note(node, says, "  ")
             self.lines.add(f'  password_ref = "env:{variable}"')
@@ -168,7 +171,7 @@ class _Converter:
         if theirs.node is None:
             return
         if (name := theirs.take("name")) is not None:
-            self.note(name, f"{theirs.at}.name: ours has a publication of its own", "  ")
+            self.note(name, f"{theirs.at}.name: Headrace uses a publication of its own", "  ")
         create, publish = theirs.take("create"), theirs.take("publish")
         tables = theirs.section("tables")
         self.lines.add("  publication {")
@@ -193,7 +196,7 @@ class _Converter:
         name = table if schema in ("", "public") else f"{schema}.{table}"
         targets = theirs.entries("targets")
         if not targets:
-            self.note(theirs.node, f"{theirs.at}: it has no target, and becomes no pipeline")
+            self.note(theirs.node, f"{theirs.at}: it has no target, so it gets no pipeline")
         for target in targets:
             self.lines.blank()
             self.pipeline(source, name, target)
@@ -204,15 +207,17 @@ class _Converter:
         filters = [_filter(each) for each in theirs.entries("filters")]
         transforms = [_transform(each) for each in theirs.entries("transforms")]
         if source not in self.sources:
-            self.note(theirs.node, f"{theirs.at}: its source could not be taken over")
+            self.note(theirs.node, f"{theirs.at}: its source was not converted")
             return
         if kind != _MEMORY:
-            self.note(theirs.node, f"{theirs.at}: there is no such type of target here")
+            self.note(theirs.node, f"{theirs.at}: this type of target is not supported")
             return
-        # One that is no list stays in `theirs`, and was not understood either.
+        # A value that is no list stays in `theirs`, and was not converted either.
         if None in filters or None in transforms or {"filters", "transforms"} & {*theirs.names()}:
-            # Without one of them it would bring what it was told to hold back.
-            self.note(theirs.node, f"{theirs.at}: a filter or transform of it has no counterpart")
+            # Without that filter it would deliver rows that it must hold back.
+            self.note(
+                theirs.node, f"{theirs.at}: one of its filters or transforms has no counterpart"
+            )
             return
         id_ = self.named(table, kind)
         self.lines.add(f"pipelines.{entry(id_)} {{")
@@ -244,13 +249,13 @@ class _Converter:
         if policy is not None and policy.value == "isolate":
             self.lines.add("  error_handling.on_persistent_failure = isolate")
         elif policy is not None:
-            says = f"{theirs.at}.on_persistent_failure: here a pipeline stops by itself alone"
+            says = f"{theirs.at}.on_persistent_failure: only the failed pipeline stops here"
             self.note(policy, says, "  ")
             self.lines.add("  error_handling.on_persistent_failure = stop")
         self.left_out(theirs, "  ")
 
     def named(self, table: str, kind: str) -> str:
-        """Return an id that no pipeline has yet."""
+        """Return an unused pipeline id."""
         wanted = [fitted(table.rpartition(".")[2]), fitted(table), fitted(f"{table}.{kind}")]
         wanted += [fitted(f"{table}.{number}") for number in range(2, len(self.pipelines) + 3)]
         id_ = next(each for each in wanted if each not in self.pipelines)
@@ -259,7 +264,7 @@ class _Converter:
 
 
 def _filter(theirs: _Taken) -> str | None:
-    """Return a filter as we write it; None where it has no counterpart."""
+    """Return a filter in our form; None if it has no counterpart."""
     kind, field = theirs.text("type"), theirs.text("field")
     if kind not in _FILTERS or not field:
         return None
@@ -271,7 +276,7 @@ def _filter(theirs: _Taken) -> str | None:
 
 
 def _transform(theirs: _Taken) -> str | None:
-    """Return a transform as we write it; None where it has no counterpart."""
+    """Return a transform in our form; None if it has no counterpart."""
     made = None
     match theirs.text("type"):
         case "drop-fields" if fields := _texts(theirs.take("fields")):

@@ -1,11 +1,11 @@
 """
-`headrace init`: a configuration to begin with, from what a database has.
+`headrace init`: a configuration file, made from the tables of a database.
 
-It is written for people: lines, comments, and values that read back the same.
+The file is made to be edited: it has comments, and values that read back the same.
 
 Each table that can be captured becomes a pipeline of its own into memory, with a comment that
-lists its columns; those that cannot are named, with the reason. A password in the address is not
-written down: the file says in which variable it is looked for.
+lists its columns. Tables that cannot be captured are listed with the reason. A password in the URL
+is not written to the file: the file names the variable that must contain it.
 """
 
 from __future__ import annotations
@@ -37,36 +37,38 @@ if TYPE_CHECKING:
 _DEFAULT = Path("headrace.conf")
 
 
-@click.command(short_help="Write a configuration to begin with.")
+@click.command(short_help="Write a configuration file for a database.")
 @click.argument("url", required=False)
 @click.option(
     "--from",
     "other",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
-    help="Convert this configuration, in which tables = [{ …, targets = […] }].",
+    help="Convert the configuration of another engine: tables = [{ …, targets = […] }].",
 )
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     default=_DEFAULT,
     metavar="FILE",
-    help="Where to write it; headrace.conf in this folder by default.",
+    help="File to write (default: headrace.conf in this folder).",
 )
 @force_option
 @json_option
 def init(url: str | None, other: Path | None, output: Path, force: bool, as_json: bool) -> int:
     """
-    Write a configuration, commented, that can be run.
+    Write a commented configuration file that is ready to run.
 
-    URL is a database to look at: sqlite:shop.db, or postgresql://user@host/database. Each of
-    its tables gets a pipeline; the result is checked as `headrace validate` does.
+    URL is your database: sqlite:shop.db or postgresql://user@host/database. Each of its tables
+    gets a pipeline into memory. The result is checked as by headrace validate.
 
-    With --from it is made from another engine's: what has no counterpart is named in a
-    comment. A password that is written out is not taken over, from neither of them.
+    With --from, convert the configuration of another engine instead. Settings without a
+    counterpart are listed in comments. Passwords are never copied into the file.
     """
     if (url is None) == (other is None):
-        raise click.UsageError("Say what to begin with: a URL, as sqlite:shop.db, or --from FILE.")
+        raise click.UsageError(
+            "Give the URL of a database, such as sqlite:shop.db, or --from FILE."
+        )
     refuse_taken(output, force=force)
     if url is not None:
         return _look(url, output, force=force, as_json=as_json)
@@ -82,17 +84,19 @@ def _look(url: str, output: Path, *, force: bool, as_json: bool) -> int:
     if as_json:
         if found.tables:
             _check(output, found.variables)
-        told = {"written": str(output), "source": found.source, "tables": list(found.tables)}
+        fields = {"written": str(output), "source": found.source, "tables": list(found.tables)}
         left = [error_object(each) for each in found.left_out]
-        click.echo(json.dumps({**told, "left_out": left, "set": sorted(found.variables)}))
+        click.echo(json.dumps({**fields, "left_out": left, "set": sorted(found.variables)}))
         return errors.DONE
     click.echo(f"✓ {output} written: source {found.source}, {_count(len(found.tables), 'table')}")
     for each in found.left_out:
         errors.print_warning(each)
     for variable in found.variables:
-        click.echo(f"  the password is not in it; first: export {variable}=…", err=True)
+        click.echo(
+            f"  The password is not in the file. Set it first: export {variable}=…", err=True
+        )
     if not found.tables:
-        click.echo("  it has no table that could be captured yet: edit it, then: headrace validate")
+        click.echo("  No table can be captured yet. Edit the file, then run: headrace validate")
         return errors.DONE
     _check(output, found.variables)
     click.echo("✓ checked")
@@ -106,7 +110,7 @@ def _look(url: str, output: Path, *, force: bool, as_json: bool) -> int:
 
 
 def _convert(other: Path, output: Path, *, force: bool, as_json: bool) -> None:
-    # Here and not above: `--help` reads no configuration.
+    # Imported here: `--help` reads no configuration.
     from headrace.cli.import_laredo import converted
     from headrace.config.hocon import read_text
 
@@ -124,7 +128,7 @@ def _convert(other: Path, output: Path, *, force: bool, as_json: bool) -> None:
 
 
 def _write(output: Path, text: str, *, force: bool) -> None:
-    # For whom the user's mask says: it holds no password, and an engine may be another user's.
+    # Readable as the umask allows: it has no password, and the engine may run as another user.
     with opened_output(output, force=force, mode=0o666) as stream:
         stream.write(text.encode())
 
@@ -132,7 +136,7 @@ def _write(output: Path, text: str, *, force: bool) -> None:
 def _check(output: Path, variables: Mapping[str, str]) -> None:
     from headrace.cli.common import read_configuration
 
-    # For this process alone: the password was in the address, and goes nowhere else.
+    # For this process only: the password was in the URL, and is stored nowhere.
     os.environ.update(variables)
     read_configuration(output, ()).check()
 
@@ -145,17 +149,17 @@ def _count(number: int, word: str) -> str:
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _WORDS = ("true", "false", "null", "include")
-"""What is not a text unless it is quoted."""
+"""Words that are text only in quotes."""
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
-"""Of a private use area: around a variable's name, where its value would stand."""
+"""Private-use characters: they enclose a variable's name in place of its value."""
 
 _VARIABLE = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
 _WIDTH = 96
 
 
 class PlaceholderEnvironment(Mapping[str, str]):
-    """An environment in which every variable is set, to something that says its name."""
+    """An environment in which every variable is set, to a placeholder with its name."""
 
     def __getitem__(self, name: str) -> str:
         return f"{_OPEN}{name}{_CLOSE}"
@@ -178,12 +182,12 @@ class ConfigLines:
         self._lines += lines
 
     def blank(self) -> None:
-        """Add an empty line, unless one stands there."""
+        """Add an empty line, unless the last one is empty."""
         if self._lines and self._lines[-1]:
             self._lines.append("")
 
     def comment(self, text: str, indent: str = "") -> None:
-        """Add a comment, over as many lines as it takes."""
+        """Add a comment, wrapped to several lines if needed."""
         start = f"{indent}# "
         self._lines += textwrap.wrap(
             " ".join(text.split()),
@@ -200,17 +204,17 @@ class ConfigLines:
 
 
 def variables_of(text: str) -> list[str]:
-    """Return the variables that a text of `PlaceholderEnvironment` stands for in part."""
+    """Return the variables in a text of `PlaceholderEnvironment`."""
     return _VARIABLE.findall(text)
 
 
 def without_variables(text: str) -> str:
-    """Return what of a text of `PlaceholderEnvironment` is written out."""
+    """Return a text of `PlaceholderEnvironment` without its variables."""
     return _VARIABLE.sub("", text)
 
 
 def with_scheme(text: str) -> str:
-    """Return an address whose scheme is a variable with one that can be read."""
+    """Return a URL with a valid scheme in place of a variable."""
     return re.sub(f"^{_VARIABLE.pattern}(?=://)", "x", text)
 
 
@@ -220,7 +224,7 @@ def entry(value: object) -> str:
         return json.dumps(value)
     if not variables_of(value):
         return _quoted(value)
-    # Side by side they are put together again.
+    # HOCON joins values that follow each other.
     parts = _VARIABLE.split(value)
     return "".join(
         f"${{{part}}}" if number % 2 else json.dumps(part, ensure_ascii=False)
@@ -240,10 +244,10 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-# --- from what a database has ---------------------------------------------------------------------
+# --- from the tables of a database ----------------------------------------------------------------
 
 MOST_PIPELINES = 20
-"""Beyond it, tables stand in comments: nobody means to hold a hundred of them in memory."""
+"""Further tables are written as comments: a hundred tables are rarely meant to be in memory."""
 
 _POSTGRES = re.compile(r"postgres(ql)?://|(^|\s)(host|hostaddr|dbname|service)\s*=", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?!sqlite:)([a-z][a-z0-9+.-]*):/", re.IGNORECASE)
@@ -252,25 +256,25 @@ _MAGIC = b"SQLite format 3\0"
 
 @dataclass(frozen=True, slots=True)
 class InitProposal:
-    """A configuration, and what a person should know of the database it was made from."""
+    """A configuration, and the problems of the database it was made from."""
 
     text: str
     source: str
     tables: tuple[str, ...]
-    """Those that have a pipeline."""
+    """The tables that have a pipeline."""
 
     left_out: tuple[HeadraceError, ...]
-    """Why tables have none, or why capture could not begin at all."""
+    """Why tables were left out, or why nothing can be captured."""
 
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What has to be set in the environment: the password that stood in the address."""
+    """Variables that must be set in the environment: the password that was in the URL."""
 
 
 def looked_at(url: str, folder: Path | None = None) -> InitProposal:
     """
-    Look at a database, and return a configuration for it; raises where it is not reachable.
+    Inspect a database, and return a configuration for it; raises if it cannot be reached.
 
-    `folder` is where the configuration will lie, if not here: paths in it begin there.
+    `folder` is the folder of the configuration, if not the current one: paths start there.
     """
     if _POSTGRES.search(url):
         return _of_postgres(url)
@@ -282,27 +286,27 @@ def _of_sqlite(url: str, folder: Path) -> InitProposal:
 
     given = Path(re.sub(r"^sqlite:(//)?", "", url)).expanduser()
     if not given.is_file():
-        # Of an address its scheme alone: a password may stand anywhere in the rest.
+        # Only the scheme of the URL: a password may be anywhere in the rest.
         if (address := _ADDRESS.match(url)) is not None:
             raise SourceRefused(
-                f"There is no source for {address[1]}",
-                remedy="Name a SQLite file, sqlite:shop.db, or a server,"
+                f"{address[1]} is not a supported database",
+                remedy="Use a SQLite file, sqlite:shop.db, or a PostgreSQL server,"
                 " postgresql://user@host/database.",
             )
         raise SourceRefused(
-            "There is no such file",
+            f"{masked_text(str(given))} does not exist",
             path=masked_text(str(given)),
-            remedy="Name a SQLite file, sqlite:shop.db, or a server,"
+            remedy="Use a SQLite file, sqlite:shop.db, or a PostgreSQL server,"
             " postgresql://user@host/database.",
         )
     with given.open("rb") as file:
         head = file.read(len(_MAGIC))
-    # A file without a byte is a database without a table.
+    # An empty file is a database without tables.
     if head and head != _MAGIC:
         raise SourceRefused(
-            "This file is no SQLite database",
+            f"{given} is not a SQLite database",
             path=str(given),
-            remedy="Name a SQLite file, or a server: postgresql://user@host/database.",
+            remedy="Use a SQLite file, or a PostgreSQL server: postgresql://user@host/database.",
         )
     source = sqlite(given)
     path = given if folder.resolve() == Path.cwd() else given.absolute()
@@ -320,7 +324,7 @@ def _of_postgres(url: str) -> InitProposal:
         variable = re.sub(r"[^A-Z0-9]", "_", source.name.upper()) + "_PASSWORD"
         variables[variable] = password_of(url)
         lines.append(f'password_ref = "env:{variable}"     # or "file:/run/secrets/…"')
-    lines.append("slot_mode = stateful     # ephemeral: every start copies the tables anew")
+    lines.append("slot_mode = stateful     # ephemeral: copy the tables again at every start")
     return _written(source, lines, url=without_password(url), variables=variables)
 
 
@@ -336,7 +340,7 @@ def _written(
     fit = [name for name in names if name not in refused]
     schemas = source.describe(fit) if fit else {}
     lines = ConfigLines()
-    lines.comment(f"Written by headrace init {url}. Every key: headrace config, and the docs.")
+    lines.comment(f"Written by headrace init {url}. headrace config prints every key.")
     lines.blank()
     lines.add('data = "./headrace-data"     # the log, progress and dead letters')
     lines.blank()
@@ -346,14 +350,16 @@ def _written(
         lines.blank()
         block = _pipeline(source.name, name, schemas[name], taken)
         if number == MOST_PIPELINES:
-            lines.comment("More tables, to be uncommented: each is held in memory.")
+            lines.comment("More tables. Uncomment those you need; each is kept in memory.")
         lines.add(*(block if number < MOST_PIPELINES else [f"# {line}" for line in block]))
     for table, problem in refused.items():
         lines.blank()
-        lines.comment(f"{table} is left out: {problem.message}. {problem.remedy}")
+        lines.comment(f"{table} was left out: {problem.message}. {problem.remedy}")
     if not names:
         lines.blank()
-        lines.comment("The database has no table yet. One of orders would be brought by:")
+        lines.comment(
+            "The database has no tables yet. A pipeline for a table named orders looks like this:"
+        )
         lines.add(f"# pipelines.orders {{ source = {entry(source.name)}, tables = [orders],")
         lines.add("#                    target { type = indexed-memory } }")
     left_out = tuple(problems)
@@ -364,7 +370,7 @@ def _written(
 
 def _pipeline(source: str, table: str, schema: TableSchema, taken: set[str]) -> list[str]:
     """Return the lines of one table's pipeline."""
-    # Here and not above: commands start without the engine.
+    # Imported here: commands start without the engine.
     from headrace.engine.checks import fitted
 
     id_ = stem = fitted(table.removeprefix("public."))
@@ -387,7 +393,7 @@ def _pipeline(source: str, table: str, schema: TableSchema, taken: set[str]) -> 
     shown = entry(example or schema.columns[0].name)
     lines.add(f"  # filters = [{{ type = field-equals, field = {shown}, value = … }}]")
     if schema.key:
-        lines.comment(f"The key is {', '.join(schema.key)}; other lookups by indexes:", "  ")
+        lines.comment(f"The key is {', '.join(schema.key)}. Add indexes for other lookups:", "  ")
         lines.add(
             "  target {",
             "    type = indexed-memory",
@@ -396,7 +402,7 @@ def _pipeline(source: str, table: str, schema: TableSchema, taken: set[str]) -> 
             "  }",
         )
     else:
-        lines.comment("The table has no key: say which columns tell its rows apart.", "  ")
+        lines.comment("The table has no key. List the columns that identify a row:", "  ")
         every = list_of([column.name for column in schema.columns])
         lines.add(f"  target {{ type = indexed-memory, key_fields = {every} }}")
     lines.add("}")

@@ -1,7 +1,7 @@
 """
-`headrace log`: what the log of each source holds, read from the data directory.
+`headrace log`: the contents of the log of each source, read from the data directory.
 
-The views for people show what a log holds, and, for `headrace log read`, its changes line by line.
+The views show the contents of a log, and for `headrace log read` its changes, one on each line.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headrace.cli.common import (
     config_options,
     data_option,
     json_option,
+    log_location,
     one_of,
     output_console,
-    place_of,
     printable,
     recorded,
     storage_option,
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from headrace.runtime.store import StoredProgress
 
 
-@click.group("log", invoke_without_command=True, short_help="Look at the change log.")
+@click.group("log", invoke_without_command=True, short_help="Show or export the change log.")
 @config_options
 @data_option
 @storage_option
 @json_option
-@click.option("--source", metavar="SOURCE", help="Of this source alone.")
+@click.option("--source", metavar="SOURCE", help="Only this source.")
 @click.pass_context
 def log(
     context: click.Context,
@@ -56,23 +56,23 @@ def log(
     source: str | None,
 ) -> None:
     """
-    Show what the change log holds: segments, sizes, positions and times, table by table.
+    Show what the change log contains: segments, sizes, positions and times of each table.
 
-    Reads the data directory; an engine may run there, and is not disturbed. `reached` is how
-    far a pipeline's progress is stored; a running engine also tells what the log is kept for.
-    A log on S3 is found through the data directory, too, or by --storage without one.
-    With --json each line is the log of one source.
+    Works with or without a running engine. `reached` is the stored progress of a pipeline. If an
+    engine is running, the output also shows what old entries are kept for. A log on S3 is found
+    through the data directory, or with --storage if there is none. With --json each line is the
+    log of one source.
     """
     if context.invoked_subcommand is not None:
         return
-    place = place_of(config, sets, data, storage)
-    found = _read(place, source)
+    location = log_location(config, sets, data, storage)
+    found = _read(location, source)
     if as_json:
         for info, progress, size in found:
-            told = {**_plain(info), "progress": _plain(progress)}
-            told["bytes_on_disk"] = size
-            told["kept"] = _kept(place, info.source)
-            click.echo(json.dumps(told, ensure_ascii=False))
+            fields = {**_plain(info), "progress": _plain(progress)}
+            fields["bytes_on_disk"] = size
+            fields["kept"] = _kept(location, info.source)
+            click.echo(json.dumps(fields, ensure_ascii=False))
         return
     if not found:
         click.echo("No log yet.")
@@ -84,7 +84,7 @@ def log(
             out.print()
         for part in overview(info, progress, size, out.width):
             out.print(part)
-        for part in kept_view(_kept(place, info.source)):
+        for part in kept_view(_kept(location, info.source)):
             out.print(part)
 
 
@@ -92,47 +92,47 @@ log.add_command(read)
 
 
 def _read(
-    place: LogLocation, source: str | None
+    location: LogLocation, source: str | None
 ) -> list[tuple[LogInventory, list[StoredProgress], int]]:
-    # Here and not above: `--help` needs no Arrow, and is slow with it.
+    # Imported here: `--help` needs no Arrow, and would be slow with it.
     from headrace.changelog.ranges import inventory
     from headrace.changelog.reader import LogReader
     from headrace.runtime.store import stored_progress
 
-    names = recorded(place.files)
+    names = recorded(location.files)
     if source is not None:
         if source not in names:
             raise UnknownPipeline(
-                "There is no log of this source", source=source, remedy=one_of(names)
+                f"There is no log of source {source}", source=source, remedy=one_of(names)
             )
         names = [source]
-    progress = [] if place.folder is None else stored_progress(place.folder)
+    progress = [] if location.folder is None else stored_progress(location.folder)
     found = []
     for name in names:
-        log = LogReader.open(place.files, name)
+        log = LogReader.open(location.files, name)
         info = inventory(log, name)
-        # By lineage: what is stored of a pipeline does not name its source.
+        # By lineage: the stored progress of a pipeline does not name its source.
         mine = [each for each in progress if each.lineage == info.lineage]
-        # In a bucket, what the index names: to ask of each file would take long.
-        size = _size(Path(place.files.path("log")) / name) if place.files.local else log.size
+        # In a bucket, the sizes in the index: asking for each file would take long.
+        size = _size(Path(location.files.path("log")) / name) if location.files.local else log.size
         found.append((info, mine, size))
     return found
 
 
-def _kept(place: LogLocation, source: str) -> dict[str, Any] | None:
-    """Return what a running engine keeps the log for; None where none runs, or it knows not."""
+def _kept(location: LogLocation, source: str) -> dict[str, Any] | None:
+    """Return what a running engine keeps the log for; None if no engine answers."""
     from headrace.api.client import Control
 
-    if place.folder is None:
+    if location.folder is None:
         return None
     try:
-        return Control.connect(place.folder).call("Log", source=source)
+        return Control.connect(location.folder).call("Log", source=source)
     except HeadraceError:
         return None
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of a log's files; those that vanish meanwhile do not count."""
+    """Return the bytes of a log's files; files that are deleted meanwhile do not count."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -143,7 +143,7 @@ def _size(folder: Path) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """Return frozen values as JSON takes them: positions as their text, times in ISO 8601."""
+    """Return frozen values as JSON values: positions as text, times in ISO 8601."""
     from headrace.changelog.position import Position
 
     if isinstance(value, Position):
@@ -157,10 +157,10 @@ def _plain(value: Any) -> Any:
     return value
 
 
-# --- the log as a person reads it -----------------------------------------------------------------
+# --- the view of the log --------------------------------------------------------------------------
 
 LONG = 200
-"""Characters of a value in a line: more is for `--format json`."""
+"""Maximum characters of a value in a line; `--format json` has the whole value."""
 
 _OPS = {"insert": "green", "update": "yellow", "delete": "red", "truncate": "bold red"}
 _POSITION, _TIME, _OP = 30, 26, 8
@@ -169,13 +169,13 @@ _POSITION, _TIME, _OP = 30, 26, 8
 def overview(
     log: LogInventory, progress: Sequence[StoredProgress], size: int, width: int
 ) -> Iterator[Text | Table]:
-    """Yield one source's log: what it is, its tables, and how far its pipelines are."""
+    """Yield one source's log: its range, its tables, and the progress of its pipelines."""
     from rich.console import Console
     from rich.text import Text
 
     yield Text.assemble((log.source, "bold"), f"  {printable(log.origin)}")
     if log.first is None:
-        yield Text("  has not begun")
+        yield Text("  no entries yet")
         return
     if log.first > log.end:
         yield Text(f"  no changes yet, up to {log.end}")
@@ -183,7 +183,7 @@ def overview(
         yield Text(f"  {log.first} to {log.end}")
     yield Text(f"  {log.entries:,} entries, {bytes_text(size)} on disk")
     for gap in log.gaps:
-        yield Text(f"  begins anew at {gap.at} ({gap.reason})", style="yellow")
+        yield Text(f"  gap: continues at {gap.at} ({gap.reason})", style="yellow")
     tables = _tables(log)
     if Console(width=10_000).measure(tables).maximum <= width:
         yield tables
@@ -194,7 +194,7 @@ def overview(
 
 
 def kept_view(kept: Mapping[str, Any] | None) -> Iterator[Text | Table]:
-    """Yield what a running engine keeps a log for; nothing where none runs."""
+    """Yield what a running engine keeps a log for; nothing if no engine answered."""
     from rich.text import Text
 
     if kept is None:
@@ -204,7 +204,7 @@ def kept_view(kept: Mapping[str, Any] | None) -> Iterator[Text | Table]:
     made = _table("kept for", "whose", "after")
     for pin in kept["pins"]:
         made.add_row(Text(pin["kind"]), Text(printable(pin["whose"])), Text(pin["position"]))
-    yield made if kept["pins"] else Text("  kept for nobody")
+    yield made if kept["pins"] else Text("  no pipeline or reader needs old entries")
 
 
 def _tables(log: LogInventory) -> Table:
@@ -253,12 +253,12 @@ def _progress(progress: Sequence[StoredProgress]) -> Table:
 
     made = _table("pipeline", "table", "reached", "state", "baseline")
     for each in progress:
-        marks = [each.state, *(["paused"] * each.paused), *(["set aside"] * each.set_aside)]
+        states = [each.state, *(["paused"] * each.paused), *(["released"] * each.set_aside)]
         made.add_row(
             Text(printable(each.pipeline)),
             Text(printable(each.table)),
             Text(str(each.position)),
-            Text(", ".join(filter(None, marks))),
+            Text(", ".join(filter(None, states))),
             Text(str(each.baseline or "")),
         )
     return made
@@ -275,14 +275,14 @@ def _table(*names: str) -> Table:
 
 
 def change_header() -> Text:
-    """Return what stands over the lines of changes."""
+    """Return the header of the lines of changes."""
     from rich.text import Text
 
     return Text(f"{'position':{_POSITION}} {'time':{_TIME}} {'op':{_OP}} values", style="bold")
 
 
 def change_line(change: dict[str, Any]) -> Text:
-    """Return a change in a line: of an update, what it was, too, where that is another value."""
+    """Return a change as one line; for an update, changed values as old → new."""
     from rich.text import Text
 
     before, after = change["before"] or {}, change["after"] or {}
@@ -319,5 +319,5 @@ def bytes_text(count: int) -> str:
 
 
 def time_text(moment: datetime | None) -> str:
-    """Return a moment in UTC, to the second."""
+    """Return a time in UTC, to the second."""
     return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S")

@@ -3,16 +3,16 @@ Changes of the log as lines of JSON, and as one Parquet file.
 
 A line of JSON is `{"position": …, "table": …, "op": "update", "time": …, "xid": …,
 "before": {…}, "after": {…}, "unsent": []}`: the op is `insert`, `update`, `delete` or `truncate`;
-`time` is that of the commit, in UTC; `xid` the source's number of the transaction, or null; an
-image that does not exist is null. Values are as `headrace.changelog.values_json` has them. A
-column that the source did not send is not in its image and is named in `unsent`; an image of
-before that holds the key alone has the columns of the key alone.
+`time` is the time of the commit, in UTC; `xid` is the transaction id of the source, or null; an
+image that does not exist is null. `headrace.changelog.values_json` defines the form of values. A
+column that the source did not send is missing from its image and named in `unsent`. If the source
+sends only the key of the row before, `before` has only the key columns.
 
 Columns of the Parquet file: `position` and `op` as text, `time` (timestamp, UTC), `xid`, `unsent`
 (names of the columns that the source did not send), `exact` (texts of values that their columns
-could not hold, by column; those of the row before under `before.` and the name), `before` and
-`after` (structs). A part in which the table had other columns has all of them, null where a
-change had none of that name.
+cannot represent, by column; for the row before, under `before.` and the name), `before` and
+`after` (structs). If the columns of the table changed within the range, the file has all of them;
+they are null in changes that did not have them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def change_objects(piece: ChangeSlice) -> Iterator[dict[str, Any]]:
 
 
 def as_line(value: dict[str, Any]) -> bytes:
-    """Return an object as a line of JSON, its end included."""
+    """Return an object as a line of JSON, with its newline."""
     return _ENCODER.encode(value) + b"\n"
 
 
@@ -103,34 +103,34 @@ def write_parquet(
     """
     Write the changes and return how many there are.
 
-    The file appears when it is whole: where reading fails, none is left under that name, for a
-    Parquet file that ends early looks like one that does not.
+    The file appears when it is complete: if reading fails, no file of that name is left, because a
+    Parquet file that ends early looks like a complete one.
     """
     image = _image(log, table, part)
     schema = pa.schema([*_META, pa.field("before", image), pa.field("after", image)])
-    beside = output.with_name(f"{output.name}.{os.getpid()}.tmp")
+    temporary = output.with_name(f"{output.name}.{os.getpid()}.tmp")
     count = 0
     try:
         with (
-            opened_output(beside, force=True) as stream,
+            opened_output(temporary, force=True) as stream,
             pq.ParquetWriter(stream, schema, compression="zstd") as writer,
         ):
             for piece in pieces:
                 writer.write_table(_shaped(piece, schema))
                 count += piece.rows.num_rows
-        # Once more: reading takes its time, and somebody may have made one meanwhile.
+        # Checked again: reading takes time, and the file may have been created meanwhile.
         refuse_taken(output, force=force)
         try:
-            beside.replace(output)
+            temporary.replace(output)
         except OSError as error:
             raise not_written(output, error) from error
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return count
 
 
 def _image(log: LogReader, table: str, part: Span) -> pa.StructType:
-    """Return the columns that the table has in this part, in the order they came."""
+    """Return the columns that the table has in this range, in order of appearance."""
     seen: dict[int, TableSchema] = {}
     for found in flushes(log, [table], part):
         if not isinstance(found, Gap):
@@ -142,8 +142,9 @@ def _image(log: LogReader, table: str, part: Span) -> pa.StructType:
             known = fields.setdefault(field.name, field)
             if known.type != field.type:
                 raise BadSchema(
-                    "A column has another type in a later part",
-                    remedy="Read the two parts into a file each: --to and --from, or as JSON.",
+                    f"Column {field.name} of {table} changes its type within this range",
+                    remedy="Export the ranges before and after the change to separate files with"
+                    " --to and --from, or export JSON.",
                     table=table,
                     column=field.name,
                 )
@@ -152,9 +153,9 @@ def _image(log: LogReader, table: str, part: Span) -> pa.StructType:
 
 def _shaped(piece: ChangeSlice, schema: pa.Schema) -> pa.Table:
     rows = piece.rows
-    places = zip(rows["_commit"].to_pylist(), rows["_ordinal"].to_pylist(), strict=True)
+    positions = zip(rows["_commit"].to_pylist(), rows["_ordinal"].to_pylist(), strict=True)
     arrays = [
-        pa.array([str(Position(piece.epoch, *place)) for place in places], pa.string()),
+        pa.array([str(Position(piece.epoch, *position)) for position in positions], pa.string()),
         pa.array([_OPS[op] for op in rows["_op"].to_pylist()], pa.string()),
         rows["_time"],
         rows["_xid"],
@@ -169,19 +170,19 @@ def _exact(piece: ChangeSlice) -> list[list[tuple[str, str]] | None]:
     names: dict[int, str] = {}
     for column in piece.schema.columns:
         names |= {column.field: column.name, -column.field: f"before.{column.name}"}
-    marks: list[list[tuple[int, str]] | None] = piece.rows["_exact"].to_pylist()
+    exact: list[list[tuple[int, str]] | None] = piece.rows["_exact"].to_pylist()
     return [
         None if not each else [(names[number], text) for number, text in each if number in names]
-        for each in marks
+        for each in exact
     ]
 
 
 def _struct(piece: ChangeSlice, side: str, image: pa.StructType) -> Any:
-    """Return one image of the changes, with the columns of all of the part."""
+    """Return one image of the changes, with all columns of the range."""
     column = piece.rows[side].combine_chunks()
     names = piece.schema.names
     children = [
-        # By place: a name with a dot in it would be taken for a path.
+        # By index: a name with a dot in it would be taken for a path.
         pc.struct_field(column, names.index(field.name))
         if field.name in names
         else pa.nulls(len(column), field.type)

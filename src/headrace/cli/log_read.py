@@ -1,4 +1,4 @@
-"""`headrace log read`: the changes of a table, from one place in the log to another."""
+"""`headrace log read`: the changes of a table between two positions of the log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from headrace.cli.common import (
     config_options,
     data_option,
     json_option,
+    log_location,
     one_of,
-    place_of,
     recorded,
     storage_option,
 )
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from headrace.storage.files import Files
 
 
-@click.command("read", short_help="Print changes, by position or time.")
+@click.command("read", short_help="Print or export changes by position or time.")
 @click.argument("source")
 @click.argument("table")
 @config_options
 @data_option
 @storage_option
-@click.option("--from", "start", callback=common.as_moment, metavar="PLACE", help=common.HELP)
-@click.option("--to", "end", callback=common.as_moment, metavar="PLACE", help="The same; included.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="So many changes at most.")
+@click.option("--from", "start", callback=common.as_moment, metavar="WHEN", help=common.FROM_HELP)
+@click.option("--to", "end", callback=common.as_moment, metavar="WHEN", help=common.TO_HELP)
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Maximum number of changes.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["json", "table", "parquet"]),
-    help="JSON lines, lines for people, or a Parquet file; by default lines on a terminal.",
+    help="Output format (default: table on a terminal, otherwise json).",
 )
 @json_option
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where to write; to stdout by default. Parquet needs it.",
+    help="File to write (default: stdout); required for Parquet.",
 )
 @force_option
 @click.option(
-    "--envelope", type=click.Choice(["debezium"]), help="JSON lines in that system's form."
+    "--envelope", type=click.Choice(["debezium"]), help="Print JSON lines as Debezium events."
 )
 def read(
     source: str,
@@ -78,18 +78,21 @@ def read(
     """
     Print the changes of a TABLE of a SOURCE, in order, as the log has them.
 
-    A time stands for the first change that was committed then or later, and, for --to, the
-    last one committed then or before. Reading before the log's beginning is an error, and so
-    is a damaged segment, after all changes before it. What JSON looks like:
-    docs/reference/log-json.md. Engines are not disturbed, and none is needed.
+    A time after --from means the first change committed at that time or later; after --to, the
+    last change committed by then. Starting before the beginning of the log is an error. A
+    damaged segment is an error, too, reported after all changes before it are printed. Works
+    with or without a running engine. docs/reference/log-json.md describes the JSON.
     """
     form = _form(form, as_json=as_json, envelope=envelope, output=output)
     if output is not None:
         refuse_taken(output, force=force)
-    log = _opened(place_of(config, sets, data, storage).files, source)
+    log = _opened(log_location(config, sets, data, storage).files, source)
     if table not in (tables := sorted(log.tables())):
         raise UnknownPipeline(
-            "There is no such table in the log", source=source, table=table, remedy=one_of(tables)
+            f"The log of source {source} has no table {table}",
+            source=source,
+            table=table,
+            remedy=one_of(tables),
         )
     from headrace.changelog.ranges import span
 
@@ -118,7 +121,7 @@ def read(
 def _form(form: str | None, *, as_json: bool, envelope: str | None, output: Path | None) -> str:
     wanted = "json" if as_json or envelope else None
     if form not in (None, wanted) and wanted is not None:
-        raise click.UsageError(f"--format {form} does not go with --json or --envelope.")
+        raise click.UsageError(f"--format {form} cannot be combined with --json or --envelope.")
     form = form or wanted
     if form == "parquet" and output is None:
         raise click.UsageError("--format parquet needs --output FILE.")
@@ -126,27 +129,33 @@ def _form(form: str | None, *, as_json: bool, envelope: str | None, output: Path
 
 
 def _opened(files: Files, source: str) -> LogReader:
-    # Here and not above: `--help` needs no Arrow, and is slow with it.
+    # Imported here: `--help` needs no Arrow, and would be slow with it.
     from headrace.changelog.reader import LogReader
 
     if source not in (known := recorded(files)):
-        raise UnknownPipeline("There is no log of this source", source=source, remedy=one_of(known))
+        raise UnknownPipeline(
+            f"There is no log of source {source}", source=source, remedy=one_of(known)
+        )
     return LogReader.open(files, source)
 
 
 def _pieces(log: LogReader, table: str, part: Span) -> Iterator[ChangeSlice]:
-    """Yield the changes; what is missing between them is told on stderr."""
+    """Yield the changes; warn on stderr about those that are missing."""
     from headrace.changelog.ranges import ChangeSlice, changes, missing
 
     if missing(log, table, part):
-        click.echo(f"! Changes of {table} are missing here: rows changed unseen.", err=True)
+        click.echo(
+            f"! Changes of {table} are missing from this range: rows changed without being"
+            " recorded.",
+            err=True,
+        )
     for found in changes(log, table, part):
         if isinstance(found, ChangeSlice):
             yield found
         else:
             click.echo(
-                f"! History begins anew at {found.at} ({found.reason}): what happened just"
-                " before it at the source is not known.",
+                f"! Gap before {found.at} ({found.reason}): what changed at the source just"
+                " before this position is not known.",
                 err=True,
             )
 
@@ -168,7 +177,7 @@ def _print_table(pieces: Iterator[ChangeSlice], stream: IO[bytes]) -> None:
     from headrace.cli import log as log_views
     from headrace.cli.log_formats import change_objects
 
-    # What goes to a file, or a pipe, has no colours: rich is asked on a terminal only.
+    # A file or a pipe gets no colours: rich prints to a terminal only.
     console = common.output_console() if stream.isatty() else None
     lines = itertools.chain(
         [log_views.change_header()],

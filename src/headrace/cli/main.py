@@ -1,9 +1,9 @@
 """
-The root of the command line, to which every verb is added.
+The root command, which has every verb.
 
-`headrace completion` prints what makes a shell complete our commands.
+`headrace completion` prints the script with which a shell completes our commands.
 
-A verb does its work and raises; this module turns whatever comes out into text and an
+A verb does its work, and raises if it fails. This module turns what it raises into text and an
 exit code (0 done, 1 failed, 2 wrong usage or configuration, 3 busy or not ready, 4 not
 reachable, 5 refused). A verb that returns a number ends with that exit code.
 """
@@ -45,18 +45,18 @@ _INSTALL = {
 
 
 @click.command(
-    short_help="Print the completion of a shell.", epilog="\b\n" + "\n".join(_INSTALL.values())
+    short_help="Print a shell completion script.", epilog="\b\n" + "\n".join(_INSTALL.values())
 )
 @click.argument("shell", type=click.Choice(list(_INSTALL)))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that completes commands and options in a SHELL."""
+    """Print a script that completes commands and options in SHELL."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
     assert kind is not None
     made = kind(context.find_root().command, {}, "headrace", "_HEADRACE_COMPLETE")
-    # Not `source()`: for bash it runs one to learn its version, and warns of old ones.
+    # Not `source()`: it runs bash to find its version, and warns if that is old.
     click.echo(made.source_template % made.source_vars())
 
 
@@ -65,10 +65,13 @@ def completion(context: click.Context, shell: str) -> None:
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with: headrace demo",
+    epilog="Start with: headrace demo. For your own database: headrace init, then headrace run.",
 )
 def headrace() -> None:
-    """Bring every committed change of a database to whoever needs it, on Apache Spark."""
+    """
+    Stream every committed change from your database, through Spark, to your tables and
+    services.
+    """
 
 
 headrace.add_command(apply)
@@ -97,7 +100,7 @@ headrace.add_command(version)
 
 
 def run() -> NoReturn:
-    """Run the command line of this process and leave it."""
+    """Run the command line of this process and exit."""
     logs.take_over_process()
     errors.forgiving(sys.stdout)
     errors.forgiving(sys.stderr)
@@ -105,7 +108,7 @@ def run() -> NoReturn:
 
 
 def exit_code(arguments: Sequence[str]) -> int:
-    """Run one command; print what it raises, and return what the shell is told."""
+    """Run one command, print what it raises, and return the exit code."""
     try:
         # Read from the arguments themselves: an error may come before click has parsed them.
         return _ended(arguments, as_json="--json" in arguments)
@@ -131,7 +134,7 @@ def _ended(arguments: Sequence[str], *, as_json: bool) -> int:
     except BrokenPipeError:
         errors.close_quietly()
         return errors.FAILED
-    except Exception as error:  # noqa: BLE001 - the last one to hold it: logged whole, told in a sentence
+    except Exception as error:  # noqa: BLE001 - nothing above handles it: logged in full, printed in a sentence
         errors.print_unexpected(error, as_json=as_json)
         return errors.FAILED
     return ended if isinstance(ended, int) else errors.DONE

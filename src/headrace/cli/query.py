@@ -1,9 +1,8 @@
 """
-`headrace query` and `headrace watch`: rows that a running engine holds in memory, and changes.
+`headrace query` and `headrace watch`: rows in a running engine's memory, and their changes.
 
-`watch` prints the changes of a table as they become visible. Rows and changes are shown as a
-person reads them. Their values are row data: nothing in them may move the cursor of a terminal or
-pass for markup.
+`watch` prints the changes of a table as they become visible. Values are row data: nothing in them
+may move the cursor of a terminal or be taken for markup.
 """
 
 from __future__ import annotations
@@ -39,21 +38,24 @@ if TYPE_CHECKING:
 FIRST_ROWS = 20
 
 
-@click.command(short_help="Look up rows: by key, by index, or all.")
+@click.command(short_help="Look up rows of a table in memory.")
 @click.argument("pipeline", shell_complete=pipeline_names)
 @click.argument("values", nargs=-1)
 @engine_options
 @click.option("--key", multiple=True, metavar="VALUE", help="The row with this key.")
 @click.option(
-    "--lookup", multiple=True, metavar="VALUE", help="The row with this in the unique lookup."
+    "--lookup", multiple=True, metavar="VALUE", help="The row with this value in the unique lookup."
 )
 @click.option("--index", metavar="NAME", help="The rows with VALUES in this index.")
-@click.option("--all", "every", is_flag=True, help="Every row.")
+@click.option("--all", "every", is_flag=True, help="All rows.")
 @click.option(
-    "--limit", type=click.IntRange(min=0), metavar="N", help="So many rows at most; 20 by default."
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Maximum number of rows (default 20; no limit with --index or --all).",
 )
-@click.option("--count", is_flag=True, help="How many rows there are.")
-@click.option("--table", metavar="TABLE", help="Of a pipeline with several tables.")
+@click.option("--count", is_flag=True, help="Print the number of rows.")
+@click.option("--table", metavar="TABLE", help="Which table, if the pipeline has several.")
 @json_option
 def query(
     pipeline: str,
@@ -71,63 +73,63 @@ def query(
     as_json: bool,
 ) -> int:
     """
-    Print rows of a PIPELINE whose target is in memory, as they are now.
+    Print the current rows of PIPELINE. Its target must be in memory.
 
-    A key or index of several columns takes its VALUES in their order: --key 7 2026, --index
-    by_day 7 2026; one that begins with a dash stands after --. Without a choice the first
-    rows are shown. A key or lookup that has no row ends with exit code 1. Rows of a pipeline
-    that is not ready are shown with a word about it on stderr.
+    Prints the first rows, or those selected by an option. For a key or index of several columns,
+    give the VALUES in column order: --key 7 2026, --index by_day 7 2026. Put a value that begins
+    with a dash after --. Exits with code 1 if no row has the key or lookup value. If the
+    pipeline is not ready, the rows are printed with a warning on stderr.
 
-    With --json each line is a row. Whole numbers beyond 2^53 and decimals are text, bytes
-    are base64; with --count it is one object.
+    With --json each line is a row. Integers beyond 2^53 and decimals are strings, bytes are
+    base64. With --count the output is one object.
     """
     chosen = [bool(key), bool(lookup), index is not None, every, count]
     if sum(chosen) > 1:
         raise click.UsageError("Choose one of --key, --lookup, --index, --all and --count.")
     if values and not (key or lookup or index is not None):
-        raise click.UsageError("VALUES are those of --key, --lookup or --index.")
+        raise click.UsageError("VALUES can only be given with --key, --lookup or --index.")
     if limit is not None and (key or lookup or count):
-        raise click.UsageError("--limit is for --index, --all and the first rows.")
+        raise click.UsageError("--limit cannot be used with --key, --lookup or --count.")
     control = reach(config, sets, data)
     if count:
-        told = control.call("Query", pipeline=pipeline, table=table)
-        caution(pipeline, told)
-        click.echo(json.dumps({"count": told["count"]}) if as_json else f"{told['count']:,}")
+        answer = control.call("Query", pipeline=pipeline, table=table)
+        caution(pipeline, answer)
+        click.echo(json.dumps({"count": answer["count"]}) if as_json else f"{answer['count']:,}")
         return errors.DONE
     if key or lookup:
         asked: dict[str, Any] = {"key" if key else "lookup": [*(key or lookup), *values]}
-        told = control.call("Query", pipeline=pipeline, table=table, **asked)
-        caution(pipeline, told)
-        return _one(told, as_json=as_json)
+        answer = control.call("Query", pipeline=pipeline, table=table, **asked)
+        caution(pipeline, answer)
+        return _one(answer, as_json=as_json)
     if index is not None:
-        told = control.call(
+        answer = control.call(
             "Query", pipeline=pipeline, table=table, index=index, values=[*values], limit=limit
         )
-        caution(pipeline, told)
-        _many(told["columns"], iter(told["rows"]), as_json=as_json)
+        caution(pipeline, answer)
+        _many(answer["columns"], iter(answer["rows"]), as_json=as_json)
         return errors.DONE
     most = limit if limit is not None or every else FIRST_ROWS
     _listed(control, pipeline, table, most, as_json=as_json)
     return errors.DONE
 
 
-def _one(told: Mapping[str, Any], *, as_json: bool) -> int:
-    if not told["rows"]:
+def _one(answer: Mapping[str, Any], *, as_json: bool) -> int:
+    if not answer["rows"]:
         click.echo("No such row.", err=True)
         return errors.FAILED
-    (row,) = told["rows"]
+    (row,) = answer["rows"]
     if as_json:
         click.echo(json.dumps(row, ensure_ascii=False))
         return errors.DONE
 
-    output_console().print(row_page(told["columns"], row))
+    output_console().print(row_page(answer["columns"], row))
     return errors.DONE
 
 
 def _listed(
     control: Control, pipeline: str, table: str | None, most: int | None, *, as_json: bool
 ) -> None:
-    # One more than is shown: then it is known whether there are more.
+    # One more than is shown, to find out whether there are more.
     limit = None if most is None else most + 1
     messages = control.stream("Rows", pipeline=pipeline, table=table, limit=limit)
     first = next(messages)
@@ -135,7 +137,7 @@ def _listed(
     rows = (row for each in messages for row in each["rows"])
     shown = _many(first["columns"], rows, as_json=as_json, most=most)
     if most is not None and shown > most:
-        click.echo(f"More rows than these {most:,}: --limit N, or --all.", err=True)
+        click.echo(f"There are more than {most:,} rows. Use --limit N or --all.", err=True)
 
 
 def _many(
@@ -145,7 +147,7 @@ def _many(
     as_json: bool,
     most: int | None = None,
 ) -> int:
-    """Print rows, `most` of them; return how many there were."""
+    """Print at most `most` rows; return how many there were."""
     if as_json:
         seen = 0
         for row in rows:
@@ -162,7 +164,7 @@ def _many(
     return len(found)
 
 
-# --- rows and changes as a person reads them ------------------------------------------------------
+# --- the view of rows and changes -----------------------------------------------------------------
 
 OPS = {
     "insert": ("+", "green"),
@@ -188,7 +190,7 @@ def row_table(columns: Sequence[Mapping[str, str]], rows: Iterable[Mapping[str, 
 
 
 def row_page(columns: Sequence[Mapping[str, str]], row: Mapping[str, Any]) -> Table:
-    """Return one row, a column a line, with every value in full."""
+    """Return one row, with one column on each line and every value in full."""
     from rich.table import Table
     from rich.text import Text
 
@@ -202,26 +204,26 @@ def row_page(columns: Sequence[Mapping[str, str]], row: Mapping[str, Any]) -> Ta
 
 
 def change_line(change: Mapping[str, Any]) -> Text:
-    """Return a change in a line: what happened to which row, and what is different now."""
+    """Return a change as one line: the operation, the key, and what changed."""
     from rich.text import Text
 
     sign, style = OPS[change["op"]]
     key = ", ".join(value_text(value) for value in change["key"])
     before, after = change["before"], change["after"]
     if before is not None and after is not None:
-        told = [
+        cells = [
             f"{printable(name)} {value_text(before.get(name))} → {value_text(after.get(name))}"
             for name in after
             if name not in before or before[name] != after[name]
         ]
     else:
         row = after if after is not None else before or {}
-        told = [f"{printable(name)} {value_text(value)}" for name, value in row.items()]
+        cells = [f"{printable(name)} {value_text(value)}" for name, value in row.items()]
     return Text.assemble(
         (f"{change['position']} ", "dim"),
         (f"{sign} {change['op']:<8} ", style),
         (key, "bold"),
-        f"  {', '.join(told)}" if told else "",
+        f"  {', '.join(cells)}" if cells else "",
     )
 
 
@@ -231,9 +233,11 @@ def change_line(change: Mapping[str, Any]) -> Text:
 @click.command(short_help="Follow the changes of a table.")
 @click.argument("pipeline", shell_complete=pipeline_names)
 @engine_options
-@click.option("--rows", is_flag=True, help="Begin with the rows there are, as inserts.")
-@click.option("--table", metavar="TABLE", help="Of a pipeline with several tables.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="End after so many changes.")
+@click.option("--rows", is_flag=True, help="Start with the current rows, as inserts.")
+@click.option("--table", metavar="TABLE", help="Which table, if the pipeline has several.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), metavar="N", help="Exit after this many changes."
+)
 @json_option
 def watch(
     pipeline: str,
@@ -246,10 +250,11 @@ def watch(
     as_json: bool,
 ) -> int:
     """
-    Print every change of a PIPELINE whose target is in memory, each after it is visible.
+    Print every change of PIPELINE once readers can see it. Its target must be in memory.
 
-    Ends with Ctrl-C, or when the engine stops. A reader that falls too far behind is
-    disconnected: tables.fell_behind. With --json each line is a change with both images.
+    Runs until Ctrl-C, or until the engine stops. A reader that falls too far behind is
+    disconnected with the error tables.fell_behind. With --json each line is a change with the
+    row before and after.
     """
     from headrace.cli.signals import EndOnRequest, interrupt
 

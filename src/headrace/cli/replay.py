@@ -1,4 +1,4 @@
-"""`headrace replay`: a part of the log through a pipeline, to another target."""
+"""`headrace replay`: part of the log through a pipeline, into another target."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from headrace.pipeline.definition import Pipeline
 
 
-@click.command(short_help="Bring a part of the log to another target.")
+@click.command(short_help="Replay part of the log into another target.")
 @click.argument("pipeline")
 @config_options
 @data_option
-@click.option("--from", "start", callback=common.as_moment, metavar="PLACE", help=common.HELP)
-@click.option("--to", "end", callback=common.as_moment, metavar="PLACE", help="The same.")
+@click.option("--from", "start", callback=common.as_moment, metavar="WHEN", help=common.FROM_HELP)
+@click.option("--to", "end", callback=common.as_moment, metavar="WHEN", help=common.TO_HELP)
 @click.option(
     "--into",
     required=True,
     metavar="TARGET",
-    help="parquet:DIR, jsonl:FILE (- for stdout), or memory, to see what would be there.",
+    help="parquet:DIR, jsonl:FILE (- for stdout), or memory to count the resulting rows.",
 )
 @force_option
 @json_option
@@ -59,12 +59,12 @@ def replay(
     as_json: bool,
 ) -> int:
     """
-    Bring a part of a PIPELINE's log to another target, through its filters and transforms.
+    Replay part of a PIPELINE's log into another target, through its filters and transforms.
 
-    Without --from it begins with the table's baseline, with it these are changes alone; without
-    --to it ends where the log does now. Reads the configuration and the data directory, and
-    starts a Spark of its own: an engine may run there, and none of its pipelines is touched.
-    Ends with exit code 1 where a row could not be computed, and was left out.
+    Without --from, the replay begins with the table's baseline; with it, only changes are
+    replayed. Without --to, it ends at the current end of the log. The command starts its own
+    Spark; a running engine and its pipelines are not affected. Rows that cannot be computed are
+    left out, and the exit code is then 1.
     """
     from headrace.engine.replay import replay_log
     from headrace.targets.files import target_named
@@ -85,22 +85,22 @@ def replay(
             end=end,
             on_progress=on_progress,
         )
-    _tell(done, into, as_json=as_json)
+    _print_result(done, into, as_json=as_json)
     return errors.FAILED if done.failed else errors.DONE
 
 
 def _replaces(into: str, *, force: bool) -> bool:
-    """Refuse a file that is there, before Spark is started for it."""
-    kind, _, place = into.partition(":")
-    if kind == "jsonl" and place not in ("", "-"):
-        refuse_taken(Path(place).expanduser(), force=force)
+    """Refuse an existing file before Spark is started; return whether to overwrite it."""
+    kind, _, path = into.partition(":")
+    if kind == "jsonl" and path not in ("", "-"):
+        refuse_taken(Path(path).expanduser(), force=force)
     elif force:
-        raise click.UsageError("--force goes with --into jsonl:FILE alone.")
+        raise click.UsageError("--force can only be used with --into jsonl:FILE.")
     return force
 
 
 def reads(conf: Mapping[str, str], data: Path) -> Mapping[str, str]:
-    """Return settings of Spark with what the storage needs that a data directory names."""
+    """Return Spark settings, with those that the storage of the data directory needs."""
     from headrace.spark_session.s3a import s3_needs
     from headrace.spark_session.settings import merged
     from headrace.storage.s3 import storage_of
@@ -110,7 +110,7 @@ def reads(conf: Mapping[str, str], data: Path) -> Mapping[str, str]:
 
 @contextmanager
 def spark_alone(conf: Mapping[str, str]) -> Iterator[Runner]:
-    """Run a Spark that shares nothing with an engine: neither its scratch nor its logs."""
+    """Run a Spark that shares nothing with an engine: neither scratch files nor logs."""
     from headrace.pipeline.runner import SparkRunner
     from headrace.spark_session.session import start_session
 
@@ -122,17 +122,19 @@ def spark_alone(conf: Mapping[str, str]) -> Iterator[Runner]:
 
 
 def chosen(found: EngineConfig, name: str) -> Pipeline:
-    """Return a pipeline of the configuration by its id, made."""
+    """Build the configuration and return the pipeline with this id."""
     if name not in found.pipelines:
         raise UnknownPipeline(
-            "No such pipeline in the configuration", pipeline=name, pipelines=[*found.pipelines]
+            f"The configuration has no pipeline {name}",
+            pipeline=name,
+            pipelines=[*found.pipelines],
         )
     return next(each for each in found.build().pipelines if each.name == name)
 
 
 @contextmanager
 def _shown() -> Iterator[Callable[[ReplayProgress], None]]:
-    """Show how far it is, on a terminal's stderr."""
+    """Show the progress on stderr, if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda progress: None
         return
@@ -147,9 +149,9 @@ def _shown() -> Iterator[Callable[[ReplayProgress], None]]:
         console=Console(stderr=True),
         transient=True,
     ) as bar:
-        task = bar.add_task("Spark starts", total=None)
+        task = bar.add_task("starting Spark", total=None)
 
-        def told(progress: ReplayProgress) -> None:
+        def show(progress: ReplayProgress) -> None:
             bar.update(
                 task,
                 description=str(progress.position),
@@ -157,14 +159,14 @@ def _shown() -> Iterator[Callable[[ReplayProgress], None]]:
                 total=progress.of_rows + progress.of_changes,
             )
 
-        yield told
+        yield show
 
 
-def _tell(done: Replayed, into: str, *, as_json: bool) -> None:
-    # What goes to stdout besides is data: then this goes to stderr.
-    aside = into == "jsonl:-"
+def _print_result(done: Replayed, into: str, *, as_json: bool) -> None:
+    # If stdout has the data, this goes to stderr.
+    to_stderr = into == "jsonl:-"
     if as_json:
-        told = {
+        fields = {
             "pipeline": done.pipeline,
             "tables": list(done.tables),
             "into": into,
@@ -176,12 +178,17 @@ def _tell(done: Replayed, into: str, *, as_json: bool) -> None:
             "rows": done.rows,
             "seconds": round(done.seconds, 3),
         }
-        click.echo(json.dumps(told, ensure_ascii=False), err=aside)
+        click.echo(json.dumps(fields, ensure_ascii=False), err=to_stderr)
         return
-    parts = [f"{done.baseline_rows:,} rows of a baseline"] if done.baseline_rows else []
+    parts = (
+        [f"{done.baseline_rows:,} baseline row{'' if done.baseline_rows == 1 else 's'}"]
+        if done.baseline_rows
+        else []
+    )
     parts.append(f"{done.changes:,} change{'' if done.changes == 1 else 's'}")
     if done.rows is not None:
-        parts.append(f"{done.rows:,} row{'' if done.rows == 1 else 's'} there now")
-    click.echo(f"{', '.join(parts)}, up to {done.position}, in {done.seconds:.1f} s", err=aside)
+        parts.append(f"{done.rows:,} row{'' if done.rows == 1 else 's'} in the target")
+    click.echo(f"{', '.join(parts)}, up to {done.position}, in {done.seconds:.1f} s", err=to_stderr)
     if done.failed:
-        click.echo(f"! {done.failed:,} could not be computed, and were left out.", err=True)
+        rows, were = ("row", "was") if done.failed == 1 else ("rows", "were")
+        click.echo(f"! {done.failed:,} {rows} could not be computed and {were} left out.", err=True)

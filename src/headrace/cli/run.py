@@ -1,12 +1,12 @@
 """
 `headrace run`: an engine from a configuration, in the foreground.
 
-It shows bars on a terminal, lines elsewhere, JSON lines for programs.
+It shows bars on a terminal, lines elsewhere, and JSON lines with `--json`.
 
-A run starts the engine, watches it, and stops it when asked. The engine starts on a thread of its
-own, because Spark takes seconds and the recorder already records meanwhile: the main thread shows
-that, and listens for the end. Commands are taken from the moment the data directory is ours. All of
-this is `RunningEngine`, in which the demo has its engine, too.
+A run starts the engine, watches it, and stops it on request. The engine starts on a thread of its
+own, because Spark takes seconds to start and the recorder already records: the main thread shows
+the progress, and listens for keys and signals. Commands are accepted as soon as the engine holds
+its data directory. All of this is in `RunningEngine`, which the demo uses, too.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
     from headrace.engine.engine import Engine
 
 
-@click.command(short_help="Run the engine of a configuration.")
+@click.command(short_help="Run the engine.")
 @engine_options
 @json_option
 def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: bool) -> int:
     """
-    Start every source and pipeline of the configuration, and keep them at work.
+    Start every source and pipeline of the configuration and keep them running.
 
-    Shows how far tables are copied, and then every change of state. Ctrl-C or SIGTERM stops
-    everything in order: what was recorded and applied stays, and the next run goes on there.
-    Ends with exit code 1 if a pipeline or source stood still on an error then. With --json
-    each line is an event: step, ready, changed, stopped.
+    Shows the progress of copies, then every change of state. Ctrl-C or SIGTERM stops the
+    engine in an orderly way; the next run continues where this one stopped. Exits with code 1
+    if a source or pipeline had failed by then. With --json each line is an event: step, ready,
+    changed, stopped.
     """
     from headrace.api.handlers import ApplyVerb
     from headrace.cli.common import read_configuration
@@ -74,9 +74,9 @@ def run(config: Path | None, sets: tuple[str, ...], data: Path | None, as_json: 
         return EngineRun(configured, folder, view, ending, verbs).run()
 
 
-def next_commands(options: tuple[str, ...], told: Mapping[str, Any]) -> list[str]:
-    """Return what to type next, as it can be pasted where the engine was started."""
-    readable = [each["name"] for each in told["pipelines"] if each["target"] == "indexed-memory"]
+def next_commands(options: tuple[str, ...], report: Mapping[str, Any]) -> list[str]:
+    """Return commands to type next; they can be pasted where the engine was started."""
+    readable = [each["name"] for each in report["pipelines"] if each["target"] == "indexed-memory"]
     words = [("status",), *((verb, name) for name in readable[:1] for verb in ("query", "watch"))]
     return [command_line(*each, *options) for each in words]
 
@@ -90,31 +90,31 @@ def _view(options: tuple[str, ...], *, as_json: bool) -> BarsView | JsonView | L
     return LinesView(commands)
 
 
-# --- what is shown --------------------------------------------------------------------------------
+# --- the views ------------------------------------------------------------------------------------
 
 
 def print_event(event: str, **fields: Any) -> None:
-    """Print an event for programs: one JSON object in a line."""
+    """Print an event as one line of JSON."""
     click.echo(json.dumps({"event": event, **fields}, ensure_ascii=False))
 
 
 _COPY_SECONDS = 5.0
-"""Between two lines about copies, where there are no bars."""
+"""Time between two lines about copies, if there are no bars."""
 
 
-def rows_text(told: Mapping[str, Any]) -> str:
-    """Return how much is ready, in a line."""
-    pipelines, sources = told["pipelines"], told["sources"]
+def rows_text(report: Mapping[str, Any]) -> str:
+    """Return the line that says how many pipelines and rows are ready."""
+    pipelines, sources = report["pipelines"], report["sources"]
     count = len(pipelines) or len(sources)
-    what = "pipeline" if pipelines else "source recorded"
+    what = "pipeline" if pipelines else "source"
     known = [each["rows"] for each in pipelines if each["rows"] is not None]
     rows = f", {sum(known):,} rows" if known else ""
-    plural = "s" if count != 1 and pipelines else ""
-    return f"ready: {count} {what}{plural}{rows}"
+    only_capture = "" if pipelines else ", capture only"
+    return f"ready: {count} {what}{'' if count == 1 else 's'}{rows}{only_capture}"
 
 
 def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[str]:
-    """Return a new state of a source or pipeline, with what to do about an error."""
+    """Return the lines about a new state of a source or pipeline, with the remedy of an error."""
     error = new["error"]
     why = new["reason"] or (error or {}).get("message", "")
     states = f"{old} → {new['state']}".replace("_", " ")
@@ -125,18 +125,18 @@ def change_text(what: str, name: str, old: str, new: Mapping[str, Any]) -> list[
     return lines
 
 
-def failures(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the sources and pipelines that stand still on an error."""
+def failures(report: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the sources and pipelines that have failed."""
     return [
         (what, each)
         for what in ("source", "pipeline")
-        for each in told.get(f"{what}s", ())
+        for each in report.get(f"{what}s", ())
         if each["state"] == "failed"
     ]
 
 
 def failure_text(what: str, failed: Mapping[str, Any]) -> list[str]:
-    """Return why a source or pipeline stands still, and what to do about it."""
+    """Return why a source or pipeline failed, and the remedy."""
     error = failed["error"] or {}
     why = failed["reason"] or error.get("message", "")
     lines = [f"{what} {failed['name']}{f': {why}' if why else ''}"]
@@ -144,7 +144,7 @@ def failure_text(what: str, failed: Mapping[str, Any]) -> list[str]:
 
 
 class LinesView:
-    """For people, without a terminal that can be drawn on: lines to stderr, each with its time."""
+    """Without a terminal: lines to stderr, each with its time."""
 
     def __init__(self, commands: Callable[[Mapping[str, Any]], Sequence[str]]) -> None:
         self._commands = commands
@@ -164,16 +164,16 @@ class LinesView:
     def step(self, text: str) -> None:
         self._line(text)
 
-    def show(self, told: Mapping[str, Any]) -> None:
-        copies = [copy for source in told["sources"] for copy in source["copies"]]
+    def show(self, report: Mapping[str, Any]) -> None:
+        copies = [copy for source in report["sources"] for copy in source["copies"]]
         if copies and time.monotonic() >= self._copies_due:
             self._copies_due = time.monotonic() + _COPY_SECONDS
             for copy in copies:
                 self._line(copy_text(copy))
 
-    def ready(self, told: Mapping[str, Any]) -> None:
-        self._line(rows_text(told))
-        for line in ("", "try next, in another terminal", *self._commands(told), ""):
+    def ready(self, report: Mapping[str, Any]) -> None:
+        self._line(rows_text(report))
+        for line in ("", "try next, in another terminal", *self._commands(report), ""):
             self._plain(f"  {line}" if line else "")
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
@@ -182,10 +182,10 @@ class LinesView:
         for line in rest:
             self._plain(f"         {line}")
 
-    def stopped(self, told: Mapping[str, Any]) -> None:
-        failed = failures(told)
+    def stopped(self, report: Mapping[str, Any]) -> None:
+        failed = failures(report)
         names = ", ".join(f"{what} {each['name']}" for what, each in failed)
-        self._line(f"stopped; failed before: {names}" if failed else "stopped")
+        self._line(f"stopped; these had failed: {names}" if failed else "stopped")
         for what, each in failed:
             first, *rest = failure_text(what, each)
             for line in (f"  {first}", *rest):
@@ -199,7 +199,7 @@ class LinesView:
 
 
 class BarsView(LinesView):
-    """For people at a terminal: lines, and beneath them bars while tables are copied."""
+    """On a terminal: lines, and below them bars while tables are copied."""
 
     def __init__(self, commands: Callable[[Mapping[str, Any]], Sequence[str]]) -> None:
         super().__init__(commands)
@@ -222,17 +222,19 @@ class BarsView(LinesView):
     ) -> None:
         self._live.stop()
 
-    def show(self, told: Mapping[str, Any]) -> None:
+    def show(self, report: Mapping[str, Any]) -> None:
         from rich.console import Group, RenderableType
         from rich.text import Text
 
         from headrace.cli.status import copy_bar
 
         parts: list[RenderableType] = [
-            copy_bar(copy) for source in told["sources"] for copy in source["copies"]
+            copy_bar(copy) for source in report["sources"] for copy in source["copies"]
         ]
-        if told["phase"] == "starting":
-            parts.append(Text(f"starting: {told['step'] or 'checking the configuration'} …", "dim"))
+        if report["phase"] == "starting":
+            parts.append(
+                Text(f"starting: {report['step'] or 'checking the configuration'} …", "dim")
+            )
         self._live.update(Group(*parts), refresh=True)
 
     def _plain(self, text: str) -> None:
@@ -240,7 +242,7 @@ class BarsView(LinesView):
 
 
 class JsonView:
-    """For programs: an object a line to stdout, each with its `event`."""
+    """For programs: one object on each line of stdout, with its `event`."""
 
     def __enter__(self) -> JsonView:
         return self
@@ -256,11 +258,11 @@ class JsonView:
     def step(self, text: str) -> None:
         print_event("step", text=text)
 
-    def show(self, told: Mapping[str, Any]) -> None:
-        """Programs that want to look ask for the status."""
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Print nothing: programs ask for the status when they need it."""
 
-    def ready(self, told: Mapping[str, Any]) -> None:
-        print_event("ready", status=told)
+    def ready(self, report: Mapping[str, Any]) -> None:
+        print_event("ready", status=report)
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
         print_event(
@@ -273,10 +275,10 @@ class JsonView:
             error=new["error"],
         )
 
-    def stopped(self, told: Mapping[str, Any]) -> None:
+    def stopped(self, report: Mapping[str, Any]) -> None:
         failed = [
             {"what": what, "name": each["name"], "reason": each["reason"], "error": each["error"]}
-            for what, each in failures(told)
+            for what, each in failures(report)
         ]
         print_event("stopped", failed=failed)
 
@@ -287,13 +289,13 @@ STARTING_SECONDS = 0.2
 RUNNING_SECONDS = 1.0
 
 START_SECONDS = 120.0
-"""For a start to finish when the end was asked for in the midst of it."""
+"""How long to wait for a start to finish if the end was requested meanwhile."""
 
 _log = logger(__name__)
 
 
 class Startable(Protocol):
-    """A configuration that an engine can be made from."""
+    """A configuration that makes an engine."""
 
     @property
     def service(self) -> str: ...
@@ -306,33 +308,33 @@ class RunView(Protocol):
     """What is shown of a run; called on one thread."""
 
     def step(self, text: str) -> None:
-        """Something was reached."""
+        """Show a step of the start."""
 
-    def show(self, told: Mapping[str, Any]) -> None:
-        """The engine, as it stands now."""
+    def show(self, report: Mapping[str, Any]) -> None:
+        """Show the current status of the engine."""
 
-    def ready(self, told: Mapping[str, Any]) -> None:
-        """Everything is ready, for the first time."""
+    def ready(self, report: Mapping[str, Any]) -> None:
+        """Show that everything is ready, for the first time."""
 
     def changed(self, what: str, name: str, old: str, new: Mapping[str, Any]) -> None:
-        """A `source` or a `pipeline` has another state than before."""
+        """Show that a `source` or a `pipeline` changed its state."""
 
-    def stopped(self, told: Mapping[str, Any]) -> None:
-        """Everything was stopped in order; `told` is how it stood before."""
+    def stopped(self, report: Mapping[str, Any]) -> None:
+        """Show that everything was stopped; `report` is the last status before that."""
 
 
 class RunningEngine:
     """
     An engine and the socket for its commands: a context that starts both, and stops them in order.
 
-    The start is on a thread of its own; `status` can be asked meanwhile. Both `run` and `demo` have
-    their engine in one of these.
+    The start runs on a thread of its own; `status` can be called meanwhile. `run` and `demo` both
+    use it.
     """
 
     def __init__(
         self, make: Callable[[Callable[[str], None]], Engine], data: Path, *, service: str
     ) -> None:
-        """`make` returns the engine, not yet started, for a listener to its steps."""
+        """`make` takes a callback for steps and returns the engine, not yet started."""
         from headrace.api.handlers import ControlService
 
         self.engine = make(self._on_step)
@@ -353,7 +355,7 @@ class RunningEngine:
         trace: TracebackType | None,
     ) -> None:
         self.service.phase = "stopping"
-        # An engine is stopped when it has started: half of a start cannot be undone.
+        # The engine is stopped only after its start has finished: half a start cannot be undone.
         futures.wait([self._started], timeout=START_SECONDS)
         if self._server is not None:
             self._server.withdraw()
@@ -368,20 +370,20 @@ class RunningEngine:
 
     @property
     def started(self) -> bool:
-        """Whether the start is over, one way or the other."""
+        """Whether the start has finished, successfully or not."""
         return self._started.done()
 
     def steps(self) -> Iterator[str]:
-        """Yield the steps of the start that were not asked for yet."""
+        """Yield the steps of the start since the last call."""
         while self._steps:
             yield self._steps.pop(0)
 
     def status(self) -> dict[str, Any]:
-        """Return the fields of the verb `Status`; raises what the start failed on."""
+        """Return the fields of the verb `Status`; raises the error if the start failed."""
         if self._started.done():
             self._started.result()
-        told: dict[str, Any] = self.service.unary["Status"]({})
-        return told
+        report: dict[str, Any] = self.service.unary["Status"]({})
+        return report
 
     def _start(self) -> None:
         try:
@@ -393,8 +395,8 @@ class RunningEngine:
             self._started.set_result(None)
 
     def _on_step(self, text: str) -> None:
-        # On the thread that starts the engine. At the first step it holds its data directory:
-        # before that, the commands that come there are for another engine.
+        # Runs on the thread that starts the engine. From its first step on, the engine holds its
+        # data directory; before that, commands there are for another engine.
         from headrace.api.server import ControlServer
 
         self.service.step = text
@@ -414,7 +416,7 @@ class EngineRun:
         ending: EndOnRequest,
         verbs: Callable[[Engine], Mapping[str, Verb]] = lambda engine: {},
     ) -> None:
-        """`verbs` are further ones that its engine can be told."""
+        """`verbs` returns further verbs of its engine."""
         self._view = view
         self._ending = ending
         self._running = RunningEngine(
@@ -426,29 +428,29 @@ class EngineRun:
         self._states: dict[tuple[str, str], str] = {}
 
     def run(self) -> int:
-        """Run until the end is asked for; return the exit code, or raise what a start raised."""
-        told: dict[str, Any] = {}
+        """Run until the end is requested; return the exit code. Raises what the start raised."""
+        report: dict[str, Any] = {}
         with self._running:
             seen_ready = False
             while not self._ending.wait(RUNNING_SECONDS if seen_ready else STARTING_SECONDS):
-                told = self._look()
-                if told["ready"] and not seen_ready:
+                report = self._look()
+                if report["ready"] and not seen_ready:
                     seen_ready = True
-                    self._view.ready(told)
+                    self._view.ready(report)
             if self._running.started:
-                told = self._look()
-        self._view.stopped(told)
-        return errors.FAILED if failures(told) else errors.DONE
+                report = self._look()
+        self._view.stopped(report)
+        return errors.FAILED if failures(report) else errors.DONE
 
     def _look(self) -> dict[str, Any]:
-        told = self._running.status()
+        report = self._running.status()
         for text in self._running.steps():
             self._view.step(text)
         for what in ("source", "pipeline"):
-            for each in told[f"{what}s"]:
-                place = (what, each["name"])
-                old, self._states[place] = self._states.get(place, ""), each["state"]
+            for each in report[f"{what}s"]:
+                key = (what, each["name"])
+                old, self._states[key] = self._states.get(key, ""), each["state"]
                 if old not in ("", each["state"]):
                     self._view.changed(what, each["name"], old, each)
-        self._view.show(told)
-        return told
+        self._view.show(report)
+        return report

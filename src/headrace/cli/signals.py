@@ -1,10 +1,10 @@
 """
-How a command that runs for a while is ended: keys, Ctrl-C, or a polite signal.
+How a long-running command is ended: by a key, Ctrl-C, SIGTERM or SIGHUP.
 
 `run`, `top`, `watch`, `sqlite` and `demo` all use `EndOnRequest`. Signals and keys wake one
-`wait`, on the main thread, so nothing polls for them. `q` and signals ask for the end; other keys
-are kept until the command asks for them. The first request lets the command end in order. A
-second Ctrl-C ends it at once: it raises `KeyboardInterrupt`.
+`wait`, on the main thread, so nothing polls for them. `q` and signals request the end; other keys
+are kept until the command asks for them. After the first request the command ends in an orderly
+way. A second Ctrl-C ends it at once: it raises `KeyboardInterrupt`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def interrupt() -> None:
-    """End a command that blocks in something else than `wait`: its `on_end`."""
+    """Interrupt a command that blocks outside `wait`: use it as `on_end`."""
     raise KeyboardInterrupt
 
 
 class EndOnRequest:
     """
-    Listens for signals and, on a terminal, for keys; restores everything when left.
+    Listens for signals and, on a terminal, for keys; restores both on exit.
 
     `on_end` is called in the signal handler, once, for a command that does not `wait`.
     """
@@ -52,7 +52,7 @@ class EndOnRequest:
             import tty
 
             self._terminal = termios.tcgetattr(self._keys)
-            # One key at a time and no echo, which would tear the picture; Ctrl-C still works.
+            # One key at a time, and no echo, which would disturb the view; Ctrl-C still works.
             tty.setcbreak(self._keys)
         return self
 
@@ -85,9 +85,9 @@ class EndOnRequest:
         return self.asked
 
     def pressed(self, key: str) -> bool:
-        """Return whether the key was pressed since this was asked last."""
+        """Return whether the key was pressed since the last call."""
         found = key in self._pressed
-        # With all others: a key without a meaning must not keep `wait` from waiting.
+        # All keys are cleared: one without a meaning must not keep `wait` from waiting.
         self._pressed.clear()
         return found
 
@@ -98,7 +98,7 @@ class EndOnRequest:
         except OSError:
             read = b""
         if not read:
-            # The terminal went away; a descriptor at its end would be ready for ever.
+            # The terminal is gone; a descriptor at its end would be ready forever.
             self._keys = None
         elif not read.startswith(b"\x1b"):  # Arrows and the like are several bytes long.
             typed = read.decode(errors="replace").lower()

@@ -1,5 +1,5 @@
 """
-`headrace sqlite`: capture from a SQLite file without an engine, to lines or to an address.
+`headrace sqlite`: capture from a SQLite file without an engine, to lines or to a URL.
 
 `handler_for` decides where records are written.
 """
@@ -26,61 +26,55 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _LOG = "__headrace_log"
 _READER = "default"
 _BATCH_SIZE = 256
-"""The library's defaults, which cannot be imported without SQLite; a test compares them."""
+"""The defaults of the library, which cannot be imported without SQLite; a test compares them."""
 
 
-@click.group("sqlite", short_help="Capture a SQLite file without an engine.")
+@click.group("sqlite", short_help="Capture changes of a SQLite file without an engine.")
 def sqlite() -> None:
     """
-    Capture changes of a SQLite file: to lines of JSON, or to an address by HTTP.
+    Capture changes of a SQLite file as lines of JSON, or send them to a URL over HTTP.
 
-    Begin with setup; from then on every change is logged in the file itself. bootstrap prints
-    the rows that are there, cdc the changes, until Ctrl-C. No Spark is needed for any of these.
+    Run setup first: from then on, triggers log every change in the database file itself.
+    bootstrap prints the current rows, cdc prints changes until Ctrl-C. Spark is not needed.
     """
 
 
 def _where(command: _F) -> _F:
-    """Add the options that say which database, which tables, which log, which reader."""
+    """Add the options for the database, the tables, the log and the reader."""
     for option in (
         click.option(
             "--reader",
             default=_READER,
             show_default=True,
             metavar="NAME",
-            help="Who reads: each name has its own place in the log.",
+            help="Name of the reader; each reader has its own position in the log.",
         ),
         click.option(
             "--log-table",
             default=_LOG,
             show_default=True,
             metavar="NAME",
-            help="The table that changes are logged in.",
+            help="Table in which changes are logged.",
         ),
         click.option(
             "--table",
             "tables",
             multiple=True,
             metavar="TABLE",
-            help="A table; again for each other one. None: all of them.",
+            help="Table to capture; can be repeated (default: all tables).",
         ),
-        click.option(
-            "--db", required=True, metavar="FILE", help="The database; it is never created."
-        ),
+        click.option("--db", required=True, metavar="FILE", help="Database file; it must exist."),
     ):
         command = option(command)
     return command
 
 
-_subsec = click.option(
-    "--disable-subsec", is_flag=True, help="Whole seconds in timestamps; no writer needs it."
-)
-_blobs = click.option(
-    "--blobs", is_flag=True, help="With columns declared BLOB, as hexadecimal text."
-)
+_subsec = click.option("--disable-subsec", is_flag=True, help="Timestamps in whole seconds.")
+_blobs = click.option("--blobs", is_flag=True, help="Include BLOB columns, as hexadecimal text.")
 
 
 def _what(command: _F) -> _F:
-    """Add the options that say where records go, and in which form."""
+    """Add the options for the output and its format."""
     for option in (
         click.option(
             "--retry-for",
@@ -88,9 +82,9 @@ def _what(command: _F) -> _F:
             show_default=True,
             callback=as_seconds,
             metavar="DURATION",
-            help="How long an address may refuse a batch before this gives up.",
+            help="Give up if the URL refuses a batch for this long.",
         ),
-        click.option("--positions", is_flag=True, help="With a sixth field, position: epoch/seq."),
+        click.option("--positions", is_flag=True, help="Add a sixth field, position: epoch/seq."),
         _subsec,
         _blobs,
         click.option(
@@ -99,69 +93,69 @@ def _what(command: _F) -> _F:
             default=_BATCH_SIZE,
             show_default=True,
             metavar="N",
-            help="Records that are handed over, and acknowledged, at once.",
+            help="Number of records written and acknowledged together.",
         ),
         click.option(
             "--output",
             default="-",
             show_default=True,
             metavar="-|json|URL",
-            help="Lines for people, lines of JSON, or POST to an address.",
+            help="- for readable lines, json for lines of JSON, or a URL to POST to.",
         ),
     ):
         command = option(command)
     return command
 
 
-@sqlite.command("setup", short_help="Begin to log the changes of tables.")
+@sqlite.command("setup", short_help="Start logging the changes of tables.")
 @_where
 @_subsec
 @_blobs
 @json_option
 def set_up(disable_subsec: bool, blobs: bool, as_json: bool, **where: Any) -> None:
     """
-    Make the log and three triggers a table, in one transaction.
+    Create the log and three triggers for each table, in one transaction.
 
-    It may be repeated: what is in place stays, a table whose columns changed gets new triggers.
-    The journal mode is left alone. --blobs and --disable-subsec change nothing here, because the
-    log always holds every value and every millisecond.
+    Can be repeated: existing triggers stay, and a table whose columns changed gets new ones. The
+    journal mode is not changed. --blobs and --disable-subsec have no effect here: the log always
+    contains every value and every millisecond.
     """
     done = _capture(lambda batch: None, **where).setup()
     if as_json:
         click.echo(json.dumps({"tables": done, "log_table": where["log_table"]}))
     else:
-        click.echo(f"Changes of {', '.join(done)} are logged in {where['log_table']}.")
+        click.echo(f"Changes of {', '.join(done)} are now logged in {where['log_table']}.")
 
 
-@sqlite.command("teardown", short_help="Stop logging, and take out what setup made.")
+@sqlite.command("teardown", short_help="Stop logging, and remove what setup created.")
 @_where
 @_subsec
 @_blobs
 @json_option
 def tear_down(disable_subsec: bool, blobs: bool, as_json: bool, **where: Any) -> None:
     """
-    Take out the triggers, and with the last reader the log, in one transaction.
+    Remove the triggers, and with the last reader also the log, in one transaction.
 
-    Other tables go on as before, and so do those that another reader of the same log has.
+    Other tables are still logged, and so are tables that another reader of the log uses.
     """
     done = _capture(lambda batch: None, **where).teardown()
     if as_json:
         click.echo(json.dumps({"unread": done.unread, "kept": done.kept}))
         return
     if done.kept:
-        click.echo(f"Still logged, because others read them: {', '.join(done.kept)}.")
-    changes = "1 change was" if done.unread == 1 else f"{done.unread} changes were"
-    click.echo(f"Taken out; {changes} not read." if done.unread else "Taken out.")
+        click.echo(f"Still logged for other readers: {', '.join(done.kept)}.")
+    changes = "1 change" if done.unread == 1 else f"{done.unread} changes"
+    click.echo(f"Removed; {changes} had not been read." if done.unread else "Removed.")
 
 
-@sqlite.command("bootstrap", short_help="Print all rows as they are now.")
+@sqlite.command("bootstrap", short_help="Print all current rows.")
 @_where
 @_what
 def bootstrap(**options: Any) -> int | None:
     """
-    Print every row of the tables as an INSERT, after one BOOTSTRAP record a table.
+    Print every row of the tables as an INSERT, after one BOOTSTRAP record for each table.
 
-    It writes nothing into the database, needs no setup, and leaves all changes to cdc.
+    Writes nothing to the database, needs no setup, and does not affect what cdc prints.
     """
     return INTERRUPTED if _run("bootstrap", **options) else None
 
@@ -169,14 +163,14 @@ def bootstrap(**options: Any) -> int | None:
 @sqlite.command("cdc", short_help="Print changes until Ctrl-C.")
 @_where
 @_what
-@click.option("--bootstrap", is_flag=True, help="First all rows as they are now.")
+@click.option("--bootstrap", is_flag=True, help="Print all current rows first.")
 def cdc(bootstrap: bool, **options: Any) -> None:
     """
-    Print every change since setup that was not printed yet, and go on until Ctrl-C.
+    Print every change since setup that was not printed yet, then continue until Ctrl-C.
 
-    A batch is acknowledged once it was written, or taken by the address with a status from 200
-    to 299: whatever happens, the next start goes on with the first that was not. Ctrl-C and
-    SIGTERM end it after a whole batch.
+    A batch is acknowledged once it is written, or once the URL answers with a status from 200 to
+    299. The next start continues with the first batch that was not acknowledged. Ctrl-C and
+    SIGTERM stop after a complete batch.
     """
     _run("bootstrap_and_cdc" if bootstrap else "cdc", **options)
 
@@ -190,7 +184,7 @@ def _capture(
     reader: str,
     batch_size: int = _BATCH_SIZE,
 ) -> Capture:
-    # Here and not above: `--help` needs no SQLite.
+    # Imported here: `--help` needs no SQLite.
     from headrace.capture.sqlite import Capture
 
     return Capture(
@@ -208,7 +202,7 @@ def _run(
     retry_for: float,
     **options: Any,
 ) -> bool:
-    """Run to its end; return whether a signal ended it before."""
+    """Run the capture; return whether a signal ended it."""
     from headrace.capture.sqlite.library.records import RecordFormat
     from headrace.cli.signals import EndOnRequest
 
@@ -240,5 +234,5 @@ def handler_for(output: str, form: RecordFormat, retry_seconds: float) -> Iterat
                 yield post
             return
     raise click.BadParameter(
-        "Use -, json, or an address with http:// or https://.", param_hint="--output"
+        "Use -, json, or a URL that begins with http:// or https://.", param_hint="--output"
     )

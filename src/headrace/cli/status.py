@@ -1,11 +1,11 @@
 """
-`headrace status` and `headrace top`: how every pipeline of a running engine stands.
+`headrace status` and `headrace top`: the status of every pipeline of a running engine.
 
-Everything is made from the fields of the verb `Status`: how far the copy of a table is, as text
-and as a bar; remarks, which say beyond the numbers what is wrong, or waits; and for a person a
-table of pipelines with all of that beneath it. Nothing is shown greener than the fields are.
+Everything is made from the fields of the verb `Status`: a table of pipelines; below it, the
+progress of copies as text or bars, and remarks about what is wrong or waiting. Nothing is shown in
+a better state than the fields say.
 
-`top` shows all pipelines live.
+`top` shows the same, live.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.api.messages import state_phrase
 from headrace.cli import errors
 from headrace.cli.common import (
     as_optional_seconds,
@@ -40,23 +41,23 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-# --- how far the copy of a table is ---------------------------------------------------------------
+# --- the progress of a copy -----------------------------------------------------------------------
 
 _BAR = 16
-"""Narrow: on a terminal of 80 columns speed and time left fit behind it."""
+"""Narrow: speed and time left fit next to it on a terminal of 80 columns."""
 
 
 def copy_text(copy: Mapping[str, Any]) -> str:
-    """Return rows, speed and time left, in a line."""
+    """Return rows, speed and time left as one line."""
     of = "" if copy["expected"] is None else f" of about {copy['expected']:,}"
     parts = [f"copying {copy['table']}: {copy['rows']:,}{of} rows", speed_text(copy)]
     if copy["waits"]:
-        parts.append(f"waits for {copy['waits']}")
+        parts.append(f"waiting for {copy['waits']}")
     return ", ".join(part for part in parts if part)
 
 
 def speed_text(copy: Mapping[str, Any]) -> str:
-    """Return how fast it goes and how long it takes; empty before that is known."""
+    """Return the speed and the time left; empty while they are not known."""
     parts = []
     if copy["rows_per_s"]:
         parts.append(f"{copy['rows_per_s']:,.0f} rows/s")
@@ -66,7 +67,7 @@ def speed_text(copy: Mapping[str, Any]) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time, no finer than anybody could know it."""
+    """Return a time, no more precise than an estimate can be."""
     if seconds < 90:
         return f"{max(0, round(seconds))} s"
     minutes = round(seconds / 60)
@@ -74,7 +75,7 @@ def time_text(seconds: float) -> str:
 
 
 def copy_bar(copy: Mapping[str, Any]) -> RenderableType:
-    """Return a bar with its speed; one that only moves where nobody knows how long it is."""
+    """Return a bar with its speed; it only pulses while the number of rows is not known."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -87,25 +88,25 @@ def copy_bar(copy: Mapping[str, Any]) -> RenderableType:
     expected = copy["expected"]
     share = f"{copy['rows'] / expected:.0%}" if expected else ""
     bar = ProgressBar(total=expected or None, completed=copy["rows"], width=_BAR)
-    told = f"{copy['rows']:,} rows{', ' if speed_text(copy) else ''}{speed_text(copy)}"
-    row.add_row(f"copying {copy['table']}", bar, share, Text(told, "dim"))
+    text = f"{copy['rows']:,} rows{', ' if speed_text(copy) else ''}{speed_text(copy)}"
+    row.add_row(f"copying {copy['table']}", bar, share, Text(text, "dim"))
     return row
 
 
-# --- what is wrong, or waits ----------------------------------------------------------------------
+# --- what is wrong or waiting ---------------------------------------------------------------------
 
 _WELL = ("streaming", "watching")
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One thing that whoever looks at the engine should read."""
+    """One remark about the engine."""
 
     what: str
     why: str = ""
     remedy: str = ""
     code: str = ""
-    """That of the error; empty where nothing is broken, and a person decides."""
+    """The code of the error; empty if nothing is broken, and the user decides."""
 
     @property
     def wrong(self) -> bool:
@@ -114,21 +115,21 @@ class Remark:
 
 
 def remarks(
-    told: Mapping[str, Any],
+    report: Mapping[str, Any],
     command: Callable[..., str] = lambda *words: " ".join(("headrace", *words)),
 ) -> Iterator[Remark]:
     """
-    Yield what there is to say of the fields of the verb `Status`; sources first.
+    Yield the remarks about the fields of the verb `Status`; sources first.
 
-    `command` makes the command lines that are suggested, from their words.
+    `command` turns the words of a suggested command into a command line.
     """
-    for source in told["sources"]:
+    for source in report["sources"]:
         name = f"source {source['name']}"
         if source["state"] not in _WELL or source["error"]:
             why = source["reason"] or (source["error"] or {}).get("message", "")
-            yield _remark(f"{name} is {source['state']}", why, source["error"])
+            yield _remark(f"{name} {state_phrase(source['state'])}", why, source["error"])
         yield from _left_out(name, source["left_out"])
-    for each in told["pipelines"]:
+    for each in report["pipelines"]:
         yield from _of_pipeline(each, command)
 
 
@@ -140,9 +141,11 @@ def state_text(pipeline: Mapping[str, Any]) -> str:
 def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterator[Remark]:
     name = f"pipeline {each['name']}"
     if each["error"]:
-        yield _remark(f"{name} is {state_text(each)}", each["error"]["message"], each["error"])
+        yield _remark(
+            f"{name} {state_phrase(each['state'])}", each["error"]["message"], each["error"]
+        )
     elif each["reason"] and not each["reason"].startswith("source "):
-        yield _remark(f"{name} is {state_text(each)}", each["reason"], None)
+        yield _remark(f"{name} {state_phrase(each['state'])}", each["reason"], None)
     if each["state"] == "paused":
         yield Remark(f"{name} is paused", remedy=command("resume", each["name"]))
     if each["set_aside"] and not each["error"]:
@@ -157,7 +160,7 @@ def _of_pipeline(each: Mapping[str, Any], command: Callable[..., str]) -> Iterat
 
 def _left_out(of: str, errors: Mapping[str, Mapping[str, Any]]) -> Iterator[Remark]:
     for table, error in errors.items():
-        yield _remark(f"{of} leaves out {table}", error["message"], error)
+        yield _remark(f"{of} left out table {table}", error["message"], error)
 
 
 def _remark(what: str, why: str, error: Mapping[str, Any] | None) -> Remark:
@@ -172,14 +175,14 @@ NOT_READY = 3
 _LOOK_SECONDS = 0.25
 
 
-@click.command(short_help="Show how every pipeline stands.")
+@click.command(short_help="Show the status of every pipeline.")
 @engine_options
-@click.option("--ready", is_flag=True, help="End with exit code 3 unless everything is ready.")
+@click.option("--ready", is_flag=True, help="Exit with code 3 unless everything is ready.")
 @click.option(
     "--wait",
     metavar="DURATION",
     callback=as_optional_seconds,
-    help="Wait so long for everything to be ready, an engine that starts included.",
+    help="Wait up to this long until the engine runs and everything is ready.",
 )
 @json_option
 def status(
@@ -191,37 +194,38 @@ def status(
     as_json: bool,
 ) -> int:
     """
-    Show state, rows, lag, rate and position of every pipeline, and what keeps any from ready.
+    Show state, rows, lag, rate and position of every pipeline, and what is wrong.
 
-    LAG is the age of the oldest change that readers do not see yet, and - where that is not
-    known; RATE counts changes, over the last five seconds. With --json it is one object.
+    LAG is the age of the oldest change that readers do not see yet (- if it is not known). RATE
+    is changes per second over the last five seconds. With --wait the exit code is 3 if not
+    everything was ready in time. With --json the output is one object.
     """
 
     def asked() -> dict[str, Any]:
         return reach(config, sets, data).call("Status")
 
-    told = asked() if wait is None else _awaited(asked, wait)
+    report = asked() if wait is None else _awaited(asked, wait)
     if as_json:
-        click.echo(json.dumps(told, ensure_ascii=False))
+        click.echo(json.dumps(report, ensure_ascii=False))
     else:
-        output_console().print(status_view(told, same_engine(config, sets, data)))
+        output_console().print(status_view(report, same_engine(config, sets, data)))
     wanted = ready or wait is not None
-    return NOT_READY if wanted and not told["ready"] else errors.DONE
+    return NOT_READY if wanted and not report["ready"] else errors.DONE
 
 
 def _awaited(asked: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
     until = time.monotonic() + seconds
     while True:
         try:
-            if (told := asked())["ready"] or time.monotonic() >= until:
-                return told
+            if (report := asked())["ready"] or time.monotonic() >= until:
+                return report
         except NoEngine:
             if time.monotonic() >= until:
                 raise
         time.sleep(_LOOK_SECONDS)
 
 
-# --- the state as a person reads it ---------------------------------------------------------------
+# --- the view of the status -----------------------------------------------------------------------
 
 _COLUMNS = ("PIPELINE", "SOURCE", "TARGET", "STATE", "ROWS", "LAG", "RATE", "POSITION")
 _NUMBERS = ("ROWS", "LAG", "RATE")
@@ -233,43 +237,43 @@ _RED = ("failed", "stopped")
 UNKNOWN = "-"
 
 
-def status_view(told: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
+def status_view(report: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
     """
-    Return everything: the table, copies under way, what is wrong, and whether all is ready.
+    Return everything: the table, running copies, what is wrong, and whether all is ready.
 
-    `options` lead the commands that are suggested to the same engine.
+    `options` make the suggested commands select the same engine.
     """
     from rich.text import Text
 
-    return _view(told, options, lambda copy: Text(copy_text(copy), "cyan"))
+    return _view(report, options, lambda copy: Text(copy_text(copy), "cyan"))
 
 
-def live_view(told: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
-    """Return the same for a picture that is redrawn again and again, with bars for copies."""
-    return _view(told, options, copy_bar)
+def live_view(report: Mapping[str, Any], options: Sequence[str] = ()) -> RenderableType:
+    """Return the same for a view that is redrawn repeatedly, with bars for copies."""
+    return _view(report, options, copy_bar)
 
 
 def _view(
-    told: Mapping[str, Any],
+    report: Mapping[str, Any],
     options: Sequence[str],
     copy: Callable[[Mapping[str, Any]], RenderableType],
 ) -> RenderableType:
     from rich.console import Group
 
-    table = [status_table(told)] if told["pipelines"] else []
-    copies = [copy(each) for source in told["sources"] for each in source["copies"]]
-    found = remarks(told, lambda *words: command_line(*words, *options))
-    return Group(*table, *copies, *map(remark_text, found), ready_line(told))
+    table = [status_table(report)] if report["pipelines"] else []
+    copies = [copy(each) for source in report["sources"] for each in source["copies"]]
+    found = remarks(report, lambda *words: command_line(*words, *options))
+    return Group(*table, *copies, *map(remark_text, found), ready_line(report))
 
 
-def status_table(told: Mapping[str, Any]) -> RenderableType:
-    """Return the table of pipelines, with those columns that there is room for."""
-    return _Fitted(told["pipelines"])
+def status_table(report: Mapping[str, Any]) -> RenderableType:
+    """Return the table of pipelines, with as many columns as fit."""
+    return _Fitted(report["pipelines"])
 
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """A table that leaves columns out, because a figure that is cut is a wrong one."""
+    """A table that leaves columns out rather than cut a number, which would be wrong."""
 
     pipelines: Sequence[Mapping[str, Any]]
 
@@ -283,7 +287,7 @@ class _Fitted:
             if wide.maximum <= options.max_width:
                 break
         else:
-            # No room for the figures either, unless a long name goes on in the next line.
+            # Even the numbers do not fit, unless a long name continues on the next line.
             table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
         yield table
 
@@ -325,34 +329,34 @@ def lag_text(seconds: float | None) -> str:
 
 
 def rate_text(rate: float | None) -> str:
-    """Return changes a second."""
+    """Return changes per second."""
     if rate is None:
         return UNKNOWN
     return f"{rate:,.0f}/s" if rate >= 10 or rate == int(rate) else f"{rate:.1f}/s"
 
 
 def remark_text(remark: Remark) -> Text:
-    """Return what the table has no column for, with what to do about it."""
+    """Return a remark with its remedy."""
     from rich.text import Text
 
     line = f"• {remark.what}{f': {remark.why}' if remark.why else ''}"
-    # In a line of its own: a command that is to be pasted must not be wrapped.
+    # On a line of its own: a command that will be pasted must not be wrapped.
     if remark.remedy:
         line += f"\n  → {remark.remedy}"
     return Text(f"{line}\n  {remark.code}", "red") if remark.wrong else Text(line, "yellow")
 
 
-def ready_line(told: Mapping[str, Any]) -> Text:
-    """Return whether everything is ready, or how far the engine is."""
+def ready_line(report: Mapping[str, Any]) -> Text:
+    """Return whether everything is ready, or which step the engine has reached."""
     from rich.text import Text
 
-    since = f"pid {told['pid']}, up {time_text(told['seconds'])}"
-    if told["ready"]:
+    since = f"pid {report['pid']}, up {time_text(report['seconds'])}"
+    if report["ready"]:
         return Text(f"✓ ready ({since})", "green")
-    if told["phase"] != "running":
-        step = f": {told['step']}" if told["step"] else ""
-        return Text(f"… {told['phase']}{step} ({since})", "yellow")
-    waits = [each["name"] for each in told["pipelines"] if not each["ready"]]
+    if report["phase"] != "running":
+        step = f": {report['step']}" if report["step"] else ""
+        return Text(f"… {report['phase']}{step} ({since})", "yellow")
+    waits = [each["name"] for each in report["pipelines"] if not each["ready"]]
     names = f": {', '.join(waits)}" if waits else ""
     return Text(f"✗ not ready{names} ({since})", "bold red")
 
@@ -368,17 +372,18 @@ def _style(pipeline: Mapping[str, Any]) -> str:
 _TOP_LOOK_SECONDS = 1.0
 
 
-@click.command(short_help="Watch all pipelines, live.")
+@click.command(short_help="Watch all pipelines live.")
 @engine_options
-@click.option("--once", is_flag=True, help="Look once, and end.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
 @json_option
 def top(
     config: Path | None, sets: tuple[str, ...], data: Path | None, once: bool, as_json: bool
 ) -> int:
     """
-    Show every pipeline, copies under way and what is wrong, anew each second.
+    Show every pipeline, running copies and what is wrong, refreshed every second.
 
-    Ends with q or Ctrl-C. Without a terminal, or with --json, one picture follows another.
+    Press q or Ctrl-C to quit. Without a terminal, or with --json, each update is printed below
+    the last one.
     """
     control = reach(config, sets, data)
     options = same_engine(config, sets, data)
@@ -404,11 +409,11 @@ def top(
 def _lines(options: Sequence[str], as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
     out = output_console()
 
-    def show_status(told: dict[str, Any]) -> None:
+    def show_status(report: dict[str, Any]) -> None:
         if as_json:
-            click.echo(json.dumps(told, ensure_ascii=False))
+            click.echo(json.dumps(report, ensure_ascii=False))
         else:
-            out.print(status_view(told, options))
+            out.print(status_view(report, options))
 
     yield show_status
 
@@ -421,8 +426,8 @@ def _picture(options: Sequence[str]) -> Iterator[Callable[[dict[str, Any]], None
 
     with Live(console=Console(highlight=False), auto_refresh=False, screen=True) as live:
 
-        def show_status(told: dict[str, Any]) -> None:
-            shown = Group(live_view(told, options), Text("q to quit", "dim"))
+        def show_status(report: dict[str, Any]) -> None:
+            shown = Group(live_view(report, options), Text("q to quit", "dim"))
             live.update(shown, refresh=True)
 
         yield show_status

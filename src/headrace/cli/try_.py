@@ -1,8 +1,8 @@
 """
 `headrace try`: a pipeline's filters and transforms on a few real rows.
 
-Rows before and after are shown as a person reads them: a table, or a line a row where that is too
-wide. Values are row data: nothing in them may move the cursor of a terminal or pass for markup.
+The rows before and after are shown as a table, or one row on each line if the table is too wide.
+Values are row data: nothing in them may move the cursor of a terminal or be taken for markup.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = [
 
 ROWS = 20
 MOST_ROWS = 10_000
-_WAITS = "Spark starts and computes …"
+_WAITS = "Starting Spark and computing …"
 
 
-@click.command("try", short_help="Run a pipeline's steps over a few rows, and show them.")
+@click.command("try", short_help="Try a pipeline's filters and transforms on a few rows.")
 @click.argument("pipeline")
 @config_options
 @click.option(
@@ -54,9 +54,9 @@ _WAITS = "Spark starts and computes …"
     type=click.IntRange(1, MOST_ROWS),
     default=ROWS,
     metavar="N",
-    help=f"So many rows of each table at most; {ROWS} by default.",
+    help=f"Maximum number of rows of each table (default {ROWS}).",
 )
-@click.option("--table", metavar="TABLE", help="Of this table alone.")
+@click.option("--table", metavar="TABLE", help="Only this table.")
 @json_option
 def try_(
     pipeline: str,
@@ -67,15 +67,15 @@ def try_(
     as_json: bool,
 ) -> int:
     """
-    Run the filters and transforms of a PIPELINE over a few rows of its tables, and show both.
+    Run the filters and transforms of PIPELINE on a few rows of its tables, and show the result.
 
-    Nothing is started or delivered and nothing is left behind: no slot, publication or trigger
-    at the database, no data directory. The rows are read once, and computed by a Spark of its
-    own on this machine, which takes a few seconds to start. Ends with exit code 1 where a row
-    cannot be computed: in a run it would be a dead letter.
+    Nothing is delivered, and nothing is left behind: no slot, publication or trigger in the
+    database, and no data directory. The rows are read once and computed by a Spark on this
+    machine, which takes a few seconds to start. Exits with code 1 if a row cannot be computed;
+    in a run it would become a dead letter.
 
     With --json each line is a row: table, outcome (passed, filtered, failed), before, after,
-    failed (the code) and facts. Values are as headrace log read has them.
+    failed (the error code) and facts. Values have the form that headrace log read prints.
     """
     from headrace.engine.preview import take_samples, try_rows
 
@@ -101,7 +101,7 @@ def try_(
 
 
 def _on_this_machine(conf: Mapping[str, str]) -> Mapping[str, str]:
-    """Leave a cluster out of it: its machines do not see a temporary folder of this one."""
+    """Return the settings without a cluster, whose machines cannot see a temporary folder here."""
     return {
         name: value
         for name, value in conf.items()
@@ -111,7 +111,7 @@ def _on_this_machine(conf: Mapping[str, str]) -> Mapping[str, str]:
 
 @contextmanager
 def _waiting(*, as_json: bool) -> Iterator[Callable[[], None]]:
-    """Show on stderr what is waited for; the function given ends that."""
+    """Show on stderr that Spark is working; the function that is yielded ends it."""
     if not sys.stderr.isatty():
         if not as_json:
             click.echo(_WAITS, err=True)
@@ -138,7 +138,7 @@ def _print_lines(tried: TriedTable) -> None:
     from headrace.cli.log_formats import as_line
 
     for row in tried.rows:
-        told = {
+        fields = {
             "table": tried.table,
             "outcome": row.outcome,
             "before": row.row_before,
@@ -146,41 +146,42 @@ def _print_lines(tried: TriedTable) -> None:
             "failed": row.failed,
             "facts": dict(row.facts),
         }
-        click.echo(as_line(told).decode(), nl=False)
+        click.echo(as_line(fields).decode(), nl=False)
 
 
 def _consequence(pipeline: Pipeline, failed: int) -> str:
-    """Return what a run would make of rows that fail."""
+    """Return what would happen to the failed rows in a run."""
     allowed = pipeline.most_failures
     if not allowed:
         return "In a run the pipeline would stop at the first row that fails."
     if failed > allowed:
-        return f"In a run the pipeline would stop: {allowed:,} rows of a batch may fail."
-    one = failed == 1
-    return f"In a run {'it' if one else 'each'} would be a dead letter, and its row held."
+        most = f"{allowed:,} failed row{'' if allowed == 1 else 's'}"
+        return f"In a run the pipeline would stop: a batch may have at most {most}."
+    which = "this row" if failed == 1 else "each of these rows"
+    return f"In a run {which} would become a dead letter, and later changes of it would wait."
 
 
-# --- rows before and after, as a person reads them ------------------------------------------------
+# --- the view of rows before and after ------------------------------------------------------------
 
-_MARKS = {"passed": ("✓", "green"), "filtered": ("-", "dim"), "failed": ("✗", "red")}
+_SYMBOLS = {"passed": ("✓", "green"), "filtered": ("-", "dim"), "failed": ("✗", "red")}
 _CHANGED, _NEW = "bold yellow", "bold green"
 _WIDE = 10_000
 
 
 def title(tried: TriedTable) -> Text:
-    """Return what became of how many rows, and of which columns."""
+    """Return how many rows passed, were filtered and failed, and which columns were dropped."""
     from rich.text import Text
 
     count = len(tried.rows)
     parts = [
-        f"{tried.count('passed'):,} pass",
-        f"{tried.count('filtered'):,} left out",
+        f"{tried.count('passed'):,} passed",
+        f"{tried.count('filtered'):,} filtered",
         f"{tried.count('failed'):,} failed",
     ]
-    told = f": {count:,} row{'' if count == 1 else 's'}, {', '.join(parts)}"
-    text = Text.assemble((printable(tried.table), "bold"), told if count else ": no rows")
+    counts = f": {count:,} row{'' if count == 1 else 's'}, {', '.join(parts)}"
+    text = Text.assemble((printable(tried.table), "bold"), counts if count else ": no rows")
     if gone := [name for name in tried.before.names if name not in tried.after.names]:
-        text.append(f"; without {printable(', '.join(gone))}", "dim")
+        text.append(f"; dropped {printable(', '.join(gone))}", "dim")
     return text
 
 
@@ -208,7 +209,7 @@ def _table(tried: TriedTable) -> Table:
     if why:
         shown.add_column("", overflow="fold")
     for row in tried.rows:
-        mark, style = _MARKS[row.outcome]
+        mark, style = _SYMBOLS[row.outcome]
         cells = [Text(mark, style=style), *(_cell(row, name) for name in tried.after.names)]
         if why:
             cells.append(_why(row))
@@ -230,17 +231,17 @@ def _cell(row: PreviewRow, name: str) -> Text:
 
 
 def _line(tried: TriedTable, row: PreviewRow) -> Text:
-    """Return one row in a line: which it is, and what is different of it."""
+    """Return one row as a line: its key, and what changed."""
     from rich.text import Text
 
-    mark, style = _MARKS[row.outcome]
+    mark, style = _SYMBOLS[row.outcome]
     key = tried.before.key or tried.before.names
     named = ", ".join(value_text(row.row_before[name]) for name in key)
     line = Text.assemble((f"{mark} ", style), (named, "bold"), "  ")
     if row.row_after is None:
         return line.append_text(_why(row))
-    told = list(_changes(row.row_before, row.row_after))
-    return line.append_text(Text(", ").join(told) if told else Text("as it was", style="dim"))
+    changes = list(_changes(row.row_before, row.row_after))
+    return line.append_text(Text(", ").join(changes) if changes else Text("unchanged", style="dim"))
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Text]:
@@ -259,11 +260,11 @@ def _why(row: PreviewRow) -> Text:
     from rich.text import Text
 
     if row.failed is None:
-        return Text("left out by a filter" if row.row_after is None else "", style="dim")
+        return Text("filtered out" if row.row_after is None else "", style="dim")
     facts = ", ".join(f"{name} {text}" for name, text in row.facts.items())
     return Text(printable(f"{row.failed}: {facts}" if facts else row.failed), style="red")
 
 
 def _same(before: object, after: object) -> bool:
-    # 1, 1.0 and true are one to Python, and not to whoever reads them.
+    # 1, 1.0 and true are equal in Python, but not for a reader of the output.
     return type(before) is type(after) and before == after

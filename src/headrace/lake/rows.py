@@ -37,7 +37,7 @@ from headrace.deadletters.hold import beyond
 from headrace.errors import BadTable, NoKey, NullKey, TableError
 from headrace.lake.sql import ADDED, GONE, key, value
 from headrace.pipeline.result import POSITIONS, RowReference
-from headrace.spark_source.columns import places
+from headrace.spark_source.columns import position_texts
 from headrace.targets.target import Batch, SchemaAnswer
 
 # --- the net changes of a batch, by key -----------------------------------------------------------
@@ -390,7 +390,7 @@ def history_rows(
 
 def positions(rows: pa.Table, epoch: int) -> pa.Array:
     """Return the text of each row's position, as `str(Position(…))` gives it."""
-    return places(epoch, rows.column(1).to_numpy(), rows.column(2).to_numpy())
+    return position_texts(epoch, rows.column(1).to_numpy(), rows.column(2).to_numpy())
 
 
 def emptied_time(rows: pa.Table, at: Position) -> datetime | None:

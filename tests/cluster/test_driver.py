@@ -247,5 +247,5 @@ def test_a_table_says_that_executors_cannot_prepare_it_without_headrace(shop: Sh
         assert await_seen(lambda: error() is not None, PATIENCE)
         found = error()
     assert isinstance(found, BadCluster), found
-    assert "Executors have no Headrace" in found.message
+    assert "Headrace is not installed on the executors" in found.message
     assert "headrace cluster pack" in found.remedy

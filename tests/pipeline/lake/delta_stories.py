@@ -197,7 +197,7 @@ def a_table_that_was_put_back_or_changed_is_loaded_anew(place: Place) -> None:
     sql(f"DELETE FROM {named} WHERE id = 1").collect()
     again._tables[TABLE]._unknown = True  # type: ignore[union-attr]
     refused(TableTaken, lambda: again.write(batch([(Op.INSERT, 3, 3, "c")], 3, first=3)))
-    assert "somebody" in str(one.opened(Position(1, 2)).lost(TABLE))
+    assert "another writer" in str(one.opened(Position(1, 2)).lost(TABLE))
 
 
 @story

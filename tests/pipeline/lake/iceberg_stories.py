@@ -220,7 +220,7 @@ def snapshots_between_our_last_commit_and_now_stay_where_they_are_expired(place:
     for _ in range(3):
         kind.compact(place.spark, one.path)
     kind.expire(place.spark, one.path)
-    # One alone is left, and the one of our branch: nobody can say what came between.
+    # Only one is left, and that of our branch: it is not known what came between.
     refused(TableTaken, lambda: target.write(batch([(Op.UPDATE, 6, 6, "new")], 6, first=6)))
     assert "history" in str(one.opened(Position(1, 6)).lost(TABLE))
 
@@ -341,7 +341,7 @@ def what_was_moved_by_a_branch_of_somebody_else_is_found_out(place: Place) -> No
     sql, catalog = place.spark.bulk.sql, named.partition(".")[0]
     sql(f"alter table {named} create branch theirs")
     sql(f"insert into {named}.branch_theirs values (9, 'theirs')")
-    # A branch beside it is nobody's business, although its snapshots take numbers.
+    # Another branch does not matter, although its snapshots take numbers.
     target.write(batch([(Op.INSERT, 3, 3, "c")], 3, first=3))
     assert one.opened(Position(1, 3)).lost(TABLE) is None
     sql(f"alter table {named} create or replace branch theirs")

@@ -51,7 +51,7 @@ def write(kept: table.LakeTable, commit: int, id: int, name: str = "new") -> Pos
     return kept.write(made, made.tables[TABLE])
 
 
-# -- what somebody else did ---------------------------------------------------------------------
+# -- commits of other writers --------------------------------------------------------------------
 
 
 def restored(lake: Lake) -> None:
@@ -96,7 +96,7 @@ def test_a_table_that_was_made_anew_with_as_many_commits_is_another(tmp_path: Pa
     for each in notes:
         writer.lake.commit(each.operation, each.note)
     kept.position = Position(1, 1)
-    assert writer.opened(Position(1, 1)).lost == "the table was made anew"
+    assert writer.opened(Position(1, 1)).lost == "the table was dropped and created again"
 
 
 def replaced_late(lake: Lake) -> None:
@@ -121,11 +121,11 @@ def test_a_late_load_with_the_number_and_version_of_ours_is_found_out(
     else:
         write(kept, 2, 3)
     replaced_late(writer.lake)
-    assert writer.opened(Position(1, 2)).lost == "the table was made anew"
-    with pytest.raises(TableTaken, match="made anew"):
+    assert writer.opened(Position(1, 2)).lost == "the table was dropped and created again"
+    with pytest.raises(TableTaken, match="created again"):
         write(kept, 3, 4)
     again = writer.opened(Position(1, 3))
-    assert again.lost == "the table was made anew"
+    assert again.lost == "the table was dropped and created again"
     writer.load(again, ROWS, Position(1, 4), 3)
     write(again, 5, 5)
     assert writer.opened(Position(1, 5)).lost is None
@@ -162,7 +162,7 @@ def test_a_load_that_another_one_landed_behind_is_not_taken_for_it(
         return asked(self)
 
     monkeypatch.setattr(KeptInMemory, "identity", overtaken)
-    with pytest.raises(TargetError, match="quicker"):
+    with pytest.raises(TargetError, match="committed first"):
         writer.load(kept, ROWS, Position(1, 3), 2)
     assert kept._memory.last(TABLE) == 1
 
@@ -281,7 +281,7 @@ def test_a_table_of_another_of_the_source_s_tables_is_not_gone_on_with(tmp_path:
     writer = Writer(tmp_path)
     writer.begun(ROWS)
     other = replace(THINGS, table="others")
-    with pytest.raises(TableTaken, match="Another table"):
+    with pytest.raises(TableTaken, match="another source table"):
         writer.opened(schema=other)
     adopted = writer.opened(schema=other, adopt=True)
     writer.load(adopted, loaded({7: "seven"}), Position(1, 1), 1)

@@ -180,7 +180,7 @@ def test_a_log_that_one_worker_cannot_read_is_refused_by_the_name_of_its_host(
     finally:
         cluster.kill(blind)
         cluster.start_worker()
-    assert error.message == f"The data directory cannot be read on {os.uname().nodename}"
+    assert error.message == f"Executors cannot read the data directory on {os.uname().nodename}"
     assert error.facts["why"] == "No such file or directory"
     assert Path(str(error.facts["folder"])).is_relative_to(blind.folder)
     assert "under the same path" in error.remedy
@@ -196,7 +196,7 @@ def test_executors_with_another_headrace_are_refused(cluster: Cluster, tmp_path:
     told.mkdir()
     (told / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace\nVersion: 0.0.1\n")
     error = refusal(Shop(tmp_path, cluster.conf | {"spark.pyspark.python": str(python)}))
-    assert "another headrace than the driver: 0.0.1 on" in error.message
+    assert "another version of headrace than the driver: 0.0.1 on" in error.message
     assert "headrace cluster pack" in error.remedy
 
 

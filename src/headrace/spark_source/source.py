@@ -279,7 +279,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
             if at is None:
                 # Spark 4.1 does not pass the offset of a query that was restarted.
                 end = self._from_anywhere(asked)
-                if end == self._answered:  # and nothing was planned: the query is there
+                if end == self._answered:  # and nothing was planned: the query is at that end
                     self._move(asked, end)
                     self._keep(asked, end)
                 self._answered = end

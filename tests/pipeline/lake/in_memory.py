@@ -181,7 +181,7 @@ class Writer:
     ) -> LakeTable:
         (self.folder / data).mkdir(exist_ok=True)
         files = Files(RealDisk(), str(self.folder / data))
-        home = TargetContext(
+        context = TargetContext(
             lambda: None,  # type: ignore[arg-type, return-value]
             "orders",
             files,
@@ -192,7 +192,7 @@ class Writer:
         made = LakeTable(
             shaped(self.mode, schema, None),
             TableLocation((), "/lake"),
-            home,
+            context,
             Memory(files, "orders"),
             InMemory(self.lake),  # type: ignore[arg-type]
             adopt=adopt,

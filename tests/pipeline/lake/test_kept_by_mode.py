@@ -30,8 +30,8 @@ def test_small_files_become_few_though_no_life_has_so_many_commits(tmp_path: Pat
     writer.begun(ROWS)
     for at in range(2, 11):
         write(writer.opened(Position(1, at - 1), compact_every=4), at, at)
-    told = [commit.operation for commit in writer.lake.commits]
-    assert [at for at, operation in enumerate(told) if operation == "OPTIMIZE"] == [4, 9]
+    operations = [commit.operation for commit in writer.lake.commits]
+    assert [at for at, operation in enumerate(operations) if operation == "OPTIMIZE"] == [4, 9]
 
 
 @pytest.mark.meets("R24")

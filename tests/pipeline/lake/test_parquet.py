@@ -150,13 +150,13 @@ def test_an_emptied_table_and_a_reload_are_told(tmp_path: Path) -> None:
 
 def test_what_was_before_a_truncate_of_the_same_batch_is_told(tmp_path: Path) -> None:
     target = begun(tmp_path)
-    told = [
+    changes_made = [
         (Op.INSERT, 6, 3, "three"),
         (Op.TRUNCATE, 7, 0, None),
         (Op.INSERT, 8, 4, "four"),
         (Op.TRUNCATE, 9, 0, None),
     ]
-    target.write(batch(told, 9, first=6, truncate=9))
+    target.write(batch(changes_made, 9, first=6, truncate=9))
     assert rows(tmp_path) == [
         *BEGUN,
         ("6", "insert", 3, "three"),

@@ -409,9 +409,9 @@ def test_a_truncate_that_the_table_has_is_not_prepared_again(
 ) -> None:
     kept = Writer(tmp_path, "history").begun(ROWS)
     kept.position = Position(1, 5)
-    for at, told in ((4, None), (5, None), (6, Position(1, 6))):
+    for at, truncated in ((4, None), (5, None), (6, Position(1, 6))):
         kept.stage(None, 1, Position(1, at))  # type: ignore[arg-type]
-        assert staged_with[-1][1] == told
+        assert staged_with[-1][1] == truncated
 
 
 def test_what_attempts_before_prepared_is_removed(

@@ -156,7 +156,7 @@ class Spark:
             return ConnectSpark(session)
         if not hasattr(session, "_jsparkSession"):
             raise SparkFailed(
-                f"spark must be a SparkSession, not {type(session).__name__}",
+                f"The session must be a SparkSession, not {type(session).__name__}",
                 remedy="Pass a SparkSession, or none: then the engine starts one.",
             )
         return cls(session)

@@ -136,7 +136,7 @@ def needed(asked: ReadRequest, at: Offset) -> Held:
     return Held(at.position)
 
 
-class ReaderLease:
+class QueryLease:
     """The lease of one query, the only one with its name until `end`. For one thread."""
 
     def __init__(

@@ -34,7 +34,7 @@ from headrace.changelog.reader import LogReader
 from headrace.errors import BadSchema, ChangesMissing, HeadraceError, UnknownTable
 from headrace.pipeline.plan.types import spark_type
 from headrace.spark_source.columns import FrameColumns, frame_of
-from headrace.spark_source.leases import ReaderLease, needed
+from headrace.spark_source.leases import QueryLease, needed
 from headrace.spark_source.offsets import (
     NEWEST_BASELINE,
     Offset,
@@ -147,7 +147,7 @@ class _Reader:
         self._table = reference
         self._opened: ReadRequest | None = None
         self._looked = 0.0
-        self._lease: ReaderLease | None = None
+        self._lease: QueryLease | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the options; the open log stays on the driver.
@@ -168,7 +168,7 @@ class _Reader:
             log = opened(self._table.data, self._table.source)
             asked = ReadRequest(log, self._options, self._frame(log))
             if self._options.reader is not None:
-                self._lease = ReaderLease(
+                self._lease = QueryLease(
                     self._table.data,
                     self._table.source,
                     self._options.reader,

@@ -22,7 +22,7 @@ from headrace.errors import (
     Truncated,
 )
 from headrace.spark_source import source as readers_module
-from headrace.spark_source.leases import Held, ReaderLease
+from headrace.spark_source.leases import Held, QueryLease
 from headrace.spark_source.offsets import NEWEST_BASELINE, Offset
 from tests.changelog.log_making import (
     ORDERS,
@@ -349,7 +349,7 @@ def test_a_named_stream_has_kept_what_it_has_not_done(log: MadeLog) -> None:
 def test_a_lease_is_renewed_while_nothing_happens(log: MadeLog) -> None:
     log.flush(insert(1))
     now = [1000.0]
-    lease = ReaderLease(str(log.data), SOURCE, "me", 30.0, lambda: now[0])
+    lease = QueryLease(str(log.data), SOURCE, "me", 30.0, lambda: now[0])
     reader = reading(log.files)
     lease.keep(Held(Position(1, 0, 0)), reader)
     for _ in range(10):

@@ -28,14 +28,14 @@ def no_spark() -> Spark:
     raise SparkGone("There is none")
 
 
-def lent(folder: Path) -> TargetContext:
+def target_context(folder: Path) -> TargetContext:
     folder.mkdir(parents=True, exist_ok=True)
     return TargetContext(no_spark, "orders", Files(RealDisk(), str(folder)), time.time)
 
 
 def opened(folder: Path, data: str = "data", at: Position = ORIGIN) -> TableTarget:
     target = table(path=str(folder / "lake"), format="parquet", mode="append")
-    target.use(lent(folder / data))
+    target.use(target_context(folder / data))
     target.check({TABLE: THINGS})
     target.open({TABLE: THINGS}, {TABLE: at})
     return target
@@ -83,7 +83,7 @@ class Harness:
     def make(self) -> Target:
         path = str(self._folder / "lake" / "{table}")
         target = table(path=path, format="parquet", mode="append")
-        target.use(lent(self._folder / "data"))
+        target.use(target_context(self._folder / "data"))
         return target
 
     def rows(self, target: Target, table: TableName = TABLE) -> State:

@@ -105,7 +105,7 @@ def replaced_late(lake: Lake) -> None:
     assert last.note is not None
     late = msgspec.structs.replace(last.note, writer="late", batch="baseline-2")
     lake.commits[-1] = TableCommit(last.version, "WRITE", late)
-    lake.rows, lake.lives = {1: "late"}, lake.lives + 1
+    lake.rows, lake.created = {1: "late"}, lake.created + 1
 
 
 @pytest.mark.meets("R1", "R24")
@@ -114,7 +114,7 @@ def test_a_late_load_with_the_number_and_version_of_ours_is_found_out(
     tmp_path: Path, loads: bool
 ) -> None:
     writer = Writer(tmp_path)
-    writer.lake.marks = True
+    writer.lake.has_identity = True
     kept = writer.begun(ROWS)
     if loads:
         writer.load(kept, ROWS, Position(1, 2), 2)
@@ -134,7 +134,7 @@ def test_a_late_load_with_the_number_and_version_of_ours_is_found_out(
 @pytest.mark.meets("R24")
 def test_a_late_load_does_not_change_what_who_took_over_remembers(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
-    writer.lake.marks = True
+    writer.lake.has_identity = True
     writer.begun(ROWS)
 
     def check() -> None:
@@ -152,7 +152,7 @@ def test_a_load_that_another_one_landed_behind_is_not_taken_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path)
-    writer.lake.marks = True
+    writer.lake.has_identity = True
     kept = writer.begun(ROWS)
     asked = KeptInMemory.identity
 
@@ -169,7 +169,7 @@ def test_a_load_that_another_one_landed_behind_is_not_taken_for_it(
 
 def test_a_load_that_was_not_remembered_is_no_other_table(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
-    writer.lake.marks = True
+    writer.lake.has_identity = True
     kept = writer.begun(ROWS)
     kept._memory.remember = lambda *about: None  # type: ignore[method-assign]
     writer.load(kept, ROWS, Position(1, 2), 2)

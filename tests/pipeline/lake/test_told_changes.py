@@ -13,12 +13,12 @@ from headrace.pipeline.definition import Pipeline
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from tests.control.stepping import Stepping
 from tests.control.test_seen_changes import Window
-from tests.pipeline.lake.test_parquet import lent
+from tests.pipeline.lake.test_parquet import target_context
 
 
 def target_in(folder: Path) -> TableTarget:
     target = table(path=str(folder / "lake"), format="parquet", mode="append")
-    target.use(lent(folder / "data"))
+    target.use(target_context(folder / "data"))
     return target
 
 

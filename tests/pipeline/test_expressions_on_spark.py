@@ -74,13 +74,17 @@ def test_the_same_is_refused_of_a_column(spark: Spark) -> None:
 @pytest.mark.parametrize(
     ("text", "part", "condition"),
     [
-        ("statsu = 'paid'", "there is no column statsu; did you mean status", "UNRESOLVED_COLUMN"),
+        (
+            "statsu = 'paid'",
+            "uses an unknown column statsu; did you mean status",
+            "UNRESOLVED_COLUMN",
+        ),
         ("qty >", "is not valid SQL, near end of input", "PARSE_SYNTAX_ERROR"),
         ("qty) or (true", "is not valid SQL", "PARSE_SYNTAX_ERROR"),
         ("nonsense(qty)", "cannot be analysed", "UNRESOLVED_ROUTINE"),
-        ("Status = 'paid'", "there is no column Status", "UNRESOLVED_COLUMN"),
-        ("after.qty > 1", "there is no column after.qty", "UNRESOLVED_COLUMN"),
-        ("_commit > 1", "there is no column _commit", "UNRESOLVED_COLUMN"),
+        ("Status = 'paid'", "uses an unknown column Status", "UNRESOLVED_COLUMN"),
+        ("after.qty > 1", "uses an unknown column after.qty", "UNRESOLVED_COLUMN"),
+        ("_commit > 1", "uses an unknown column _commit", "UNRESOLVED_COLUMN"),
         ("qty + status > date '2026-01-01'", "cannot be analysed", "DATATYPE_MISMATCH"),
     ],
 )

@@ -190,7 +190,7 @@ def bad_expression(what: str, error: PySparkException) -> BadExpression:
         name = str(parameters.get("objectName", "")).replace("`", "")
         near = str(parameters.get("proposal", "")).replace("`", "")
         hint = f"; did you mean {near}" if near else ""
-        return BadExpression(f"{what}: there is no column {name}{hint}", condition=condition)
+        return BadExpression(f"{what} uses an unknown column {name}{hint}", condition=condition)
     if isinstance(error, ParseException):
         near = str(parameters.get("error", "")).strip("'")
         return BadExpression(

@@ -128,8 +128,8 @@ class Cluster:
     def start(self) -> None:
         """Start the master and its workers; return when it knows them all."""
         self._master = self._run("master", "org.apache.spark.deploy.master.Master")
-        self.url = self._told(self._master, _MASTER)
-        self._pages = self._told(self._master, _PAGES)
+        self.url = self._printed(self._master, _MASTER)
+        self._pages = self._printed(self._master, _PAGES)
         for _ in range(WORKERS):
             self.start_worker()
         self.await_workers(WORKERS)
@@ -225,7 +225,7 @@ class Cluster:
             state: dict[str, Any] = json.load(answer)
         return state
 
-    def _told(self, master: Member, what: re.Pattern[str]) -> str:
+    def _printed(self, master: Member, what: re.Pattern[str]) -> str:
         """Return what the master says of itself in its log: it chose ports that were free."""
         found: list[str] = []
 

@@ -52,10 +52,10 @@ def merged(table: Path) -> Rows:
 
 
 def replayed(table: Path) -> Rows:
-    """Return what the changes of a table kept by `append` come to; none is told twice."""
+    """Return what the changes of a table kept by `append` result in; none is appended twice."""
     found = rows_in(table)
-    told = {(row["_position"], row["_change_type"], row["id"]) for row in found}
-    assert len(told) == len(found), "a change is told twice"
+    changes = {(row["_position"], row["_change_type"], row["id"]) for row in found}
+    assert len(changes) == len(found), "a change is appended twice"
     rows: Rows = {}
     # A delete of an old key stands at the position of its row, and comes first.
     for change in sorted(found, key=lambda row: (row["_position"], row["_change_type"])):
@@ -80,8 +80,8 @@ def plain(rows: Rows) -> Rows:
 
 def notes(table: Path) -> list[CommitNote]:
     """Return what our commits say, in order: one a batch, each number and position once."""
-    told = [read_note(each.get("commitInfo", {}).get("userMetadata")) for each in _actions(table)]
-    found = [note for note in told if note is not None]
+    notes = [read_note(each.get("commitInfo", {}).get("userMetadata")) for each in _actions(table)]
+    found = [note for note in notes if note is not None]
     assert [note.number for note in found] == list(range(1, len(found) + 1))
     positions = [note.position for note in found]
     assert positions == sorted(set(positions)), "a position is committed twice"
@@ -139,13 +139,13 @@ class PartsGate:
 
     def waiting(self) -> list[Path]:
         """Return where those ran that have ever stood here, one for each task."""
-        return self._told("waiting")
+        return self._reported("waiting")
 
     def wrote(self) -> list[Path]:
         """Return where those ran that wrote a part, one for each part."""
-        return self._told("wrote")
+        return self._reported("wrote")
 
-    def _told(self, what: str) -> list[Path]:
+    def _reported(self, what: str) -> list[Path]:
         return [Path(each.read_text()) for each in (self._folder / what).glob("*.done")]
 
 

@@ -41,12 +41,12 @@ def test_the_demos_pipeline_runs_on_executors_and_the_table_equals_the_source(
         assert held(target) == shop.truth()
         shop.change()
         assert await_seen(lambda: held(target) == shop.truth(), PATIENCE)
-        (told,) = engine.pipelines()
-        assert (told.state, told.dead_letters, told.error) == ("live", 0, None)
+        (status,) = engine.pipelines()
+        assert (status.state, status.dead_letters, status.error) == ("live", 0, None)
     after = counted(remote, "totalTasks")
     assert after.pop("driver") == before.pop("driver") == 0
     assert len(after) == WORKERS
-    assert sum(after.values()) - sum(before.values()) >= told.jobs > 0
+    assert sum(after.values()) - sum(before.values()) >= status.jobs > 0
 
 
 @pytest.mark.meets("S12", "S17")

@@ -180,7 +180,7 @@ def test_a_log_that_one_worker_cannot_read_is_refused_by_the_name_of_its_host(
     finally:
         cluster.kill(blind)
         cluster.start_worker()
-    assert error.message == f"The data directory cannot be read on {os.uname().nodename}"
+    assert error.message == f"Executors cannot read the data directory on {os.uname().nodename}"
     assert error.facts["why"] == "No such file or directory"
     assert Path(str(error.facts["folder"])).is_relative_to(blind.folder)
     assert "under the same path" in error.remedy
@@ -192,11 +192,11 @@ def test_executors_with_another_headrace_are_refused(cluster: Cluster, tmp_path:
     packages = next(python.parents[1].glob("lib/*/site-packages"))
     (packages / "headrace").mkdir()
     (packages / "headrace" / "__init__.py").touch()
-    told = packages / "headrace-0.0.1.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace\nVersion: 0.0.1\n")
+    metadata = packages / "headrace-0.0.1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace\nVersion: 0.0.1\n")
     error = refusal(Shop(tmp_path, cluster.conf | {"spark.pyspark.python": str(python)}))
-    assert "another headrace than the driver: 0.0.1 on" in error.message
+    assert "another version of headrace than the driver: 0.0.1 on" in error.message
     assert "headrace cluster pack" in error.remedy
 
 
@@ -241,11 +241,11 @@ def test_a_table_says_that_executors_cannot_prepare_it_without_headrace(shop: Sh
     with shop.engine(target) as engine:
 
         def error() -> HeadraceError | None:
-            (told,) = engine.pipelines()
-            return told.error
+            (status,) = engine.pipelines()
+            return status.error
 
         assert await_seen(lambda: error() is not None, PATIENCE)
         found = error()
     assert isinstance(found, BadCluster), found
-    assert "Executors have no Headrace" in found.message
+    assert "Headrace is not installed on the executors" in found.message
     assert "headrace cluster pack" in found.remedy

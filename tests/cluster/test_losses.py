@@ -105,8 +105,8 @@ def test_one_killed_in_mid_job_is_blamed_on_no_row_and_the_table_goes_on(
         assert await_seen(lambda: held(target) == shop.truth(passed=passed), PATIENCE)
         shop.change()
         assert await_seen(lambda: held(target) == shop.truth(passed=passed), PATIENCE)
-        (told,) = engine.pipelines()
-        assert (told.state, told.dead_letters, told.error) == ("live", 0, None)
+        (status,) = engine.pipelines()
+        assert (status.state, status.dead_letters, status.error) == ("live", 0, None)
         assert engine.dead_letters() == ()
         # A worker that joins gets an executor, and the application has as many as before.
         cluster.await_workers(WORKERS)
@@ -142,6 +142,6 @@ def test_a_task_that_comes_back_after_its_retry_has_no_effect(
         shop.change()
         assert await_seen(lambda: folded(out) == shop.truth(passed=passed), PATIENCE)
         assert {name: data for name, data in files(out).items() if name in written} == written
-        (told,) = engine.pipelines()
-        assert (told.state, told.dead_letters, told.error) == ("live", 0, None)
+        (status,) = engine.pipelines()
+        assert (status.state, status.dead_letters, status.error) == ("live", 0, None)
     assert lost not in counted(remote, "totalTasks")

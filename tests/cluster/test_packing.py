@@ -137,14 +137,14 @@ def test_what_was_packed_runs_from_another_folder_with_nothing_around_it(
 ) -> None:
     words = ["cluster", "pack", "--with", "rules", "--output", str(tmp_path / "env.tar.gz")]
     assert main.exit_code([*words, *more, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["settings"] == {
+    packed = json.loads(capsys.readouterr().out)
+    assert packed["settings"] == {
         "spark.archives": f"{tmp_path}/env.tar.gz#environment",
         "spark.pyspark.python": "./environment/bin/python",
     }
-    assert (told["interpreter"] is None) == bool(more)
+    assert (packed["interpreter"] is None) == bool(more)
     place = tmp_path / "moved" / "environment"
-    with tarfile.open(told["archive"]) as archive:
+    with tarfile.open(packed["archive"]) as archive:
         archive.extractall(place, filter="fully_trusted")
     program = "import rules, headrace, sys; print(rules.ANSWER, sys.prefix, headrace.__file__)"
     done = subprocess.run(
@@ -164,13 +164,13 @@ def test_a_person_is_told_what_to_do_with_it(
     output = tmp_path / "env.tar.gz"
     words = ["cluster", "pack", "--output", str(output), "--python", "/opt/python/bin/python3"]
     assert main.exit_code(words) == 0
-    told = capsys.readouterr()
-    assert "workers need" in told.out
-    assert "at /opt/python/bin/python3" in told.out
-    assert f'"spark.archives" = "{output}#environment"' in told.out
-    assert f"--archives {output}#environment" in told.out
-    assert f"spark.pyspark.driver.python={sys.executable}" in told.out
-    assert "elsewhere is not in it" in told.err
+    printed = capsys.readouterr()
+    assert "workers need" in printed.out
+    assert "at /opt/python/bin/python3" in printed.out
+    assert f'"spark.archives" = "{output}#environment"' in printed.out
+    assert f"--archives {output}#environment" in printed.out
+    assert f"spark.pyspark.driver.python={sys.executable}" in printed.out
+    assert "elsewhere is not in it" in printed.err
     with tarfile.open(output) as archive:
         assert archive.getmember("bin/python").linkname == "/opt/python/bin/python3"
         settings = archive.extractfile("pyvenv.cfg")

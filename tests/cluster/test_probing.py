@@ -26,11 +26,17 @@ HERE = ProbeReport("driver", "/work", "3.11", "0.1.0", "abcd", "26.0.1", None)
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"unread": "Permission denied"}, "The data directory cannot be read on h2"),
-        ({"python": "3.12"}, "Executors have another python than the driver: 3.12 on h2, 3.11"),
-        ({"pyarrow": None}, "another pyarrow than the driver: none on h2, 26.0.1 here"),
-        ({"headrace": "0.2.0"}, "another headrace than the driver: 0.2.0 on h2, 0.1.0 here"),
-        ({"code": "ef01"}, "Headrace on h2 is not the one of the driver"),
+        ({"unread": "Permission denied"}, "Executors cannot read the data directory on h2"),
+        (
+            {"python": "3.12"},
+            "Executors have another version of python than the driver: 3.12 on h2, 3.11",
+        ),
+        ({"pyarrow": None}, "another version of pyarrow than the driver: none on h2, 26.0.1 here"),
+        (
+            {"headrace": "0.2.0"},
+            "another version of headrace than the driver: 0.2.0 on h2, 0.1.0 here",
+        ),
+        ({"code": "ef01"}, "Headrace on h2 has other code than on the driver"),
     ],
 )
 def test_a_difference_is_refused_by_the_name_of_its_host(
@@ -52,19 +58,19 @@ def test_an_executor_reads_a_bucket_by_its_own_way_too(monkeypatch: pytest.Monke
     bucket.objects["shop/probe/1.txt"] = b"token"
     monkeypatch.setattr(s3, "s3_bucket", lambda name: bucket)
 
-    def told(path: str) -> ProbeReport:
+    def probed(path: str) -> ProbeReport:
         return ProbeReport(**json.loads(executor_probe.look(path, "token", 0.0, "token")))
 
-    assert told("s3a://logs/shop/probe/1.txt").unreached is None
-    assert told("s3a://logs/shop/probe/2.txt").unreached == "FileNotFoundError"
+    assert probed("s3a://logs/shop/probe/1.txt").unreached is None
+    assert probed("s3a://logs/shop/probe/2.txt").unreached == "FileNotFoundError"
     bucket.objects["shop/probe/1.txt"] = b"another"
-    assert told("s3a://logs/shop/probe/1.txt").unreached == "other contents"
+    assert probed("s3a://logs/shop/probe/1.txt").unreached == "other contents"
 
     def without(name: str) -> SimulatedBucket:
         raise StorageError("A log on S3 needs boto3, which is not installed")
 
     monkeypatch.setattr(s3, "s3_bucket", without)
-    found = told("s3a://logs/shop/probe/1.txt")
+    found = probed("s3a://logs/shop/probe/1.txt")
     assert found.unread is None
     with pytest.raises(BadCluster) as refused:
         check(HERE, [replace(HERE, host="h1", unreached=found.unreached)])
@@ -120,7 +126,7 @@ _LOST = "Lost task 1.3 in stage 0.0 (TID 9) (10.0.0.7 executor 2): "
         (
             _LOST + "org.apache.spark.api.python.PythonException: [PYTHON_VERSION_MISMATCH] Python"
             " in worker has different version: 3.10 than that in driver: 3.11, PySpark cannot run",
-            "Executors have another python than the driver: 3.10 there, 3.11 here",
+            "Executors have another version of python than the driver: 3.10 there, 3.11 here",
         ),
         (
             _LOST + 'java.io.IOException: Cannot run program "./environment/bin/python": error=2',
@@ -129,7 +135,7 @@ _LOST = "Lost task 1.3 in stage 0.0 (TID 9) (10.0.0.7 executor 2): "
         (
             _LOST + "org.apache.spark.SparkException:\nError from python worker:\n"
             "ModuleNotFoundError: No module named 'pyspark'\n",
-            "A first job fails on the executors",
+            "The first job failed on the executors",
         ),
     ],
 )

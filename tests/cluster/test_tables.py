@@ -58,8 +58,8 @@ def expected(shop: Shop) -> Rows:
 
 
 def is_well(engine: hr.Engine) -> bool:
-    (told,) = engine.pipelines()
-    found = (told.state, told.dead_letters, told.error)
+    (status,) = engine.pipelines()
+    found = (status.state, status.dead_letters, status.error)
     return found == ("live", 0, None) and engine.dead_letters() == ()
 
 

@@ -10,7 +10,14 @@ import pytest
 
 from headrace.errors import SparkFailed
 from headrace.spark_session import class_archive, jvm
-from headrace.spark_session.class_archive import discard, dump_command, main, make, options, place
+from headrace.spark_session.class_archive import (
+    archive_path,
+    discard,
+    dump_command,
+    main,
+    make,
+    options,
+)
 from headrace.spark_session.java import Java
 
 LOCAL = {"spark.master": "local[*,4]"}
@@ -34,7 +41,7 @@ class Installed:
 
     def with_archive(self) -> Path:
         self.folder.mkdir()
-        archive = place(self.java, self.home, self.folder)
+        archive = archive_path(self.java, self.home, self.folder)
         archive.write_bytes(bytes(2_000_000))
         archive.chmod(0o644)
         return archive
@@ -176,7 +183,7 @@ def test_an_archive_that_cannot_be_made_leaves_nothing_and_is_told_in_a_line(
     monkeypatch.setattr("headrace.spark_session.jvm.spark_home", lambda: installed.home)
     assert main() == 1
     assert [*installed.folder.iterdir()] == []
-    assert capsys.readouterr().err.startswith("No archive of Spark's classes was made: ")
+    assert capsys.readouterr().err.startswith("The archive of Spark's classes could not be made: ")
 
 
 @pytest.mark.process

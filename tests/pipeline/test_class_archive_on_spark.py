@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.spark_session import jvm
-from headrace.spark_session.class_archive import place
+from headrace.spark_session.class_archive import archive_path
 from headrace.spark_session.java import TRIED, find_java
 from headrace.spark_session.session import Spark
 from tests.support.patience import patience
@@ -41,7 +41,7 @@ spark.stop()
 def made() -> Path:
     """The archive that sessions of this installation use."""
     java = find_java(os.environ)
-    archive = place(java, jvm.spark_home())
+    archive = archive_path(java, jvm.spark_home())
     if not archive.exists():
         missing = "no archive was made: python -m headrace.spark_session.class_archive"
         if TIER in ("ci", "nightly") and java.version in TRIED and SET_UP.exists():

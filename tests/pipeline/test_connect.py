@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.spark_session.connect import ConnectSpark, _told
+from headrace.spark_session.connect import ConnectSpark, _plan_classes
 from headrace.spark_session.java import find_java
 from headrace.spark_session.session import Spark
 from tests.spark_session import jvm_options
@@ -191,4 +191,4 @@ def test_nothing_of_classic_spark_is_inherited() -> None:
     ],
 )
 def test_what_is_refused_is_found_in_the_text_of_a_plan(text: str, kinds: list[str]) -> None:
-    assert [each["class"] for each in _told(text)] == kinds
+    assert [each["class"] for each in _plan_classes(text)] == kinds

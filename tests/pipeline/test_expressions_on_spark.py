@@ -74,13 +74,17 @@ def test_the_same_is_refused_of_a_column(spark: Spark) -> None:
 @pytest.mark.parametrize(
     ("text", "part", "condition"),
     [
-        ("statsu = 'paid'", "names no column statsu; did you mean status", "UNRESOLVED_COLUMN"),
-        ("qty >", "is not SQL, near end of input", "PARSE_SYNTAX_ERROR"),
-        ("qty) or (true", "is not SQL", "PARSE_SYNTAX_ERROR"),
+        (
+            "statsu = 'paid'",
+            "uses an unknown column statsu; did you mean status",
+            "UNRESOLVED_COLUMN",
+        ),
+        ("qty >", "is not valid SQL, near end of input", "PARSE_SYNTAX_ERROR"),
+        ("qty) or (true", "is not valid SQL", "PARSE_SYNTAX_ERROR"),
         ("nonsense(qty)", "cannot be analysed", "UNRESOLVED_ROUTINE"),
-        ("Status = 'paid'", "names no column Status", "UNRESOLVED_COLUMN"),
-        ("after.qty > 1", "names no column after.qty", "UNRESOLVED_COLUMN"),
-        ("_commit > 1", "names no column _commit", "UNRESOLVED_COLUMN"),
+        ("Status = 'paid'", "uses an unknown column Status", "UNRESOLVED_COLUMN"),
+        ("after.qty > 1", "uses an unknown column after.qty", "UNRESOLVED_COLUMN"),
+        ("_commit > 1", "uses an unknown column _commit", "UNRESOLVED_COLUMN"),
         ("qty + status > date '2026-01-01'", "cannot be analysed", "DATATYPE_MISMATCH"),
     ],
 )

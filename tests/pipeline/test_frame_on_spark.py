@@ -217,7 +217,7 @@ def test_a_function_that_loses_or_makes_rows_is_refused(
         (lambda df: df.drop("id"), "lost the key column id"),
         (lambda df: df.selectExpr("cast(id as string) id", "* except (id)"), "another type"),
         (lambda df: df.selectExpr("*", "id as qty"), "several columns the name qty"),
-        (lambda df: df.selectExpr("*", "nope"), "names no column nope"),
+        (lambda df: df.selectExpr("*", "nope"), "uses an unknown column nope"),
         (lambda df: df.selectExpr("*", "rand() as r"), "a random number"),
         (lambda df: df.selectExpr("*", "current_timestamp() as r"), "the clock"),
         (lambda df: df.selectExpr("*", "cast('now' as timestamp) as r"), "time of day"),

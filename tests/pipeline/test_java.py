@@ -49,7 +49,7 @@ def test_a_java_home_that_is_too_old_is_refused_by_version_and_path(
 
 
 def test_a_java_home_without_a_java_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NoJava, match="names no Java"):
+    with pytest.raises(NoJava, match="does not point to a Java"):
         find_java({"JAVA_HOME": str(tmp_path)}, packaged=none_packaged, ask=nothing)
 
 
@@ -72,7 +72,7 @@ def test_without_any_fit_java_all_that_was_found_is_named(tmp_path: Path) -> Non
     with pytest.raises(NoJava) as caught:
         find_java({"PATH": str(old / "bin")}, packaged=none_packaged, ask=nothing)
     assert f"Java 11 at {old / 'bin' / 'java'}" in caught.value.message
-    with pytest.raises(NoJava, match="none at all"):
+    with pytest.raises(NoJava, match="found none"):
         find_java({}, packaged=none_packaged, ask=nothing)
 
 

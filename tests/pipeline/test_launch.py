@@ -139,7 +139,7 @@ def test_a_jvm_that_ends_at_its_start_is_told_with_the_log(tmp_path: Path) -> No
 def test_jars_that_cannot_be_fetched_are_told_by_name(tmp_path: Path) -> None:
     java = script(tmp_path, r"printf '\0\n/bin/sh\0-c\0echo unresolved dependency; exit 1\0'")
     packages = {"spark.jars.packages": "a:b:1"}
-    with pytest.raises(SparkFailed, match="could not be fetched") as caught:
+    with pytest.raises(SparkFailed, match="could not be downloaded") as caught:
         launch(java, spark_home(tmp_path), packages, {}, tmp_path / "logs")
     assert caught.value.facts["packages"] == "a:b:1"
     assert "network" in caught.value.remedy
@@ -147,7 +147,7 @@ def test_jars_that_cannot_be_fetched_are_told_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.meets("S16")
 @pytest.mark.parametrize(
-    ("packages", "told"),
+    ("packages", "facts"),
     [
         ({}, {"seconds": 1}),
         ({"spark.jars.packages": "a:b:1"}, {"packages": "a:b:1", "seconds": 2}),
@@ -158,7 +158,7 @@ def test_a_jvm_that_says_nothing_is_told_with_how_long_it_was_waited_for(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     packages: dict[str, str],
-    told: dict[str, object],
+    facts: dict[str, object],
 ) -> None:
     monkeypatch.setattr("headrace.spark_session.jvm.START_SECONDS", 1.0)
     monkeypatch.setattr("headrace.spark_session.jvm.FETCH_SECONDS", 2.0)
@@ -166,7 +166,7 @@ def test_a_jvm_that_says_nothing_is_told_with_how_long_it_was_waited_for(
     environ = {"PATH": "/usr/bin:/bin"}
     with pytest.raises(SparkFailed, match="did not answer") as caught:
         launch(java, spark_home(tmp_path), packages, environ, tmp_path / "logs")
-    assert caught.value.facts == {**told, "log": tmp_path / "logs" / "spark.out"}
+    assert caught.value.facts == {**facts, "log": tmp_path / "logs" / "spark.out"}
     assert ("spark.jars.repositories" in caught.value.remedy) is bool(packages)
 
 

@@ -297,7 +297,7 @@ def test_a_row_that_fails_leaves_no_value_in_sparks_logs(spark: Spark, tmp_path:
 
 def test_what_is_no_session_is_refused() -> None:
     theirs: Any = object()
-    with pytest.raises(SparkFailed, match="no session"):
+    with pytest.raises(SparkFailed, match="must be a SparkSession"):
         Spark.bring(theirs)
 
 

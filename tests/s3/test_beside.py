@@ -64,7 +64,7 @@ def test_copies_without_a_row_lie_in_the_bucket_and_go_with_their_job(
 def test_a_log_on_s3_is_read_by_its_place_and_by_the_directory_that_names_it(
     place: str, tmp_path: Path
 ) -> None:
-    log = MadeLog(tmp_path, place=place)
+    log = MadeLog(tmp_path, location=place)
     log.flush(insert(1, {"id": 1}), insert(2, {"id": 2}))
     log.flush(insert(3, {"id": 3}))
     assert [row["id"] for row in log.read()] == [1, 2, 3]

@@ -94,6 +94,6 @@ def test_a_spark_without_the_connector_is_refused_with_the_settings_it_lacks(
         code, message, remedy = literal_eval(heard(process, tmp_path))
         assert process.wait(LIFE_SECONDS) == 0
     assert code == "pipeline.spark_failed"
-    assert "without what reading a log on S3 needs" in message
+    assert "without the settings that a log on S3 needs" in message
     assert "spark.jars.packages=org.apache.hadoop:hadoop-aws:3.5.0," in remedy
     assert "spark.jars.excludes=software.amazon.awssdk:bundle," in remedy

@@ -1,4 +1,4 @@
-"""A table of a lake in a configuration."""
+"""A lake table in a configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 COMPACT_EVERY = 50
 STAGED_FROM = 100_000
-"""As `lake.target` has them, which is not imported with Arrow for that."""
+"""The same as in `lake.target`, which is not imported here because it imports Arrow."""
 
 
 def _build(name: str, values: Values) -> Target:
@@ -31,48 +31,48 @@ def _build(name: str, values: Values) -> Target:
 
 
 TABLE = Part(
-    "Keeps a table of a lake, in Delta, Iceberg or plain Parquet.",
+    "Writes a lake table in Delta, Iceberg or plain Parquet.",
     (
         Key(
             "name",
             Text('"lake.orders"'),
-            "Its name; `{table}` and `{schema}` stand for the source's.",
+            "Name of the table; `{table}` and `{schema}` are replaced by the source's.",
         ),
         Key(
             "format",
             Choice(("delta", "iceberg", "parquet")),
-            "How it is kept.",
+            "Format of the table.",
             default="delta",
         ),
         Key(
             "mode",
             Choice(("merge", "append", "history")),
-            "The rows as they are, every change as a row, or all rows that ever were.",
+            "Keep the current rows, append every change as a row, or keep all versions of a row.",
             default="merge",
         ),
-        Key("path", Text('"/lake/orders"'), "Its folder, where it is not by its name."),
+        Key("path", Text('"/lake/orders"'), "Folder of the table, if it is not found by its name."),
         Key(
             "key_fields",
             ListOf(Text(), example="[id]"),
-            "The source's key, to have it checked; it cannot be another.",
+            "Check that the source's key has these columns; it cannot be changed here.",
             default=[],
         ),
         Key(
             "adopt",
             Boolean(),
-            "Whether a table that is there already is taken, and its rows replaced.",
+            "Whether to take over an existing table and replace its rows.",
             default=False,
         ),
         Key(
             "compact_every",
             Integer(0),
-            "Commits between two compactions of small files; 0: never.",
+            "Compact small files after this many commits; 0 turns it off.",
             default=COMPACT_EVERY,
         ),
         Key(
             "staged_from",
             Integer(1),
-            "Rows of a batch or baseline from which executors prepare it.",
+            "Number of rows in a batch or baseline from which executors prepare it.",
             default=STAGED_FROM,
         ),
     ),

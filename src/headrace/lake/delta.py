@@ -1,9 +1,9 @@
 """
-A table of Delta Lake: every commit with our number and our note.
+A Delta table: every commit has our number and our note.
 
-The number is Delta's own application transaction: a commit whose number is given out already
-has no effect, and two that ask for one at the same time cannot both have it (R24). Number and
-note are settings of the session, so it is used by this writer alone.
+The number is Delta's own application transaction: a commit whose number is used already has no
+effect, and two commits at the same time cannot both get one number (R24). Number and note are
+settings of the session, so only this writer uses the session.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _APP = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 _LAST = "spark.databricks.delta.lastCommitVersionInSession"
-"""Set by Delta itself: the version that a session's last commit made."""
+"""Set by Delta: the version of the session's last commit."""
 
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 
 _SETTINGS = {
-    # As `formats` says; here for a session that was brought.
+    # Also in `formats`; here for a session that the user started.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # Our rows are the same each time they are asked for: they lie in Arrow, or in files.
+    # Our rows are the same each time they are read, as they are in Arrow or in files.
     "spark.databricks.delta.merge.materializeSource": "none",
     # A row group without any of the keys is not read.
     "spark.sql.parquet.filterPushdown": "true",
-    # Columns are added by a statement of ours, never because a frame has them.
+    # Only a statement of ours adds columns, never the columns of a frame.
     "spark.databricks.delta.schema.autoMerge.enabled": "false",
-    # What a compaction makes is still small enough to be written anew by a MERGE.
+    # Compacted files are still small enough for a MERGE to rewrite.
     "spark.databricks.delta.optimize.maxFileSize": str(128 * 1024 * 1024),
     "spark.databricks.delta.optimize.minFileSize": str(32 * 1024 * 1024),
 }
@@ -77,14 +77,14 @@ _KEEP_ROWS = frozenset(
         "REORG",
     }
 )
-"""Commits of others that leave every row as it is."""
+"""Commits of other writers that do not change any row."""
 
 _FEW = 20
-"""Commits looked at first: ours is mostly among the last ones."""
+"""How many commits are read first: ours is mostly one of the last."""
 
 
 class DeltaTable:
-    """A table of Delta; see `Commits`."""
+    """A Delta table; see `Commits`."""
 
     SETTINGS: ClassVar[Mapping[str, str]] = _SETTINGS
 
@@ -95,10 +95,10 @@ class DeltaTable:
         self._name = where.name if by_name else None
         self._path = None if by_name else self._folder()
         self.table = self._name or f"delta.{quoted(str(self._path))}"
-        """As SQL takes it."""
+        """Its name in SQL."""
 
     def found(self, since: int | None = None) -> TableHistory | None:
-        """Return what is there now; None where there is no such table."""
+        """Return the table's history as it is now; None if there is no such table."""
         commits = self._history(_FEW)
         if commits is None:
             return None
@@ -108,44 +108,44 @@ class DeltaTable:
         return found if found.note is not None else replace(found, number=self._given_out())
 
     def committed(self) -> int:
-        """Return the version that the last commit by this session made."""
+        """Return the version of this session's last commit."""
         if (version := self._made()) is not None:
             return version
         commits = self._history(1)
         return commits[0].version if commits else -1
 
     def identity(self) -> str:
-        """Return what Delta tells this table by from one that took its place."""
+        """Return Delta's id of the table, which differs from that of a table that replaced it."""
         return str(self._session.sql(f"DESCRIBE DETAIL {self.table}").collect()[0].id)
 
     def is_still(self, identity: str) -> bool:
-        """Return True: what takes its place begins with another version."""
+        """Return True: a table that replaces it begins with another version."""
         return True
 
     def schema(self) -> StructType:
-        """Return the columns that it has."""
+        """Return the table's columns."""
         return self._session.table(self.table).schema
 
     def rows(self) -> DataFrame:
-        """Return what readers see."""
+        """Return the rows that readers see."""
         return self._session.table(self.table)
 
     def merge(self, statement: str, frame: DataFrame, note: CommitNote) -> bool:
-        """Run a MERGE over a frame; return whether this commit is in the table now."""
+        """Run a MERGE with a frame; return whether the commit is in the table."""
         frame.createOrReplaceTempView(VIEW)
         try:
             with self._claimed(note):
-                # A commit that was not made returns nothing, one without effect a row of zeros.
+                # A skipped commit returns no row; one without any changes returns a row of zeros.
                 return bool(self._session.sql(statement).collect())
         finally:
             self._session.catalog.dropTempView(VIEW)
 
     def replace(self, frame: DataFrame, note: CommitNote) -> bool:
-        """Put a frame's rows and columns in place of all there is."""
+        """Replace all rows and columns by those of a frame."""
         return self._write(frame, note, "overwrite", overwriteSchema="true")
 
     def empty(self, frame: DataFrame, note: CommitNote) -> bool:
-        """Put a frame's rows in place of all there is; columns stay."""
+        """Replace all rows by those of a frame; the columns stay."""
         return self._write(frame, note, "overwrite")
 
     def append(self, frame: DataFrame, note: CommitNote) -> bool:
@@ -153,23 +153,23 @@ class DeltaTable:
         return self._write(frame, note, "append")
 
     def append_from(self, frame: DataFrame, column: str, least: str, note: CommitNote) -> bool:
-        """Add a frame's rows, in place of those that are there from `least` on by a column."""
+        """Add a frame's rows, and remove existing rows with `least` or more in a column."""
         condition = f"{quoted(column)} >= '{least}'"
         return self._write(frame, note, "overwrite", replaceWhere=condition)
 
     def add_columns(self, fields: Sequence[StructField]) -> None:
-        """Add columns at the end; rows that are there have null in them."""
+        """Add columns at the end; existing rows have null in them."""
         columns = ", ".join(
             f"{quoted(each.name)} {each.dataType.simpleString()}" for each in fields
         )
         self._session.sql(f"ALTER TABLE {self.table} ADD COLUMNS ({columns})")
 
     def compact(self) -> None:
-        """Make few files of many small ones; no row changes."""
+        """Compact small files; no row changes."""
         self._session.sql(f"OPTIMIZE {self.table}").collect()
 
     def register(self) -> None:
-        """Make a table that is found by its folder known by its name, in this Spark."""
+        """Register the name of a table that is located by its folder, in this Spark."""
         if self._path is None or not self._where.parts:
             return
         session, where = self._session, self._where
@@ -180,30 +180,30 @@ class DeltaTable:
         self.check_name()
 
     def check_name(self) -> None:
-        """Raise `BadTable` where its name stands for another table than that in its folder."""
+        """Raise `BadTable` if the name belongs to another table than the one in the folder."""
         if self._path is None or not self._where.parts:
             return
         known, own = self._detail(self._where.name), self._detail(self.table)
         if known is None or (own is not None and known.id == own.id and known.id):
             return
         raise BadTable(
-            "The name stands for another table than the one in the folder",
-            remedy="Choose another name, or remove that table, if nobody needs it; a catalog in"
-            " memory forgets its names with Spark's process.",
+            "The name belongs to a table in another folder",
+            remedy="Use another name, or drop that table if it is not needed. A catalog in memory"
+            " forgets its names when Spark's process ends.",
             table=self._where.shown,
             folder=known.location,
         )
 
     @staticmethod
     def kept(type: DataType) -> DataType:
-        """Return the type itself."""
+        """Return the same type."""
         return type
 
     def _write(self, frame: DataFrame, note: CommitNote, mode: str, **options: str) -> bool:
         writer = frame.write.format("delta").mode(mode).options(**options)
         self._session.conf.unset(_LAST)
-        # The rows of a batch go to files as they are. Then only Delta's look at its own log could
-        # be adapted, and is small: three jobs where one would do.
+        # The rows of a batch are written as they are. Then only Delta's read of its own log could
+        # be adapted, and it is small: three jobs instead of one.
         with self._claimed(note, adaptive=mode != "append" or note.loads):
             if self._name is None:
                 writer.save(self._path)
@@ -211,22 +211,22 @@ class DeltaTable:
                 writer.saveAsTable(self._name)
         if self._made() is not None:
             return True
-        # Not made, as its number is given out; or by a Delta that does not say so.
+        # Skipped, as its number is used already; or this version of Delta does not report it.
         found = self.found()
         return found is not None and found.note == note
 
     def _made(self) -> int | None:
-        """Return the version that Delta says to have made in this session; None: it says none."""
-        # Not with a text as the default: Spark holds it to be a number, too.
+        """Return the version that Delta reports for this session's commit; None if it does not."""
+        # No text as the default: Spark would parse it as a number, too.
         version = self._session.conf.get(_LAST, None)
         return None if version is None else int(version)
 
     def _given_out(self) -> int:
-        """Return the highest number of ours: Delta keeps it when it removes old history."""
+        """Return our highest number: Delta keeps it even when it removes old history."""
         return delta_transaction(self._session, APPLICATION, self._path, self._name)
 
     def _history(self, most: int | None = None) -> list[TableCommit] | None:
-        """Return what the last commits did, the newest first, and our notes of them."""
+        """Return the last commits with our notes, newest first; None if there is no table."""
         limit = "" if most is None else f" LIMIT {most}"
         try:
             rows = self._session.sql(f"DESCRIBE HISTORY {self.table}{limit}").collect()
@@ -240,7 +240,8 @@ class DeltaTable:
         condition = error.getCondition() or ""
         if condition == "DELTA_TABLE_ONLY_OPERATION" and self._name is not None:
             raise BadTable(
-                "There is a table of this name, and it is not Delta's",
+                "A table with this name exists, and it is not a Delta table",
+                remedy="Use another name, or drop that table if it is not needed.",
                 table=self._where.shown,
             ) from None
         return condition in (
@@ -254,7 +255,7 @@ class DeltaTable:
 
     @contextlib.contextmanager
     def _claimed(self, note: CommitNote, *, adaptive: bool = True) -> Iterator[None]:
-        """Let the commit that is made meanwhile have the note and its number."""
+        """Give the commit made inside this context the note and its number."""
         conf = self._session.conf
         before = conf.get(_ADAPTIVE, "true")
         if not adaptive:
@@ -270,14 +271,14 @@ class DeltaTable:
             conf.set(_ADAPTIVE, before or "true")
 
     def _detail(self, name: str) -> Row | None:
-        """Return what a table says of itself; None: there is none, or its folder is gone."""
+        """Return a table's details; None if there is no table, or its folder is gone."""
         try:
             return self._session.sql(f"DESCRIBE DETAIL {name}").collect()[0]
         except AnalysisException:
             return None
 
     def _folder(self) -> str:
-        """Return where a table without a catalog that lasts is kept."""
+        """Return the folder of a table that is not in a persistent catalog."""
         where = self._where
         if where.path is not None:
             return where.path if "://" in where.path else str(Path(where.path).absolute())

@@ -1,26 +1,26 @@
 """
-What a lake table is to one writer: its location, its commits, and whether it is as it was left.
+A lake table as its writer sees it: its location, its commits, and whether others changed its rows.
 
 A table is located by its name in a catalog, by its folder, or both. `{table}` and `{schema}` in
-either stand for the source's table, so that one target takes several: `lake.{table}` makes
-`lake.orders` of `public.orders`.
+either are replaced by the source's, so that one target can have several tables: `lake.{table}`
+becomes `lake.orders` for `public.orders`.
 
-A `CommitNote` is what a commit of ours says about itself, in the table's own history. It is the
-only record of how far the table is: read back at every start, and after every commit whose outcome
-is not known.
+A `CommitNote` is the note in each commit of ours, in the table's own history. It is the only record
+of the table's position: it is read at every start, and after every commit whose outcome is not
+known.
 
-`Commits` is what a format must be able to do for a table to be a target with its position inside.
-Delta does it with application transactions, Iceberg with properties of a snapshot and a branch. A
-new format is a class of this shape, an entry in `_WRITERS` of `table`, and a `Format` in `formats`.
+`Commits` is what a format must support for a table that keeps our position. Delta uses application
+transactions, Iceberg uses a snapshot property and a branch. A new format is a class of this shape,
+an entry in `_WRITERS` of `table`, and a `Format` in `formats`.
 
-A table's own history says, commit by commit, how far it is, and which other writers were there.
-Everything up to a version that was looked at before is known. After it there may be commits of
-ours, and of others only such that leave every row as it is. Anything else means that the rows are
-not those that were left there (R1), and a commit of ours on top of it does not make them so; a load
-does, which begins again from a baseline.
+A table's own history shows, commit by commit, its position and the commits of other writers.
+Everything up to a version that was checked before is known. After it there may be commits of ours,
+and commits of others that change no row. With any other commit, the rows are not those that we left
+there (R1), and another commit of ours does not repair that. Only a load does, which begins again
+from a baseline.
 
-The judgements at the end say whether a table is what was left there, and what error is raised where
-it is not. They decide nothing further: the consequences are up to `table`.
+The checks at the end say whether the rows are those that we left there, and which error is raised
+if not. They decide nothing further: `table` decides on the consequences.
 """
 
 from __future__ import annotations
@@ -52,67 +52,70 @@ SESSION_CATALOG = "spark_catalog"
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """One table: its parts of a name, its folder, or both."""
+    """One table: the parts of its name, its folder, or both."""
 
     parts: tuple[str, ...]
-    """Catalog, schema and table, as far as they are given; none: it has a folder alone."""
+    """Catalog, schema and table, as far as they are given; empty if it only has a folder."""
 
     path: str | None
 
     @property
     def name(self) -> str:
-        """The name as SQL takes it; empty where it has none."""
+        """The quoted name for SQL; empty if it has none."""
         return ".".join(quoted(part) for part in self.parts)
 
     @property
     def shown(self) -> str:
-        """What it is called for people."""
+        """The name for messages."""
         return ".".join(self.parts) or str(self.path)
 
     @property
     def in_session_catalog(self) -> bool:
-        """Whether the name is one of Spark's own catalog, which may forget it."""
+        """Whether the name is in Spark's own catalog, which may be lost with Spark's process."""
         return len(self.parts) < _MOST_PARTS or self.parts[0] == SESSION_CATALOG
 
     @property
     def schema(self) -> str:
-        """The schema of the name, `default` where none is given."""
+        """The schema of the name; `default` if none is given."""
         return self.parts[-2] if len(self.parts) > 1 else "default"
 
 
 def check_name(name: str | None, path: str | None) -> None:
-    """Raise `BadTable` where this names no table."""
+    """Raise `BadTable` if this is not a valid name."""
     if name is None and path is None:
-        raise BadTable("A table needs a name or a path")
+        raise BadTable(
+            "A table needs a name or a path",
+            remedy='Write hr.table("lake.orders") or hr.table(path="/lake/orders").',
+        )
     if name is not None:
         parts = name.split(".")
         if len(parts) > _MOST_PARTS or not all(_PLAIN.fullmatch(part) for part in parts):
             raise BadTable(
-                "This is no name of a table",
-                remedy="Write table, schema.table or catalog.schema.table; for a folder, path=.",
+                f"{name!r} is not a valid table name",
+                remedy="Use table, schema.table or catalog.schema.table; for a folder, use path=.",
                 name=name,
             )
 
 
-def places(
+def locations(
     name: str | None, path: str | None, tables: Collection[TableName]
 ) -> dict[str, TableLocation]:
-    """Return where each of the source's tables goes; `BadTable` where two would go to one."""
+    """Return the location of each of the source's tables; `BadTable` if two would share one."""
     found: dict[TableName, TableLocation] = {}
     taken: dict[object, TableName] = {}
     for table in tables:
         where = TableLocation(
             tuple(_filled(name, table).split(".")) if name else (), _path(path, table)
         )
-        # No catalog of Spark's tells names apart by case alone.
+        # No catalog of Spark distinguishes names that differ only by case.
         folded = tuple(part.casefold() for part in where.parts)
-        for place in [each for each in (folded, where.path) if each]:
-            if (other := taken.setdefault(place, table)) != table:
+        for location in [each for each in (folded, where.path) if each]:
+            if (other := taken.setdefault(location, table)) != table:
                 raise BadTable(
-                    "Two tables would become one",
-                    remedy="Write {table}, or {schema} and {table}, where their names are to stand:"
-                    ' hr.table("lake.{table}"). Where they differ by case alone, give each a'
-                    " pipeline and a name of its own.",
+                    "Two source tables would be written to one lake table",
+                    remedy="Use {table}, or {schema} and {table}, in the name:"
+                    ' hr.table("lake.{table}"). If their names differ only by case, use two'
+                    " pipelines with different names.",
                     table=where.shown,
                     of=sorted([other, table]),
                 )
@@ -126,7 +129,7 @@ def _path(path: str | None, table: TableName) -> str | None:
 
 def _filled(pattern: str, table: TableName) -> str:
     schema, _, name = table.rpartition(".")
-    # A name of the source may hold a dot itself; here dots part schema from table.
+    # A name of the source may contain a dot itself; here, dots separate schema and table.
     return pattern.replace("{table}", name).replace("{schema}", schema or "main")
 
 
@@ -134,55 +137,55 @@ def _filled(pattern: str, table: TableName) -> str:
 
 APPLICATION = "headrace"
 """
-Whose transactions the numbers count.
+The application whose transactions the numbers count.
 
-The same for every pipeline: a writer that was taken over from, by whomever, asks for a number
-that is given out already, and its commit has no effect (R24).
+It is the same for every pipeline: a superseded writer asks for a number that is used already,
+whichever writer took over, and its commit has no effect (R24).
 """
 
 FORMAT = 1
 
 LOAD = "baseline-"
-"""What the batch of a commit is called that loads the table."""
+"""Prefix of `batch` in a commit that loads the table."""
 
 
 class CommitNote(msgspec.Struct, frozen=True, omit_defaults=False):
-    """One commit of ours."""
+    """The note in a commit of ours."""
 
     headrace: int
     """The format of this note."""
 
     owner: str
-    """The pipeline, of one data directory: nobody else writes to the table."""
+    """The pipeline of one data directory: the only one that writes to the table."""
 
     writer: str
-    """The life of the engine that committed."""
+    """The run of the engine that committed."""
 
     number: int
-    """Counted by the table's commits of ours, from 1."""
+    """The number of our commit to the table, from 1."""
 
     position: str
     """Everything up to here is in the table."""
 
     lineage: str
     baseline: int
-    """The number of the baseline that the rows began with; 0: none."""
+    """The number of the baseline that the rows began with; 0 if there was none."""
 
     batch: str
     table: str = ""
-    """The source's table; empty in notes of before there was this field."""
+    """The source's table; empty in notes that are older than this field."""
 
     mode: str = ""
-    """What the table shows of it; likewise."""
+    """The mode of the table; empty in notes that are older than this field."""
 
     @property
     def loads(self) -> bool:
-        """Whether it begins anew with a baseline, whatever was there before."""
+        """Whether the commit loads a baseline, whatever was in the table before."""
         return self.batch.startswith(LOAD)
 
     @property
     def at(self) -> Position:
-        """The position, as one."""
+        """The position, parsed."""
         return Position.parse(self.position)
 
 
@@ -192,18 +195,18 @@ def written(note: CommitNote) -> str:
 
 
 def read(text: str | None) -> CommitNote | None:
-    """Return the note in a commit's text; None where it is none of ours."""
+    """Return the note in a commit's text; None if it is not one of ours."""
     if not text:
         return None
     try:
         note = msgspec.json.decode(text, type=CommitNote)
-        note.at  # noqa: B018  # Raises where it is no position.
+        note.at  # noqa: B018  # Raises if it is not a position.
     except (msgspec.MsgspecError, BadPosition):
         return None
     return note if note.headrace == FORMAT else None
 
 
-# --- what a format must be able to do -------------------------------------------------------------
+# --- what a format must support -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,32 +214,32 @@ class TableHistory:
     """What a table's history says."""
 
     note: CommitNote | None
-    """Of the last commit of ours; None: there is none."""
+    """The note of our last commit; None if there is none."""
 
     others: str | None
-    """What somebody else has done to its rows since it was looked at; None: nothing."""
+    """The operation by which another writer changed rows since the last check; None if none did."""
 
     version: int
-    """The newest commit, of whomever, as the format counts them."""
+    """The version of the newest commit, ours or another writer's, as the format counts them."""
 
     number: int
-    """The highest number that is given out; also known where the note of it is gone."""
+    """The highest number that is used; also known if its note is gone."""
 
 
 class Commits(Protocol):
     """
     One table, as its one writer sees it.
 
-    `merge`, `replace`, `empty`, `append` and `append_from` are one commit each, with the note in
-    it. They return whether that commit is in the table: not, and without any effect, where the
-    note's number is given out already. What they raise leaves that open.
+    `merge`, `replace`, `empty`, `append` and `append_from` are one commit each, which has the
+    note. They return whether that commit is in the table. If the note's number is used already,
+    they return False and have no effect. If they raise, the outcome is unknown.
     """
 
     SETTINGS: ClassVar[Mapping[str, str]]
-    """What its session is given, which nobody else uses."""
+    """The settings of its session, which only this writer uses."""
 
     table: str
-    """What a MERGE is made into, as SQL takes it."""
+    """The target of a MERGE, in SQL."""
 
     def __init__(
         self, session: SparkSession, where: TableLocation, *, persistent: bool
@@ -244,42 +247,42 @@ class Commits(Protocol):
 
     def found(self, since: int | None = None) -> TableHistory | None:
         """
-        Return what is there now; None where there is no such table.
+        Return the table's history as it is now; None if there is no such table.
 
-        `since` is the version that was looked at last; None: it was the last commit of ours.
+        `since` is the version that was checked last; None for the last commit of ours.
         """
         ...
 
     def committed(self) -> int:
-        """Return the version that the last commit by this session made."""
+        """Return the version of this session's last commit."""
         ...
 
     def identity(self) -> str:
-        """Return what the format tells this table by from one that took its place."""
+        """Return an id that differs from that of a table that replaced this one."""
         ...
 
     def is_still(self, identity: str) -> bool:
-        """Whether it is the one of this identity, as far as its versions do not tell that."""
+        """Whether the table has this identity, as far as its versions do not show it."""
         ...
 
     def schema(self) -> StructType:
-        """Return the columns that it has."""
+        """Return the table's columns."""
         ...
 
     def rows(self) -> DataFrame:
-        """Return what readers see."""
+        """Return the rows that readers see."""
         ...
 
     def merge(self, statement: str, frame: DataFrame, note: CommitNote) -> bool:
-        """Run a MERGE over a frame."""
+        """Run a MERGE with a frame."""
         ...
 
     def replace(self, frame: DataFrame, note: CommitNote) -> bool:
-        """Put a frame's rows and columns in place of all there is; make it where there is none."""
+        """Replace all rows and columns by those of a frame; create the table if it is missing."""
         ...
 
     def empty(self, frame: DataFrame, note: CommitNote) -> bool:
-        """Put a frame's rows in place of all there is; columns stay."""
+        """Replace all rows by those of a frame; the columns stay."""
         ...
 
     def append(self, frame: DataFrame, note: CommitNote) -> bool:
@@ -287,48 +290,48 @@ class Commits(Protocol):
         ...
 
     def append_from(self, frame: DataFrame, column: str, least: str, note: CommitNote) -> bool:
-        """Add a frame's rows, in place of those that are there from `least` on by a column."""
+        """Add a frame's rows, and remove existing rows with `least` or more in a column."""
         ...
 
     def add_columns(self, fields: Sequence[StructField]) -> None:
-        """Add columns at the end; rows that are there have null in them."""
+        """Add columns at the end; existing rows have null in them."""
         ...
 
     def compact(self) -> None:
-        """Make few files of many small ones; no row changes."""
+        """Compact small files; no row changes."""
         ...
 
     def check_name(self) -> None:
-        """Raise `BadTable` where its name stands for another table than that in its folder."""
+        """Raise `BadTable` if the name belongs to another table than the one in the folder."""
         ...
 
     def register(self) -> None:
-        """Make a table that is found by its folder known by its name, in this Spark."""
+        """Register the name of a table that is located by its folder, in this Spark."""
         ...
 
     @staticmethod
     def kept(type: DataType) -> DataType:
-        """Return the type that a column has in it which was given this one."""
+        """Return the type that the format stores for a column of this type."""
         ...
 
 
 # --- reading a table's history --------------------------------------------------------------------
 
-CUT_OFF = "its history does not reach back to what was left there"
+CUT_OFF = "its history does not reach back to our last commit"
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """One commit of whomever."""
+    """One commit, ours or another writer's."""
 
     version: int
     operation: str
     note: CommitNote | None
-    """What it says where it is one of ours."""
+    """Our note; None if the commit is another writer's."""
 
 
 def settled(commits: Sequence[TableCommit], since: int | None) -> bool:
-    """Whether these, the newest first, are enough to say what happened since a version."""
+    """Whether these commits, newest first, are enough to know what happened since a version."""
     for commit in commits:
         if commit.note is not None and (
             since is None or commit.version <= since or commit.note.loads
@@ -341,10 +344,10 @@ def looked_at(
     commits: Sequence[TableCommit], since: int | None, keeping: Collection[str], number: int = 0
 ) -> TableHistory:
     """
-    Return what commits, the newest first, say since a version; None: since the last of ours.
+    Return what commits, newest first, say since a version; None for the last of ours.
 
-    `keeping` are the operations that leave every row as it is, `number` the highest one that was
-    given out where no commit tells.
+    `keeping` are the operations that change no row. `number` is the highest used number, for a
+    history without a note of ours.
     """
     note = next((commit.note for commit in commits if commit.note is not None), None)
     newest = commits[0].version if commits else -1
@@ -363,22 +366,23 @@ def looked_at(
     return TableHistory(note, others if reaches else others or CUT_OFF, newest, note.number)
 
 
-# --- judging what was found -----------------------------------------------------------------------
+# --- checks of the history ------------------------------------------------------------------------
 
-MADE_ANEW = "the table was made anew"
+RECREATED = "the table was dropped and created again"
 
 
 def followed(
     table: Commits, before: int | None, identity: str | None
 ) -> tuple[int | None, str | None]:
     """
-    Return how far a table is known after a commit of ours, and what is wrong with it.
+    Return the version up to which a table is checked after our commit, and what is wrong with it.
 
-    `before` is how far it was known, `identity` which one it is to be; None: any.
+    `before` is the version up to which it was checked. `identity` is the expected one; None for
+    any.
     """
     version, why = _reached(table, before)
     if why is None and identity and not table.is_still(identity):
-        return before, MADE_ANEW
+        return before, RECREATED
     return version, why
 
 
@@ -393,9 +397,9 @@ def _reached(table: Commits, before: int | None) -> tuple[int | None, str | None
 
 
 def loaded_as(table: Commits, note: CommitNote) -> str | None:
-    """Return which table a load has made; None: another took its place already."""
+    """Return the identity of a loaded table; None if another table has replaced it already."""
     identity = table.identity()
-    # Looked at behind it: otherwise it may be the identity of what came in between.
+    # Read after the identity: otherwise it could be the identity of a table that came in between.
     found = table.found()
     return identity if found is not None and found.note == note else None
 
@@ -404,76 +408,78 @@ def judged(
     found: TableHistory, note: CommitNote, before: int | None, least: int
 ) -> tuple[int | None, str | None]:
     """
-    Return how far a table of ours is known, and what is wrong with it.
+    Return the version up to which a table of ours is checked, and what is wrong with it.
 
-    `before` is how far it was known, `least` the version that it must have reached.
+    `before` is the version up to which it was checked, `least` the version that it must have.
     """
-    # A load begins anew, whatever was there before.
+    # A load replaces everything that was there before.
     if found.version < least and not note.loads:
-        return before, "the table was put back to an earlier version, or made anew"
+        return before, "the table was restored to an earlier version, or created again"
     if found.others is not None:
         cut_off = found.others == CUT_OFF
-        why = CUT_OFF if cut_off else f"somebody else changed its rows ({found.others})"
+        why = CUT_OFF if cut_off else f"another writer changed its rows ({found.others})"
         return before, why
     return found.version, None
 
 
 def put_back(note: CommitNote, lineage: str, at: Position) -> str | None:
     """
-    Return what is wrong with a table that was at `at`, and that another life committed to since.
+    Return what is wrong with a table that was at `at`, and that another run committed to since.
 
-    A position beyond the last note of our own is nothing unusual, for what has no rows of a table
-    is no commit. But another life that has come less far has loaded it, or knows another log.
+    A position after our own last note is normal, because a batch without rows of the table makes
+    no commit. But if the other run's position is before it, that run has loaded the table, or
+    has another log.
     """
     if note.lineage != lineage:
         return "another engine wrote to it, from another log"
     if _commit(note.at) < _commit(at):
-        return "another engine put it back to an earlier position"
+        return "another engine set it back to an earlier position"
     return None
 
 
 def further(note: CommitNote, lineage: str, at: Position) -> bool:
-    """Whether a commit has brought a table beyond `at` of the same log."""
+    """Whether a commit's position is after `at`, in the same log."""
     return note.lineage == lineage and _commit(note.at) > _commit(at)
 
 
 def _commit(at: Position) -> tuple[int, int]:
-    # Ends of a batch stand on its last change, those of a baseline behind all of a commit.
+    # A batch ends at its last change, a baseline after all changes of a commit.
     return at.epoch, at.commit
 
 
-def misfit(table: Commits, shape: LakeShape) -> str | None:
-    """Return why a table of ours cannot take rows of a shape; None: it can."""
+def mismatch(table: Commits, shape: LakeShape) -> str | None:
+    """Return why a table of ours cannot hold rows of a shape; None if it can."""
     from headrace.pipeline.plan.types import spark_type
 
     have = {field.name: field.dataType for field in table.schema()}
     for name, type in shape.columns:
         if name not in have:
-            return f"it lacks the column {name}"
+            return f"it has no column {name}"
         if have[name].simpleString() != table.kept(spark_type(type)).simpleString():
             return f"its column {name} has another type"
     return None
 
 
 def not_last(where: TableLocation) -> TargetError:
-    """Return what is raised where a commit is not what the table ends with."""
+    """Return the error for a commit that is not the table's last one."""
     return TargetError(
-        "Another writer was quicker: the table is read back, and the batch comes again",
+        "Another writer committed first; the table is read again and the batch is retried",
         table=where.shown,
     )
 
 
 def not_ours(why: str, where: TableLocation) -> TableTaken:
-    """Return what is raised where a table of ours has other rows than were left there."""
+    """Return the error for a table of ours whose rows others changed."""
     return TableTaken(
-        f"The table is not what was left there: {why}",
-        remedy="Let nobody else write to it, and restart the engine: it is loaded anew.",
+        f"The table does not have the rows that this pipeline left in it: {why}",
+        remedy="Stop other programs from writing to it, and restart the engine, which loads the"
+        " table again.",
         table=where.shown,
     )
 
 
 def kept_by(note: CommitNote | None, table: Commits) -> Mode:
-    """Return the mode that a table of ours is kept by; where no note says so, by its columns."""
+    """Return the mode of a table of ours; by its columns if no note has it."""
     if note is not None and note.mode:
         return note.mode  # type: ignore[return-value]
     have = set(table.schema().names)
@@ -481,22 +487,24 @@ def kept_by(note: CommitNote | None, table: Commits) -> Mode:
 
 
 def other_mode(mode: Mode, where: TableLocation) -> TableTaken:
-    """Return what is raised where a table of ours was kept by another mode."""
+    """Return the error for a table of ours that has another mode."""
     return TableTaken(
-        f"The table is kept by this pipeline, with mode {mode}",
-        remedy="Go back to that mode, or name another table. With adopt=True its rows, and"
-        " all that it keeps of before, are replaced.",
+        f"This pipeline has written the table in mode {mode}",
+        remedy="Use that mode again, or another table. With adopt=True, all rows of the table are"
+        " replaced, including its history.",
         table=where.shown,
     )
 
 
 def taken(note: CommitNote | None, owner: str, where: TableLocation) -> TableTaken:
-    """Return what is raised where there is a table that somebody else has, by its last note."""
+    """Return the error for an existing table that is not ours, by its last note."""
     if note is None:
-        return TableTaken("There is a table already, and it is not ours", table=where.shown)
+        return TableTaken(
+            "The table exists already, and this pipeline did not create it", table=where.shown
+        )
     if note.owner == owner:
         return TableTaken(
-            "Another table of this pipeline is kept here",
+            "This pipeline writes another source table to this table",
             table=where.shown,
             kept=note.table,
         )

@@ -1,8 +1,8 @@
 """
-What a target remembers of its tables between two lives: which commit of ours was the last.
+What a target stores about its tables between two runs: our last commit to each.
 
-The table says itself how far it is. But a table that somebody put back to an earlier version,
-or made anew, says so just as calmly; only what was committed before tells (R1).
+The table itself has its position. But a table that was restored to an earlier version, or created
+again, also has one. Only the stored number of our last commit shows the difference (R1).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ FORMAT = 1
 
 class _Table(msgspec.Struct):
     number: int
-    """The last commit of ours."""
+    """The number of our last commit."""
 
     identity: str
-    """What the format itself tells tables apart by."""
+    """The format's own id of the table."""
 
     version: int | None = None
-    """Up to which commit, of whomever, its history was looked at and is right."""
+    """The version up to which the history was checked, with commits of other writers."""
 
     lost: str | None = None
-    """Why it must be loaded anew, where the table itself does not tell at the next start."""
+    """Why it must be loaded again, if the table itself does not show it at the next start."""
 
 
 class _Kept(msgspec.Struct):
@@ -39,7 +39,7 @@ class _Kept(msgspec.Struct):
 
 
 class Memory:
-    """One pipeline's. For the thread that writes."""
+    """What one pipeline stores about its tables. For the thread that writes."""
 
     def __init__(self, files: Files, pipeline: str) -> None:
         self._files = files
@@ -51,43 +51,47 @@ class Memory:
             files.make_folder(FOLDER)
             self._put()
         except msgspec.MsgspecError as error:
-            raise UnknownFormat("A file is not as it was written", file=self._name) from error
+            raise UnknownFormat("The file cannot be parsed", file=self._name) from error
         if self._kept.format != FORMAT:
-            raise UnknownFormat("A file is in an unknown format", file=self._name)
+            raise UnknownFormat(
+                f"The file has format {self._kept.format}, and this version of Headrace reads"
+                f" format {FORMAT}",
+                file=self._name,
+            )
 
     @property
     def owner(self) -> str:
-        """Who this pipeline is, in every table it writes to."""
+        """The id of this pipeline in every table it writes to."""
         return self._kept.owner
 
     def last(self, table: str) -> int:
-        """Return the number of the last commit to a table; 0: none."""
+        """Return the number of our last commit to a table; 0 if there was none."""
         known = self._kept.tables.get(table)
         return 0 if known is None else known.number
 
     def identity(self, table: str) -> str | None:
-        """Return which table it was that was last committed to; None: there was none."""
+        """Return the identity of the table at our last commit; None if there was none."""
         known = self._kept.tables.get(table)
         return None if known is None else known.identity
 
     def version(self, table: str) -> int | None:
-        """Return up to which commit its history was looked at; None: that is not known."""
+        """Return the version up to which its history was checked; None if not known."""
         known = self._kept.tables.get(table)
         return None if known is None else known.version
 
     def lost(self, table: str) -> str | None:
-        """Return why a table was given up and not loaded since; None: it was not."""
+        """Return why a table must be loaded again; None if it need not."""
         known = self._kept.tables.get(table)
         return None if known is None else known.lost
 
     def give_up(self, table: str, why: str) -> None:
-        """Store that a table must be loaded anew, until it is committed to again."""
+        """Store that a table must be loaded again; the next commit clears it."""
         if (known := self._kept.tables.get(table)) is not None:
             known.lost = why
             self._put()
 
     def remember(self, table: str, number: int, identity: str, version: int | None) -> None:
-        """Store the number of a commit that was made, and how far the table is known."""
+        """Store the number of our commit, and the version up to which the table is checked."""
         self._kept.tables[table] = _Table(number, identity, version)
         self._put()
 

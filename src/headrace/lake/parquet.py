@@ -1,16 +1,17 @@
 """
-Plain Parquet: every change as a row, a file a batch, and nothing but a folder.
+Plain Parquet: every change as a row, one file for each batch, and only a folder.
 
-A file is named by the positions it holds. A batch whose outcome is unknown comes again as it was
-cut (R25), and takes the place of its own file; each file appears whole. Rows of a baseline are
-one file, so that they appear together, and it is named by the baseline: loaded again, because
-nobody knew that it was, it takes its own place, too. With it come the changes that followed;
-those that other files hold of the same time are taken out of them right behind. That is more than
-one step: who reads in between sees them twice. Where it is interrupted a load is still owed, of
-that baseline or a newer one, and its switch does what is left of it. A folder cannot be exchanged
-for another in one step on every system, nor where it is a mount, and files that readers are told
-of by a list of ours would be no plain folder any more; what must be one step is for a format that
-has commits.
+A file is named after the positions in it. A batch whose outcome is unknown comes again with the
+same limits (R25), and replaces its own file. Each file appears as a whole. The rows of a baseline
+are one file, so that they appear together. It is named after the baseline, so that a baseline that
+is loaded again, because its outcome was unknown, replaces its own file, too. The file also has the
+changes that followed the baseline, and the same changes are then removed from other files. That is
+more than one step, and a reader in between sees these changes twice. If it is interrupted, the
+table still needs a load, of that baseline or a newer one, and its switch does the rest.
+
+Not every system can replace a folder by another in one step, and a mount cannot be replaced at all.
+A list of valid files would mean that it is no longer a plain folder. If it must be one step, use a
+format that has commits.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from headrace.errors import BadTable, StorageError, TableTaken
 from headrace.lake.rows import (
     CHANGE,
     LakeShape,
+    appended_rows,
     begins,
     emptied_row,
     first_of,
     fresh,
     own_columns,
-    told_rows,
 )
 from headrace.storage.disk import RealDisk
 from headrace.targets.target import BaselineId, Batch, TargetContext
 
 _OWNER = "_headrace"
-"""Names the folder's owner; Spark reads no file whose name begins so."""
+"""The file with the folder's owner; Spark ignores files whose names begin with `_`."""
 
 _POSITION = CHANGE[-1][0]
 _BATCH = re.compile(r"([0-9a-f-]{30})-([0-9a-f-]{30})")
@@ -51,20 +52,21 @@ _BATCH = re.compile(r"([0-9a-f-]{30})-([0-9a-f-]{30})")
 _NAMED = r"(baseline-[0-9a-f]{8,}-[0-9a-f]{8}|[0-9a-f-]{61})"
 _DATA = re.compile(rf"{_NAMED}\.parquet")
 _LEFT = re.compile(rf"_({_NAMED}(\.rows)?|headrace)\.tmp")
-"""What an interrupted write of ours leaves."""
+"""Temporary files that an interrupted write of ours leaves."""
 
 
 def check_plain(path: str | None, *, adopt: bool) -> None:
-    """Raise `BadTable` where plain files cannot be kept so."""
+    """Raise `BadTable` if plain files do not support these options."""
     if adopt:
         raise BadTable(
-            "A folder of plain Parquet cannot be adopted: files of others would stay in it",
-            remedy="Name a folder that is empty, or not there yet; or use format delta.",
+            "Format parquet does not support adopt: existing files would stay in the folder",
+            remedy="Use a folder that is empty or does not exist, or use format delta.",
         )
     if path is not None and "://" in path:
         raise BadTable(
-            "Plain Parquet is written to a folder of this machine, and this is a URL",
-            remedy="Name a folder, or use format delta, which takes any URL of Spark's.",
+            "Format parquet needs a folder on this machine, and path is a URL",
+            remedy="Use a folder, or use format delta, which supports every URL that Spark does.",
+            path=path,
         )
 
 
@@ -76,19 +78,19 @@ class ParquetTable:
         self.folder = folder
         self.context = context
         self.lost: str | None = None
-        """Why its files are not those that were left there; None: they are."""
+        """Why its files are not those that we left there; None if they are."""
         self.position = ORIGIN
-        """Everything up to here is in the folder, or was nothing for it."""
+        """Everything up to here is in the folder, or had no rows for it."""
         self._owner = owner
 
     def open(self, at: Position) -> None:
         """
-        Find the folder, or make it ours; remove what an interrupted write left.
+        Check that the folder is ours, or claim it; remove what an interrupted write left.
 
-        `at` is what the engine knows: where something was written the folder must be marked. An
-        empty mark, which a power loss can leave of one that was not synced, is as good as none,
-        but where something was written: there a folder of nothing but files named as ours are,
-        with a baseline of this log's lineage among them, is marked anew.
+        `at` is the engine's position. If something was written before, the folder must have our
+        owner file. A power loss can leave an empty owner file that was not synced. It counts as
+        missing, with one exception: if something was written before, and the folder only has
+        files with our names, one of them a baseline of this log, the owner file is written again.
         """
         self.lost, self.position = None, at
         with _writing(self.folder):
@@ -98,8 +100,8 @@ class ParquetTable:
             there = {*names} - {*left, _OWNER}
             if not owner and not there:
                 if at > ORIGIN:
-                    # Marked when it is loaded: until then every start finds that it is lost.
-                    self.lost = "the folder is gone, or was made anew"
+                    # Marked when it is loaded: until then, every start detects that it is lost.
+                    self.lost = "the folder was removed, or created again"
             elif owner != self._owner and not (
                 owner == "" and at > ORIGIN and self._named_as_ours(there)
             ):
@@ -110,63 +112,63 @@ class ParquetTable:
                 self._mark()
 
     def write(self, batch: Batch, rows: pa.Table) -> Position:
-        """Write one table's share of a batch as a file; return how far the table is."""
+        """Write a batch's rows of this table as a file; return the table's position."""
         if batch.last <= self.position:
             return self.position
         rows = fresh(rows, batch.epoch, self.position)
         emptied = batch.truncates.get(self.shape.schema.table)
         if emptied is not None and emptied <= self.position:
             emptied = None
-        told = told_rows(rows, self.shape, batch.epoch, emptied, self.time())
+        added = appended_rows(rows, self.shape, batch.epoch, emptied, self.time())
         with _writing(self.folder):
             self.check_ours()
-            if told.num_rows:
+            if added.num_rows:
                 with AtomicFile(self, f"{batch.first}-{batch.last}") as file:
-                    file.add(told)
+                    file.add(added)
         self.position = batch.last
         return self.position
 
     def check_ours(self) -> None:
-        """Raise where the folder is not the one that was opened, whoever saw to that."""
+        """Raise if the folder is not the one that was opened."""
         owner = self._marked()
         if owner != self._owner and (owner or self.lost is None):
             raise self._taken(owner)
 
     def mark_found(self) -> None:
         """
-        Mark a folder that was lost, before its first file is there: without a mark it is refused.
+        Mark a folder that was lost, before its first file: one with files and no mark is refused.
 
-        That it must be loaded the engine has stored before, and does not ask the folder again.
+        The engine has already stored that it must be loaded, and does not ask the folder again.
         """
         if self.lost is not None:
             self._mark()
 
     def switched(self, own: Path, first: Position, at: Position) -> None:
-        """Take note of a baseline in a file of its own, with all that is from `first` on."""
+        """Finish the switch to a baseline's file, which has everything from `first` on."""
         for path in self.others(own):
             self._cut(path, str(first))
         self._finish_others(own)
-        # Before anybody notes that it is done: files that are gone must not come back.
+        # Before the switch is recorded as done: removed files must not come back.
         RealDisk().sync_folder(str(self.folder))
         self.lost, self.position = None, at
 
     def others(self, own: Path) -> list[Path]:
-        """Return the files but one."""
+        """Return all files except one."""
         return [path for path in self.folder.glob("*.parquet") if path != own]
 
     def log_name(self) -> str:
-        """Return what tells the log from others in names: of another a number may come again."""
+        """Return the log's id for file names: baselines of another log may have the same number."""
         return hashlib.blake2s(self.context.lineage().encode(), digest_size=4).hexdigest()
 
     def time(self) -> datetime:
-        """Return what time it is."""
+        """Return the current time."""
         return datetime.fromtimestamp(self.context.clock(), UTC)
 
     def _finish_others(self, own: Path) -> None:
         """
-        Do what interrupted switches left to do: what a baseline's file has no other has, too.
+        Finish interrupted switches: no other file may have what a baseline's file has.
 
-        Not when the folder is opened: batches that come again would bring it back.
+        Not when the folder is opened: repeated batches would write it again.
         """
         batches = [path for path in self.others(own) if _BATCH.fullmatch(path.stem)]
         loads = [(_span(path), path) for path in self.others(own) if path not in batches]
@@ -178,13 +180,13 @@ class ParquetTable:
             before.append((span, path))
 
     def _cut(self, path: Path, first: str, last: str | None = None) -> None:
-        """Leave a file nothing from `first` on, up to `last` if that is given."""
+        """Remove rows from a file: from `first` on, up to `last` if that is given."""
         if (named := _BATCH.fullmatch(path.stem)) is not None and (
             named[2] < first or (last is not None and last < named[1])
         ):
-            return  # Not even opened: it says so itself.
+            return  # By its name, it has no such rows.
         if not path.exists():
-            return  # An earlier cut left nothing of it.
+            return  # An earlier cut removed it.
         with pq.ParquetFile(path) as file:
             rows = file.read()
         where = rows.column(_POSITION)
@@ -217,18 +219,20 @@ class ParquetTable:
 
     def _taken(self, owner: str | None) -> TableTaken:
         if owner:
-            why, remedy = "Another pipeline writes to this folder", "Name another folder."
+            why, remedy = "Another pipeline writes to this folder", "Use another folder."
         elif self.position > ORIGIN:
-            why = "The folder is not what was left there"
-            remedy = "Restart the engine: an empty folder, or none, is loaded anew."
+            why = "The folder does not have the files that this pipeline left in it"
+            remedy = (
+                "Restart the engine. It loads the table again if the folder is empty or missing."
+            )
         else:
-            why = "There are files in this folder, and they are not ours"
-            remedy = "Name a folder that is empty, or not there yet."
+            why = "The folder has files that this pipeline did not write"
+            remedy = "Use a folder that is empty or does not exist."
         return TableTaken(why, remedy=remedy, table=str(self.folder))
 
 
 class AtomicFile:
-    """A file that appears whole at the end, or not at all."""
+    """A file that appears as a whole at the end, or not at all."""
 
     def __init__(self, table: ParquetTable, name: str, schema: pa.Schema | None = None) -> None:
         self._path = table.folder / f"{name}.parquet"
@@ -246,33 +250,33 @@ class AtomicFile:
             self.drop()
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows, by place."""
+        """Add rows, with columns in order."""
         self._writer.write_table(pa.Table.from_arrays(rows.columns, schema=self._schema))
 
     def show(self) -> None:
-        """Make it durable, and let readers see it."""
+        """Make the file durable and visible to readers."""
         self._writer.close()
         _show(self._temporary, self._path)
 
     def drop(self) -> None:
-        """Let go of it."""
+        """Remove the file."""
         self._writer.close()
         with suppress(OSError):
             self._temporary.unlink()
 
 
 class ParquetLoading:
-    """A baseline in a file of its own, with what changed since behind it."""
+    """A baseline in a file of its own, followed by the changes since."""
 
     def __init__(self, table: ParquetTable, baseline: BaselineId) -> None:
         self._table = table
         self._shape = table.shape
         self._baseline = baseline
         self._name = f"baseline-{baseline:08x}-{table.log_name()}"
-        # Aside, for which position they are told with is not known before the first change.
-        self._aside = table.folder / f"_{self._name}.rows.tmp"
+        # In a temporary file: the rows' position is not known before the first change.
+        self._rows_file = table.folder / f"_{self._name}.rows.tmp"
         self._writer: pq.ParquetWriter | None = None
-        self._told: list[pa.Table] = []
+        self._changes: list[pa.Table] = []
         self._first: Position | None = None
         self._reached = ORIGIN
 
@@ -280,12 +284,12 @@ class ParquetLoading:
         if rows.num_rows:
             with _writing(self._table.folder):
                 if self._writer is None:
-                    self._writer = pq.ParquetWriter(self._aside, self._own, compression="zstd")
+                    self._writer = pq.ParquetWriter(self._rows_file, self._own, compression="zstd")
                 own = own_columns(rows, self._shape, start=0)
                 self._writer.write_table(pa.Table.from_arrays(own, schema=self._own))
 
     def catch_up(self, batch: Batch) -> None:
-        # What came before is told already: batches may begin anywhere before.
+        # Earlier changes were taken already, and batches may begin before them.
         rows = fresh(batch.tables[self._shape.schema.table], batch.epoch, self._reached)
         emptied = batch.truncates.get(self._shape.schema.table)
         if emptied is not None and emptied <= self._reached:
@@ -294,9 +298,9 @@ class ParquetLoading:
         if self._first is None:
             self._first = first_of(batch, rows, emptied)
         now = self._table.time()
-        told = told_rows(rows, self._shape, batch.epoch, emptied, now)
-        if told.num_rows:
-            self._told.append(told)
+        added = appended_rows(rows, self._shape, batch.epoch, emptied, now)
+        if added.num_rows:
+            self._changes.append(added)
 
     def switch(self, at: Position) -> None:
         table, now = self._table, self._table.time()
@@ -306,31 +310,31 @@ class ParquetLoading:
             table.check_ours()
             table.mark_found()
             with AtomicFile(table, self._name) as file:
-                # Changes alone, without a baseline, say nothing of what was before.
+                # Changes without a baseline do not replace earlier rows.
                 if self._baseline and table.others(own):
                     file.add(emptied_row(self._shape, emptied, now))
                 for rows in self._rows():
                     file.add(self._inserts(rows, begin, now))
-                for rows in self._told:
+                for rows in self._changes:
                     file.add(rows)
             table.switched(own, emptied, at)
         self.discard()
 
     def discard(self) -> None:
-        self._told = []
+        self._changes = []
         if self._writer is not None:
             writer, self._writer = self._writer, None
-            # It may still have something to write, and no room.
+            # It may still have to write something, and the disk may be full.
             with suppress(OSError):
                 writer.close()
             with suppress(OSError):
-                self._aside.unlink(missing_ok=True)
+                self._rows_file.unlink(missing_ok=True)
 
     def _rows(self) -> Iterator[pa.Table]:
-        """Yield the baseline's rows, a piece at a time."""
+        """Yield the baseline's rows in pieces."""
         if self._writer is not None:
             self._writer.close()
-            with pq.ParquetFile(self._aside) as file:
+            with pq.ParquetFile(self._rows_file) as file:
                 for at in range(file.num_row_groups):
                     yield file.read_row_group(at)
 
@@ -340,22 +344,22 @@ class ParquetLoading:
 
     def _inserts(self, rows: pa.Table, at: Position, now: datetime) -> pa.Table:
         count = rows.num_rows
-        told = ("insert", at.commit, now, str(at))
+        values = ("insert", at.commit, now, str(at))
         ours = [
-            pa.array([each] * count, type) for each, (_, type) in zip(told, CHANGE, strict=True)
+            pa.array([each] * count, type) for each, (_, type) in zip(values, CHANGE, strict=True)
         ]
         return pa.table([*rows.columns, *ours], pa.schema(list(self._shape.columns)))
 
 
 def _span(path: Path) -> tuple[str, str] | None:
-    """Return the first and the last position in a file; None: it has no rows."""
+    """Return the first and the last position in a file; None if it has no rows."""
     with pq.ParquetFile(path) as file:
         found = pc.min_max(file.read([_POSITION]).column(0)).as_py()
     return None if found["min"] is None else (found["min"], found["max"])
 
 
 def _show(temporary: Path, path: Path) -> None:
-    """Make a written file durable, and give it its name, in place of one that had it."""
+    """Make a written file durable and rename it; replaces an existing one."""
     disk = RealDisk()
     disk.sync(str(temporary))
     disk.rename(str(temporary), str(path))
@@ -364,10 +368,10 @@ def _show(temporary: Path, path: Path) -> None:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Turn what a folder raises into our error."""
+    """Translate errors of the folder into ours."""
     try:
         yield
     except OSError as error:
         raise StorageError(
-            "A table's folder cannot be written", path=str(folder), why=error.strerror
+            "The table's folder cannot be written", path=str(folder), why=error.strerror
         ) from error

@@ -1,9 +1,9 @@
 """
-Rows that executors prepare: a part a task, and a receipt of it.
+Rows that executors prepare: each task writes one part, and returns a receipt.
 
-A task writes its part under a name that nobody else has, however often it is tried, and what the
-commit reads are the parts that receipts name (S4). So a task that is late, because Spark gave it
-up or lost sight of it, writes a file that nobody reads (R24).
+Each attempt of a task writes its part under a new name, and the commit only reads the parts named
+in receipts (S4). So a late task, which Spark has given up or lost, writes a file that is never read
+(R24).
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ class Receipt(msgspec.Struct, frozen=True):
     path: str
     rows: int
     bounds: dict[str, tuple[int, int]] = {}
-    """The smallest and largest of each key column of whole numbers."""
+    """The smallest and largest value of each integer key column."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedParts:
-    """What executors made of one table's share of a batch, ready to be committed."""
+    """One table's rows of a batch, prepared by executors and ready to be committed."""
 
     receipts: tuple[Receipt, ...]
     after: Position = ORIGIN
-    """Where the table stood: changes up to there are not in it."""
+    """The table's position: the parts only have changes after it."""
 
     emptied: tuple[int, str] | None = None
-    """Of a history: when and where the table was emptied first behind that."""
+    """In mode `history`: time and position of the first truncate after that."""
 
     @property
     def row_count(self) -> int:
@@ -85,12 +85,12 @@ class StagedParts:
 
     @property
     def paths(self) -> list[str]:
-        """The files to read; no others."""
+        """The only files to read."""
         return [each.path for each in self.receipts]
 
     @property
     def bounds(self) -> Mapping[str, tuple[int, int]]:
-        """The smallest and largest of each key column, over all parts."""
+        """The smallest and largest value of each key column, over all parts."""
         found: dict[str, tuple[int, int]] = {}
         for receipt in self.receipts:
             for name, (least, most) in receipt.bounds.items():
@@ -108,24 +108,24 @@ def stage_changes(
     emptied: Position | None,
 ) -> StagedParts:
     """
-    Let executors make what a commit takes of the changes behind `after`, and of truncates.
+    Let executors prepare the rows of a commit from the changes after `after`, with truncates.
 
-    `emptied` is the last of these; a table that keeps what was has what lies before it, too.
+    `emptied` is the last truncate. Modes that keep old rows also get the changes before it.
     """
     from pyspark.sql import functions as F
 
     beyond = max(after, emptied) if emptied is not None and shape.mode == "merge" else after
-    frame = _by_place(frame, shape)
-    told = frame.where(F.col("_position") > F.lit(str(beyond)))
+    frame = _by_index(frame, shape)
+    changes = frame.where(F.col("_position") > F.lit(str(beyond)))
     found: tuple[Truncation, ...] = ()
     if shape.mode != "append":
         if shape.mode == "history" and emptied is not None and emptied > after:
-            found = _emptyings(told)
-        told = told.where(F.col("_op") != "truncate")
+            found = _emptyings(changes)
+        changes = changes.where(F.col("_op") != "truncate")
     op = F.lit(None).cast("tinyint")
     for word, number in _OPS.items():
         op = F.when(F.col("_op") == word, F.lit(int(number)).cast("tinyint")).otherwise(op)
-    told = told.select(
+    changes = changes.select(
         op.alias("p0"),
         F.col("_commit").alias("p1"),
         F.col("_ordinal").alias("p2"),
@@ -133,33 +133,34 @@ def stage_changes(
         *(value(at) for at in range(len(shape.schema.names))),
     )
     if shape.mode != "append":
-        # All changes of a key in one task: there it is seen which is the last.
-        told = told.repartition(*(value(shape.schema.names.index(name)) for name in shape.key))
+        # All changes of a key in one task, which then knows the last of them.
+        by_key = (value(shape.schema.names.index(name)) for name in shape.key)
+        changes = changes.repartition(*by_key)
     write = partial(_changes_part, shape, folder, epoch, found)
-    first = found[0].told(epoch) if found else None
-    return replace(_collected(told, write), after=after, emptied=first)
+    first = found[0].for_history(epoch) if found else None
+    return replace(_collected(changes, write), after=after, emptied=first)
 
 
 def stage_rows(frame: DataFrame, shape: LakeShape, folder: Workspace) -> StagedParts:
-    """Let executors write rows of a baseline, by place."""
-    own = _by_place(frame, shape).drop(*OURS)
+    """Let executors write rows of a baseline, with columns named by index."""
+    own = _by_index(frame, shape).drop(*OURS)
     return _collected(own, partial(_rows_part, shape, folder))
 
 
-def _by_place(frame: DataFrame, shape: LakeShape) -> DataFrame:
-    """Return a frame with the row's columns by place: one may have a name of ours, too."""
+def _by_index(frame: DataFrame, shape: LakeShape) -> DataFrame:
+    """Return a frame with the row's columns named by index: one may have a name of ours."""
     from pyspark.sql import functions as F
 
     names = frame.columns[: -len(OURS)]
     placed = frame.toDF(*(f"of{at}" for at in range(len(names))), *OURS)
     own = (names.index(name) for name in shape.schema.names)
     return placed.select(
-        *(F.col(f"of{place}").alias(value(at)) for at, place in enumerate(own)), *OURS
+        *(F.col(f"of{index}").alias(value(at)) for at, index in enumerate(own)), *OURS
     )
 
 
 def _emptyings(frame: DataFrame) -> tuple[Truncation, ...]:
-    """Return the truncates of a frame, in order: every task is to know of all of them."""
+    """Return the truncates of a frame, in order: every task needs all of them."""
     from pyspark.sql import functions as F
 
     rows = frame.where(F.col("_op") == "truncate").select(
@@ -169,17 +170,17 @@ def _emptyings(frame: DataFrame) -> tuple[Truncation, ...]:
 
 
 def _collected(frame: DataFrame, write: partial[Iterator[pa.RecordBatch]]) -> StagedParts:
-    told = frame.mapInArrow(write, _RECEIPT)
+    written = frame.mapInArrow(write, _RECEIPT)
     try:
-        receipts = told.toArrow().column("receipt").to_pylist()
+        receipts = written.toArrow().column("receipt").to_pylist()
     except (PySparkException, Py4JError) as error:
         if _NO_HEADRACE not in str(error):
             raise
-        # Other batches bring what they need, and have worked so far.
+        # Smaller batches do not need it on executors, and may have worked so far.
         raise BadCluster(
-            "Executors have no Headrace, and prepare large batches of a table with it",
+            "Headrace is not installed on the executors, which prepare large batches of a table",
             remedy="Give executors this environment: headrace cluster pack writes an archive of"
-            " it. Or let the driver prepare all batches, with a staged_from beyond them.",
+            " it. Or raise staged_from, so that the driver prepares all batches.",
         ) from None
     return StagedParts(tuple(msgspec.json.decode(text, type=Receipt) for text in receipts))
 
@@ -194,7 +195,7 @@ def _changes_part(
     emptied: Sequence[Truncation],
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Make a part of the changes of some keys."""
+    """Write a part with the changes of some keys."""
     found = list(batches)
     if not found:
         return
@@ -202,7 +203,7 @@ def _changes_part(
     if not rows.num_rows:
         return
     ops, commits, ordinals = (rows.column(at).to_numpy() for at in range(3))
-    # The delete of an old key stands at the position of its row, and goes first.
+    # The delete of an old key has the same position as its row, and must come first.
     rows = rows.take(pa.array(np.lexsort((ops != Op.DELETE, ordinals, commits))))
     within: dict[str, tuple[int, int]] = {}
     if shape.mode == "append":
@@ -213,7 +214,7 @@ def _changes_part(
     else:
         rows = ended(rows, shape.schema, shape.key, emptied)
         kept = versions(rows, shape.schema, shape.key)
-        first = emptied[0].place if emptied else None
+        first = emptied[0].reference if emptied else None
         made = history_rows(kept, shape, epoch, emptied=first)
         within = bounds(kept.rows, shape.schema, shape.key)
     if made.num_rows:

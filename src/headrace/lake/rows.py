@@ -1,20 +1,20 @@
 """
-The rows of a commit, as Arrow makes them of a batch.
+The rows of a commit, made from a batch with Arrow.
 
-Rows come in the shape of a result, by place: `_op _commit _ordinal _time`, then the columns. The
-columns of a commit are named by place (see `sql`), so that nothing depends on the user's names.
+The input has the columns of a result, in this order: `_op _commit _ordinal _time`, then the table's
+columns. The columns of a commit are named by index (see `sql`), so that nothing depends on the
+user's names.
 
-A MERGE may touch a row once, so of all changes of a key within a batch only the last counts: an
-upsert, or a delete. A history keeps more: of each key the row that each commit left behind. Two
-keys are the same where a MERGE takes them for the same, and it compares what lies in the table: the
-numbers 1.0 and 1.00 of a column that is stored as text are two, and the source distinguishes them,
-too.
+A MERGE may touch a row once, so that only the last change of each key in a batch counts: an upsert
+or a delete. A history keeps more: the row of each key after each commit. Two keys are the same if a
+MERGE considers them equal, and it compares what is stored in the table. If a column is stored as
+text, the numbers 1.0 and 1.00 are two keys, and the source distinguishes them, too.
 
-A table's columns depend on what it is to show: the rows, every change, or every row that ever was.
+A table's columns depend on its mode: the current rows, every change, or all versions of each row.
 
-A table that shows changes or a history is given all changes of a batch, and each truncate as a row
-in its place. In a history a truncate ends what is there then: rows that the batch itself began get
-a delete of their key, at the truncate's position; all others end where the table was emptied first.
+With `append` and `history`, a table gets all changes of a batch, and each truncate as a row at its
+position. In a history, a truncate ends all current rows: rows that the batch itself began get a
+delete of their key, at the truncate's position; all others end at the first truncate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headrace.deadletters.hold import beyond
 from headrace.errors import BadTable, NoKey, NullKey, TableError
 from headrace.lake.sql import ADDED, GONE, key, value
 from headrace.pipeline.result import POSITIONS, RowReference
-from headrace.spark_source.columns import places
+from headrace.spark_source.columns import position_texts
 from headrace.targets.target import Batch, SchemaAnswer
 
 # --- the net changes of a batch, by key -----------------------------------------------------------
@@ -50,10 +50,10 @@ class Net:
     """The last change of each key, in the order of their positions."""
 
     rows: pa.Table
-    """In the shape of a result."""
+    """With the columns of a result."""
 
     gone: npt.NDArray[np.bool_]
-    """Of each row whether it is deleted; it then has its key alone."""
+    """For each row, whether it is deleted; it then only has its key."""
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -61,21 +61,21 @@ class Net:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """What each commit of a batch made of each key."""
+    """The row of each key after each commit of a batch."""
 
     rows: pa.Table
-    """In the shape of a result: one row a key and commit, in the order of positions."""
+    """With the columns of a result: one row for each key and commit, in the order of positions."""
 
     gone: npt.NDArray[np.bool_]
     opens: npt.NDArray[np.bool_]
-    """Whether it is the key's first in the batch: it ends what the table has of the key."""
+    """Whether it is the key's first in the batch: it ends the table's current row of the key."""
 
     next: _Numbers
-    """Which row is the key's next; -1: none, it is the last."""
+    """The index of the key's next row; -1 if it is the last."""
 
 
 def fresh(rows: pa.Table, epoch: int, after: Position) -> pa.Table:
-    """Return the rows of a batch that are behind `after`: those up to there were taken before."""
+    """Return the rows of a batch after `after`: those up to there were taken before."""
     if not rows.num_rows or after.epoch < epoch:
         return rows
     if after.epoch > epoch:
@@ -84,10 +84,10 @@ def fresh(rows: pa.Table, epoch: int, after: Position) -> pa.Table:
 
 
 def net(rows: pa.Table, schema: TableSchema, key: Sequence[str]) -> Net:
-    """Return the last change of each key; `NullKey` where a row has none."""
+    """Return the last change of each key; `NullKey` if a row has no key."""
     codes, count = _codes(rows, schema, key)
     last = np.zeros(count, np.int64)
-    # Where an index stands twice, the later value stays.
+    # If an index occurs twice, the later value stays.
     last[codes] = np.arange(len(codes))
     if count < rows.num_rows:
         rows = rows.take(pa.array(np.sort(last)))
@@ -95,11 +95,11 @@ def net(rows: pa.Table, schema: TableSchema, key: Sequence[str]) -> Net:
 
 
 def versions(rows: pa.Table, schema: TableSchema, key: Sequence[str]) -> Versions:
-    """Return what each commit left of each key; what it only passed through is left out."""
+    """Return the row of each key after each commit, without intermediate rows."""
     codes, _ = _codes(rows, schema, key)
     if rows.num_rows:
         commits = rows.column(1).to_numpy()
-        # Stable: within a key and a commit the rows stay in their order.
+        # Stable: rows of the same key and commit stay in their order.
         order = np.lexsort((commits, codes))
         keys, of = codes[order], commits[order]
         ends = np.append((keys[1:] != keys[:-1]) | (of[1:] != of[:-1]), True)
@@ -115,10 +115,10 @@ def versions(rows: pa.Table, schema: TableSchema, key: Sequence[str]) -> Version
 
 
 def bounds(rows: pa.Table, schema: TableSchema, key: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return the smallest and largest value of each key column of whole numbers (see `net`)."""
+    """Return the smallest and largest value of each integer key column (see `net`)."""
     found = {}
     for name in key:
-        column = rows.column(_place(schema, name))
+        column = rows.column(_column_index(schema, name))
         if pa.types.is_integer(column.type) and rows.num_rows:
             ends = pc.min_max(column).as_py()
             found[name] = (ends["min"], ends["max"])
@@ -126,10 +126,10 @@ def bounds(rows: pa.Table, schema: TableSchema, key: Sequence[str]) -> dict[str,
 
 
 def _codes(rows: pa.Table, schema: TableSchema, key: Sequence[str]) -> tuple[_Numbers, int]:
-    """Return for each row the number of its key, and how many keys there are."""
-    arrays = [rows.column(_place(schema, name)).combine_chunks() for name in key]
+    """Return for each row the number of its key, and the number of keys."""
+    arrays = [rows.column(_column_index(schema, name)).combine_chunks() for name in key]
     if any(array.null_count for array in arrays):
-        raise NullKey("A row has no value in its key", table=schema.table)
+        raise NullKey("A row has null in its key", table=schema.table)
     codes, count = np.zeros(rows.num_rows, np.int64), 1
     for leaf in [leaf for array in arrays for leaf in _leaves(array)]:
         encoded = leaf.dictionary_encode(null_encoding="encode")
@@ -144,12 +144,12 @@ def _codes(rows: pa.Table, schema: TableSchema, key: Sequence[str]) -> tuple[_Nu
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:
-    """Yield the values by which a MERGE tells one key from another."""
+    """Yield the values by which a MERGE distinguishes keys."""
     if isinstance(array, pa.StructArray):
         for child in array.flatten():
             yield from _leaves(child)
     elif pa.types.is_floating(array.type):
-        # To Spark minus zero is zero, and one NaN is as good as another.
+        # For Spark, minus zero equals zero, and all NaN are equal.
         values = array.cast(pa.float64())
         values = pc.add(values, 0.0)
         yield pc.if_else(pc.is_nan(values), pa.scalar(float("nan")), values)
@@ -159,7 +159,7 @@ def _leaves(array: pa.Array) -> Iterator[pa.Array]:
         yield array
 
 
-def _place(schema: TableSchema, name: str) -> int:
+def _column_index(schema: TableSchema, name: str) -> int:
     return len(POSITIONS) + schema.names.index(name)
 
 
@@ -180,7 +180,7 @@ CHANGE = (
     ("_commit_timestamp", _TIME),
     ("_position", pa.utf8()),
 )
-"""What a change is told by; the words are Spark's own, as `format("headrace")` has them."""
+"""Our columns of a change, with Spark's names, as in `format("headrace")`."""
 
 VALID = (
     ("_valid_from", _TIME),
@@ -188,7 +188,7 @@ VALID = (
     ("_valid_from_position", pa.utf8()),
     ("_valid_to_position", pa.utf8()),
 )
-"""From when to when a row of a history was the source's; null: from before, or until now."""
+"""When a row of a history was valid; null if from before the first copy, or until now."""
 
 _OURS = {"merge": (), "append": CHANGE, "history": VALID}
 
@@ -200,7 +200,7 @@ def columns_of(mode: Mode) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class LakeShape:
-    """What one table looks like in the lake."""
+    """The columns and key of one lake table."""
 
     mode: Mode
     schema: TableSchema
@@ -218,36 +218,40 @@ class LakeShape:
         return tuple(name for name, _ in self.columns)
 
     def with_schema(self, schema: TableSchema) -> LakeShape:
-        """Return the shape of the table with other columns, and with the key that is theirs."""
+        """Return the shape of the table with other columns, and their key."""
         return replace(self, schema=schema, key=schema.key)
 
 
 def shaped(mode: Mode, schema: TableSchema, key: tuple[str, ...] | None) -> LakeShape:
-    """Return the shape of a table; raise what keeps it from being kept so."""
+    """Return the shape of a table; raise if the table does not support the mode or key."""
     if schema.key and key and set(key) != set(schema.key):
-        raise TableError("Table has a key of its own", remedy="Leave key= out.", table=schema.table)
+        raise TableError(
+            f"The source table's key is ({', '.join(schema.key)}), not ({', '.join(key)})",
+            remedy="Leave out key=.",
+            table=schema.table,
+        )
     if not schema.key and (key or mode != "append"):
-        # Without a key at the source a delete does not say which row is gone, nor an update
-        # which one was there before.
+        # Without a key at the source, a delete does not identify the deleted row, nor an update
+        # the old one.
         raise NoKey(
-            "Table has no key, and a lake's table cannot be given one by key="
+            "The source table has no key, and key= cannot give it one"
             if key
-            else "Table has no key",
+            else "The source table has no key",
             remedy='Declare a primary key at the source, or use mode="append" without key=.',
             table=schema.table,
         )
     if unknown := [name for name in schema.key if name not in schema.names]:
         raise TableError(
-            "The key names no column",
-            remedy="Leave the columns of the key in the rows.",
+            f"The key column {unknown[0]} is missing in the rows",
+            remedy="Keep the key columns in the rows: do not drop them in a transform.",
             table=schema.table,
             column=unknown[0],
         )
     taken = [name for name, _ in _OURS[mode] if name in schema.names]
     if taken:
         raise BadTable(
-            f"The column {taken[0]} has a name that a table of mode {mode} gives to one of ours",
-            remedy=f'Give it another: transforms=[hr.rename({taken[0]}="…")].',
+            f"Headrace adds a column {taken[0]} in mode {mode}, and the table already has one",
+            remedy=f'Rename it: transforms=[hr.rename({taken[0]}="…")].',
             table=schema.table,
         )
     return LakeShape(mode, schema, tuple(schema.key))
@@ -255,11 +259,11 @@ def shaped(mode: Mode, schema: TableSchema, key: tuple[str, ...] | None) -> Lake
 
 def answer(mode: Mode, old: TableSchema, new: TableSchema) -> SchemaAnswer:
     """
-    Return what becomes of a table whose rows have other columns from now on.
+    Return what happens to a table when the source's columns change.
 
-    A table that shows the rows as they are is loaded anew wherever older rows may have a value
-    that it does not. One that keeps what was cannot be: it takes more columns, leaves those
-    that are gone empty, and refuses another type.
+    With `merge`, a table is loaded again if existing rows may have a value that it does not. With
+    `append` and `history` it cannot be loaded again: it gets the new columns, leaves dropped ones
+    null, and refuses another type.
     """
     before = {column.name: column for column in old.columns}
     after = {column.name: column for column in new.columns}
@@ -269,14 +273,14 @@ def answer(mode: Mode, old: TableSchema, new: TableSchema) -> SchemaAnswer:
     if mode != "merge":
         return "refuse" if retyped or (mode == "history" and old.key != new.key) else "continue"
     added = [after[name] for name in after.keys() - before.keys()]
-    # A column that a step computes says nothing of what older rows have in it.
+    # For a column that a step computes, the values of older rows are not known.
     known = all(each.missing is None and not each.rewritten and each.declared for each in added)
     same = not retyped and not (before.keys() - after.keys()) and old.key == new.key
     return "continue" if same and known else "reload"
 
 
 def plain(type: pa.DataType) -> pa.DataType:
-    """Return the type that Spark gives back: it has no binary of a fixed size."""
+    """Return the type that Spark returns: it has no binary of fixed size."""
     return pa.binary() if pa.types.is_fixed_size_binary(type) else type
 
 
@@ -293,7 +297,7 @@ Columns = list[pa.Array | pa.ChunkedArray]
 
 
 def source_names(shape: LakeShape) -> list[tuple[str, pa.DataType]]:
-    """Return the columns of the rows that a commit of this shape takes."""
+    """Return the columns of the rows for a commit of this shape."""
     columns = [(value(at), type) for at, (_, type) in enumerate(shape.columns)]
     if shape.mode == "merge":
         columns.append((GONE, pa.bool_()))
@@ -305,28 +309,28 @@ def source_names(shape: LakeShape) -> list[tuple[str, pa.DataType]]:
 
 
 def own_columns(rows: pa.Table, shape: LakeShape, start: int = _WIDTH) -> Columns:
-    """Return the row's columns of a result, or with `start=0` of a baseline."""
+    """Return the table's columns of a result, or of a baseline with `start=0`."""
     count = len(shape.schema.columns)
     return [_plain(rows.column(at)) for at in range(start, start + count)]
 
 
 def net_rows(net: Net, shape: LakeShape) -> pa.Table:
-    """Return what `merge_rows` takes."""
+    """Return the rows for `merge_rows`."""
     return _table([*own_columns(net.rows, shape), pa.array(net.gone)], last=[GONE])
 
 
 def upserts(net: Net, shape: LakeShape) -> pa.Table:
-    """Return the rows that are there after a batch that emptied the table first."""
+    """Return the rows of a table after a batch that truncated it first."""
     return _table(own_columns(net.rows.filter(pa.array(~net.gone)), shape))
 
 
 def change_rows(rows: pa.Table, shape: LakeShape, epoch: int) -> pa.Table:
-    """Return every change as a row; a truncate is one, too, where it is among them."""
+    """Return every change as a row; also truncates, if they are among the changes."""
     ops = rows.column(0).to_numpy()
     words = np.array([_WORDS[Op(op)] for op in range(len(Op))], object)
     own = own_columns(rows, shape)
     if (truncates := ops == Op.TRUNCATE).any():
-        # A step may give a value to any row.
+        # A step may have computed values for them.
         gone = pa.array(truncates)
         own = [pc.if_else(gone, pa.scalar(None, each.type), each) for each in own]
     return _table(
@@ -340,24 +344,24 @@ def change_rows(rows: pa.Table, shape: LakeShape, epoch: int) -> pa.Table:
     )
 
 
-def told_rows(
+def appended_rows(
     rows: pa.Table, shape: LakeShape, epoch: int, emptied: Position | None, now: datetime
 ) -> pa.Table:
-    """Return every change as a row, and that the table was emptied, if no row says so."""
-    told = change_rows(rows, shape, epoch)
+    """Return every change as a row, after a truncate row if `emptied` is not among them."""
+    changes = change_rows(rows, shape, epoch)
     if emptied is None or bool((rows.column(0).to_numpy() == Op.TRUNCATE).any()):
-        return told
+        return changes
     first = emptied_row(shape, emptied, emptied_time(rows, emptied) or now)
-    return pa.concat_tables([first, told])
+    return pa.concat_tables([first, changes])
 
 
 def emptied_row(shape: LakeShape, at: Position, time: datetime) -> pa.Table:
-    """Return a row that says that all rows before it are gone."""
+    """Return a truncate row: all rows before it are gone."""
     nulls = [pa.nulls(1, type) for _, type in shape.columns[: len(shape.schema.columns)]]
-    told = [["truncate"], [at.commit], [time], [str(at)]]
+    values = [["truncate"], [at.commit], [time], [str(at)]]
     ours = shape.columns[len(nulls) :]
     return _table(
-        [*nulls, *(pa.array(each, type) for each, (_, type) in zip(told, ours, strict=True))]
+        [*nulls, *(pa.array(each, type) for each, (_, type) in zip(values, ours, strict=True))]
     )
 
 
@@ -365,9 +369,9 @@ def history_rows(
     found: Versions, shape: LakeShape, epoch: int, *, emptied: RowReference | None
 ) -> pa.Table:
     """
-    Return what `merge_history` takes: rows that end others, by their key, and new ones.
+    Return the rows for `merge_history`: rows that end others, by their key, and new ones.
 
-    `emptied` is where the table was emptied first: all that did not end before ends there.
+    `emptied` is the first truncate: every row that did not end before ends there.
     """
     rows, last = found.rows, found.next
     times, where = rows.column(3).combine_chunks(), positions(rows, epoch)
@@ -389,12 +393,12 @@ def history_rows(
 
 
 def positions(rows: pa.Table, epoch: int) -> pa.Array:
-    """Return the text of each row's position, as `str(Position(…))` gives it."""
-    return places(epoch, rows.column(1).to_numpy(), rows.column(2).to_numpy())
+    """Return each row's position as text, the same as `str(Position(…))`."""
+    return position_texts(epoch, rows.column(1).to_numpy(), rows.column(2).to_numpy())
 
 
 def emptied_time(rows: pa.Table, at: Position) -> datetime | None:
-    """Return when a table was emptied, if a change of the same commit tells; None: it does not."""
+    """Return the time of a truncate, from a change of the same commit; None if there is none."""
     of_commit: npt.NDArray[np.bool_] = rows.column(1).to_numpy() == at.commit
     if not of_commit.any():
         return None
@@ -403,7 +407,7 @@ def emptied_time(rows: pa.Table, at: Position) -> datetime | None:
 
 
 def first_of(batch: Batch, rows: pa.Table, emptied: Position | None) -> Position | None:
-    """Return where the first thing is that a batch tells of a table; None: it tells nothing."""
+    """Return the position of a batch's first change or truncate of a table; None if it has none."""
     if not rows.num_rows:
         return emptied
     first = Position(batch.epoch, rows.column(1)[0].as_py(), rows.column(2)[0].as_py())
@@ -412,21 +416,19 @@ def first_of(batch: Batch, rows: pa.Table, emptied: Position | None) -> Position
 
 def begins(first: Position | None, at: Position) -> tuple[Position, Position]:
     """
-    Return where a baseline is told among changes: that all before is gone, and then its rows.
+    Return the positions of a baseline among changes: of its truncate row, and of its rows.
 
-    Before the commit of the first change that follows it, or, where none does, behind that of
-    `at`: two positions that no change has, so that sorting by them alone gives the right order.
+    They lie before the commit of the first change after the baseline, or after the commit of `at`
+    if there is none. No change has these positions, so that rows can be sorted by position alone.
     """
     commit = at.commit if first is None else max(first.commit - 1, 0)
     epoch = at.epoch if first is None else first.epoch
     return Position(epoch, commit, MAX_ORDINAL - 1), Position(epoch, commit, MAX_ORDINAL)
 
 
-def _before(rows: pa.Table, place: RowReference) -> npt.NDArray[np.bool_]:
+def _before(rows: pa.Table, at: RowReference) -> npt.NDArray[np.bool_]:
     commits, ordinals = rows.column(1).to_numpy(), rows.column(2).to_numpy()
-    found: npt.NDArray[np.bool_] = (commits < place[0]) | (
-        (commits == place[0]) & (ordinals < place[1])
-    )
+    found: npt.NDArray[np.bool_] = (commits < at[0]) | ((commits == at[0]) & (ordinals < at[1]))
     return found
 
 
@@ -450,30 +452,30 @@ def _nulls(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pa.nulls(len(column), column.type)
 
 
-# --- truncates of a table that keeps changes or a history -----------------------------------------
+# --- truncates in the modes append and history ----------------------------------------------------
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Truncation:
     """One truncate."""
 
-    place: RowReference
+    reference: RowReference
     micros: int
-    """When, in microseconds since 1970."""
+    """Its time, in microseconds since 1970."""
 
-    def told(self, epoch: int) -> tuple[int, str]:
+    def for_history(self, epoch: int) -> tuple[int, str]:
         """Return it as `merge_history` takes it."""
-        return self.micros, str(Position(epoch, *self.place))
+        return self.micros, str(Position(epoch, *self.reference))
 
 
 def emptyings(rows: pa.Table, emptied: Position | None, now: datetime) -> tuple[Truncation, ...]:
-    """Return the truncates among the rows; where there are none, the one that was `emptied`."""
+    """Return the truncates among the rows; if there are none, the one at `emptied`."""
     found = rows.take(pa.array(_truncates(rows)))
     if found.num_rows or emptied is None:
         commits, ordinals = found.column(1).to_pylist(), found.column(2).to_pylist()
         micros = found.column(3).cast(pa.int64()).to_pylist()
-        places = zip(commits, ordinals, strict=True)
-        return tuple(Truncation(place, at) for place, at in zip(places, micros, strict=True))
+        references = zip(commits, ordinals, strict=True)
+        return tuple(Truncation(each, at) for each, at in zip(references, micros, strict=True))
     time = emptied_time(rows, emptied) or now
     return (Truncation((emptied.commit, emptied.ordinal), round(time.timestamp() * 1_000_000)),)
 
@@ -481,11 +483,11 @@ def emptyings(rows: pa.Table, emptied: Position | None, now: datetime) -> tuple[
 def ended(
     rows: pa.Table, schema: TableSchema, key: Sequence[str], emptied: Sequence[Truncation]
 ) -> pa.Table:
-    """Return the changes without truncates; each is a delete of the keys that it finds instead."""
+    """Return the changes, with each truncate replaced by deletes of the keys before it."""
     rows = rows.filter(pa.array(rows.column(0).to_numpy() != Op.TRUNCATE))
     pieces = []
     for each in emptied:
-        after = beyond(rows, each.place)
+        after = beyond(rows, each.reference)
         before = rows.slice(0, rows.num_rows - after.num_rows)
         left = net(before, schema, key)
         pieces += [before, _deleted(left.rows.filter(pa.array(~left.gone)), each)]
@@ -494,7 +496,7 @@ def ended(
 
 
 def since_emptied(rows: pa.Table) -> pa.Table:
-    """Return the changes behind the last truncate among them."""
+    """Return the changes after the last truncate among them."""
     found = _truncates(rows)
     return rows.slice(int(found[-1]) + 1) if len(found) else rows
 
@@ -504,10 +506,10 @@ def _truncates(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 
 
 def _deleted(rows: pa.Table, emptied: Truncation) -> pa.Table:
-    values = (int(Op.DELETE), *emptied.place, emptied.micros)
+    values = (int(Op.DELETE), *emptied.reference, emptied.micros)
     types = [field.type for field in rows.schema][: len(values)]
-    told = [
+    ours = [
         pa.array(np.full(rows.num_rows, each, np.int64)).cast(type)
         for each, type in zip(values, types, strict=True)
     ]
-    return pa.Table.from_arrays([*told, *rows.columns[len(told) :]], schema=rows.schema)
+    return pa.Table.from_arrays([*ours, *rows.columns[len(ours) :]], schema=rows.schema)

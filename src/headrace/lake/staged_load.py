@@ -1,16 +1,16 @@
 """
 The load of a baseline: rows staged in files, and the one commit that makes them the table.
 
-Rows of a baseline are staged as Parquet files that no other process reads. What was changed since
-is staged beside them, each batch with a number; the last change of a key takes the place of its row
-when all are read together. Columns are named by place.
+Rows of a baseline are staged as Parquet files that no other process reads. The changes since are
+staged in other files, each batch with a number; when all are read together, the last change of a
+key replaces its row. Columns are named by index.
 
-The load ends in one commit, whatever the table shows. A table of rows is replaced. A table of
-changes is given a row that says that all before is gone, where there is something, and then every
-row as an insert: a reader that applies its changes in order has the right rows. Where changes that
-follow the baseline are given one by one, they take the place of those that the table had of the
-same time: some of them are in the baseline's rows. A history stays, and gets the difference: what
-is no longer the source's ends, and what it lacks begins.
+The load ends in one commit, in every mode. With `merge`, the table is replaced. With `append`, the
+table first gets a truncate row, if it has any rows, and then every row as an insert: a reader that
+applies its changes in order has the right rows. If changes after the baseline are appended one by
+one, they replace those that the table had for the same time, because some of them are in the
+baseline's rows. With `history`, the table gets the difference: rows that the source no longer has
+end, and rows that the table lacks begin.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 # --- staged files ---------------------------------------------------------------------------------
 
 _NUMBER = "number"
+_APPENDED = "told"
+"""Kind, and prefix of its files: changes that stay rows of their own."""
 
 
 class StagedLoad:
@@ -51,38 +53,38 @@ class StagedLoad:
         self.folder = folder
         self._shape = shape
         self.began: Position | None = None
-        """Where the first change is that stays a row of its own; None: there is none."""
+        """The position of the first change that stays a row of its own; None if there is none."""
         self._counted = 0
-        self._files: dict[str, list[str]] = {"rows": [], "changes": [], "told": []}
+        self._files: dict[str, list[str]] = {"rows": [], "changes": [], _APPENDED: []}
         self._pieces: dict[int, StagedParts] = {}
         self._written = 0
 
     def rows(self, rows: pa.Table) -> None:
-        """Take rows of the baseline, by place."""
+        """Stage rows of the baseline, with columns named by index."""
         self._put("rows", rows)
 
     def piece(self, number: int, staged: StagedParts) -> None:
-        """Take a piece of the baseline that executors wrote; again, it takes its own place."""
+        """Add a piece of the baseline that executors wrote; a repeated piece replaces itself."""
         self._pieces[number] = staged
 
     def changes(self, rows: pa.Table) -> None:
-        """Take the net changes of a batch, as `merge_rows` would."""
+        """Stage the net changes of a batch, as `merge_rows` takes them."""
         number = pa.array(np.full(rows.num_rows, self._written, np.int64))
         self._put("changes", rows.append_column(_NUMBER, number))
 
-    def told(self, rows: pa.Table) -> None:
-        """Take changes that stay rows of their own."""
-        self._put("told", rows)
+    def append(self, rows: pa.Table) -> None:
+        """Stage changes that stay rows of their own."""
+        self._put(_APPENDED, rows)
 
     def forget(self) -> None:
-        """Let go of all that was staged: the table was emptied."""
+        """Remove everything that was staged: the table was truncated, or the load is over."""
         self.folder.clear()
         self._files = {kind: [] for kind in self._files}
         self._pieces = {}
         self._counted = 0
 
     def frame(self, session: SparkSession) -> DataFrame:
-        """Return the rows as they are after all changes, by place."""
+        """Return the rows after all changes, with columns named by index."""
         from pyspark.sql import functions as F
 
         own = [value(at) for at in range(len(self._shape.schema.columns))]
@@ -100,13 +102,13 @@ class StagedLoad:
             .unionAll(upserts)
         )
 
-    def told_frame(self, session: SparkSession) -> DataFrame:
-        """Return the changes that stay rows of their own, by place."""
-        return self._read(session, "told", [value(at) for at in range(len(self._shape.columns))])
+    def appended_frame(self, session: SparkSession) -> DataFrame:
+        """Return the changes that stay rows of their own, with columns named by index."""
+        return self._read(session, _APPENDED, [value(at) for at in range(len(self._shape.columns))])
 
     @property
     def row_count(self) -> int:
-        """Rows staged, those included that a change takes the place of."""
+        """Number of staged rows, including those that a change replaces."""
         return self._counted + sum(staged.row_count for staged in self._pieces.values())
 
     def _put(self, kind: str, rows: pa.Table) -> None:
@@ -135,14 +137,14 @@ class StagedLoad:
 
 
 def joined(frames: list[DataFrame]) -> DataFrame:
-    """Return the rows of all frames, by place."""
+    """Return the rows of all frames, matching columns by index."""
     return reduce(lambda frame, other: frame.unionAll(other), frames)
 
 
 # --- the commit -----------------------------------------------------------------------------------
 
 FILE_ROWS = 250_000
-"""Rows of a file: a MERGE writes every file anew that it touches, and finds them by key."""
+"""Rows in a file: a MERGE finds files by key, and rewrites every file that it touches."""
 
 _POSITION = CHANGE[-1][0]
 Commit = Callable[["Commits", "CommitNote"], bool]
@@ -156,7 +158,7 @@ def staged_commit(
     now: datetime,
     session: SparkSession,
 ) -> Commit:
-    """Return what makes the staged rows the table."""
+    """Return the commit that makes the staged rows the table."""
     shape = table.shape
     if shape.mode == "merge":
         frame = _by_key(staging.frame(session), shape, staging.row_count)
@@ -164,7 +166,7 @@ def staged_commit(
     if table.ours:
         table.check_fit()
     if shape.mode == "append" and not baseline:
-        return _telling(table, staging, session)
+        return _appending_changes(table, staging, session)
     if shape.mode == "append":
         return _appending(table, staging, at, session, now)
     frame = staging.frame(session)
@@ -194,38 +196,38 @@ def _appending(
         F.lit(now).cast("timestamp"),
         F.lit(str(at)),
     )
-    frames += [rows, staging.told_frame(session)]
+    frames += [rows, staging.appended_frame(session)]
     frame = joined(frames).toDF(*shape.names)
     if not table.ours:
         return _replacing(frame)
-    return partial(_behind, frame, emptied)
+    return partial(_append_from, frame, emptied)
 
 
-def _telling(table: LakeTable, staging: StagedLoad, session: SparkSession) -> Commit:
-    """Return what tells changes alone: those that the table does not have yet."""
+def _appending_changes(table: LakeTable, staging: StagedLoad, session: SparkSession) -> Commit:
+    """Return the commit without a baseline: the changes that the table does not have yet."""
     from pyspark.sql import functions as F
 
-    frame = staging.told_frame(session).toDF(*table.shape.names)
+    frame = staging.appended_frame(session).toDF(*table.shape.names)
     if not table.ours:
         return _replacing(frame)
     if table.lost is None or staging.began is None:
         new = frame.where(F.col(quoted(_POSITION)) > F.lit(str(table.position)))
         return lambda found, note: found.append(new, note)
-    return partial(_behind, frame, staging.began)
+    return partial(_append_from, frame, staging.began)
 
 
-def _behind(frame: DataFrame, first: Position, table: Commits, note: CommitNote) -> bool:
-    """Add rows that are from `first` on, in place of those that the table may have there."""
+def _append_from(frame: DataFrame, first: Position, table: Commits, note: CommitNote) -> bool:
+    """Add rows from `first` on, and remove those that the table already has from there on."""
     from pyspark.sql import functions as F
 
     if table.rows().where(F.col(quoted(_POSITION)) >= F.lit(str(first))).isEmpty():
-        # Who follows the table is not shown a commit that removes rows where there are none.
+        # A reader that follows the table then sees an append, and no commit that removes rows.
         return table.append(frame, note)
     return table.append_from(frame, _POSITION, str(first), note)
 
 
 def _begun(frame: DataFrame, at: Position) -> DataFrame:
-    """Return rows as the first of a history: since when they are so is not known."""
+    """Return rows as the first of a history: it is not known since when they are valid."""
     from pyspark.sql import functions as F
 
     never = F.lit(None).cast("timestamp")
@@ -240,17 +242,17 @@ def _difference(
     table: Commits,
     note: CommitNote,
 ) -> bool:
-    """End what is not so any more, and begin what the history lacks."""
+    """End rows that the source no longer has, and add those that the history lacks."""
     from pyspark.sql import functions as F
 
-    own = [value(place) for place in range(len(shape.schema.columns))]
+    own = [value(index) for index in range(len(shape.schema.columns))]
     keys = [value(shape.schema.names.index(name)) for name in shape.key]
     current = table.rows().where(F.col(quoted(VALID[1][0])).isNull())
     current = current.select(*(F.col(quoted(name)) for name in shape.schema.names)).toDF(*own)
     ended = current.exceptAll(frame).select(*keys).distinct()
-    # Whatever is current of such a key ends, and somebody else may have written more than one row
-    # of it, of which one is right: that one begins again.
-    gone = [f"gone{place}" for place in range(len(keys))]
+    # All current rows of such a key end. Another program may have written several, of which one
+    # is right: that one begins again.
+    gone = [f"gone{index}" for index in range(len(keys))]
     same = [F.col(name).eqNullSafe(F.col(other)) for name, other in zip(keys, gone, strict=True)]
     again = frame.join(ended.toDF(*gone), reduce(and_, same), "left_semi")
     begun = frame.exceptAll(current).union(again).dropDuplicates(keys)
@@ -265,8 +267,8 @@ def _difference(
             begun.select(*own, moment, no_time, where, no_text, *no_key, F.lit(True)),
         ]
     ).toDF(
-        *(value(place) for place in range(len(shape.columns))),
-        *(key(place) for place in range(len(keys))),
+        *(value(index) for index in range(len(shape.columns))),
+        *(key(index) for index in range(len(keys))),
         ADDED,
     )
     ends = (VALID[1][0], VALID[3][0])
@@ -274,7 +276,7 @@ def _difference(
 
 
 def _by_key(frame: DataFrame, shape: LakeShape, row_count: int) -> DataFrame:
-    """Return the rows so that each file has a range of keys to itself."""
+    """Return the rows partitioned so that each file has its own range of keys."""
     keys = [value(shape.schema.names.index(name)) for name in shape.key]
     files = max(1, -(-row_count // FILE_ROWS))
     frame = frame.repartitionByRange(files, *keys) if files > 1 else frame.coalesce(1)

@@ -1,17 +1,17 @@
 """
-One table of a lake and its writer: which rows it has taken, and one commit a batch.
+One lake table and its writer: its position, and one commit for each batch.
 
 ```
- batch ─▶ behind the table's position ─▶ net ─▶ commit number n+1, with the position in it
-                                                 └─ unknown outcome ─▶ read back, before anything
+ batch ─▶ after the table's position ─▶ net ─▶ commit number n+1, with the position in it
+                                                └─ unknown outcome ─▶ read back before anything else
 ```
 
-A commit whose number another writer had first did nothing; then the table is read back as well, and
-the batch comes again. So nothing is applied twice, and nothing of a writer that was taken over from
-is applied at all. After each commit it is known whether a commit of another writer lies between it
-and our last one: then the rows are not ours any more, and are loaded again at the next start.
+A commit whose number another writer used first has no effect. Then the table is read back as well,
+and the batch comes again. So nothing is applied twice, and nothing from a superseded writer is
+applied at all. After each commit it is known whether another writer committed between it and our
+last one. If so, the rows are not ours any more, and are loaded again at the next start.
 
-Each writer of tables has a Spark session to itself (`Sessions`).
+Each writer of tables has its own Spark session (`Sessions`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.lake.history import (
     CUT_OFF,
     FORMAT,
     LOAD,
-    MADE_ANEW,
+    RECREATED,
     CommitNote,
     Commits,
     TableHistory,
@@ -44,7 +44,7 @@ from headrace.lake.history import (
     judged,
     kept_by,
     loaded_as,
-    misfit,
+    mismatch,
     not_last,
     not_ours,
     other_mode,
@@ -57,6 +57,7 @@ from headrace.lake.parts import StagedParts, stage_changes, stage_rows
 from headrace.lake.rows import (
     VALID,
     LakeShape,
+    appended_rows,
     bounds,
     emptyings,
     ended,
@@ -65,7 +66,6 @@ from headrace.lake.rows import (
     net,
     net_rows,
     source_names,
-    told_rows,
     upserts,
     versions,
 )
@@ -85,11 +85,11 @@ if TYPE_CHECKING:
 # --- the session of one writer --------------------------------------------------------------------
 
 _WRITERS: dict[str, type[Commits]] = {"delta": DeltaTable, "iceberg": IcebergTable}
-"""By format: who commits to its tables."""
+"""The class that commits to tables, by format."""
 
 
 class Sessions:
-    """Gives the writer's session, a new one where Spark was started again meanwhile."""
+    """Provides the writer's session; a new one if Spark was restarted meanwhile."""
 
     def __init__(self, spark: Callable[[], SparkAccess], format: Format) -> None:
         self._spark = spark
@@ -99,17 +99,17 @@ class Sessions:
         self._session: SparkSession | None = None
 
     def session(self) -> SparkSession:
-        """Return it; `SparkGone` where Spark is dead."""
+        """Return the session; `SparkGone` if Spark is dead."""
         spark = self._spark()
         if not spark.alive:
-            raise SparkGone("Spark's JVM is dead")
+            raise SparkGone("Spark's JVM has ended")
         if self._session is None or self._on is not spark:
             check_session(self._format, spark.setting, own=spark.own)
             self._session, self._on = spark.another(self._writer.SETTINGS), spark
         return self._session
 
     def table(self, where: TableLocation) -> Commits:
-        """Return a table, as this session sees it."""
+        """Return a table in this session."""
         spark, session = self._spark(), self.session()
         lasts = not where.in_session_catalog or (
             spark.setting("spark.sql.catalogImplementation") == "hive"
@@ -124,7 +124,7 @@ class Sessions:
         return self.session().read.schema(schema).parquet(*paths)
 
     def frame(self, rows: pa.Table) -> DataFrame:
-        """Return rows of Arrow as a frame."""
+        """Return Arrow rows as a frame."""
         from pyspark.sql.types import StructField, StructType
 
         schema = StructType([StructField(each.name, spark_type(each.type)) for each in rows.schema])
@@ -139,14 +139,14 @@ _ENDS = (VALID[1][0], VALID[3][0])
 _JOINED_BY_FILE = 1_000
 _ADDED_BY_FILE = 20_000
 """
-From so many rows on, Spark is given a file to read in place of the rows themselves.
+From this number of rows on, Spark reads them from a file instead of from memory.
 
-It knows how large that is, reads of it what it needs, and a MERGE reads its rows twice.
+Spark knows the size of a file, reads only what it needs, and a MERGE reads its rows twice.
 """
 
 
 class LakeTable:
-    """One table in a format that keeps our notes. For the thread that writes."""
+    """One table in a format whose commits have our notes. For the thread that writes."""
 
     def __init__(
         self,
@@ -162,9 +162,9 @@ class LakeTable:
         self.shape = shape
         self.where = where
         self.position = ORIGIN
-        """Everything up to here is in the table, or was nothing for it."""
+        """Everything up to here is in the table, or had no rows for it."""
         self.lost: str | None = None
-        """Why its rows are not those that were left there; None: they are."""
+        """Why its rows are not those that we left there; None if they are."""
         self._context = context
         self._memory = memory
         self._sessions = sessions
@@ -173,16 +173,16 @@ class LakeTable:
         self._writer = uuid.uuid4().hex
         self._number = 0
         self._version: int | None = None
-        """Up to which commit, of whomever, its history is known and right."""
+        """The version up to which its history was checked, with commits of other writers."""
         self._baseline = 0
         self._other: CommitNote | None = None
-        """The newest commit that another life made while this one was at work."""
+        """The newest commit that another run made during this one."""
         self._filed = False
-        """Whether rows of a batch lie in a file."""
+        """Whether rows of a batch are in a file."""
         self._unknown = True
         """Whether it must be read back before anything else."""
         self.ours = False
-        """Whether the table is there, with a commit of ours."""
+        """Whether the table exists and has a commit of ours."""
 
     @property
     def name(self) -> str:
@@ -191,50 +191,53 @@ class LakeTable:
 
     @property
     def staging_folder(self) -> Workspace:
-        """Where rows of a baseline wait, of every life of this table."""
+        """The folder in which rows of a baseline are staged, the same in every run."""
         return Workspace(
             self._context.files.path(f"tables/staging/{self._context.pipeline}/{self._safe}")
         )
 
     @property
     def _parts_folder(self) -> Workspace:
-        """Where executors prepare batches: within the folder that every start empties."""
+        """The folder in which executors prepare batches, in the one that every start empties."""
         return self.staging_folder.within("batches")
 
     @property
     def _safe(self) -> str:
-        # A table's name may hold what a path may not, be longer, or Spark takes it for a pattern.
+        # A table's name may not be valid in a path, may be too long, or a pattern for Spark.
         return hashlib.sha256(self.name.encode()).hexdigest()
 
     def open(self, at: Position) -> None:
-        """Find the table, and where it is; `at` is what the engine knows."""
+        """Find the table and its position; `at` is the engine's position."""
         self.lost = None
         self._version = self._memory.version(self.name)
         with self._running():
             self._take(self._table().found(self._version), at)
             if self.ours and self.lost is None:
-                self.lost = self._memory.lost(self.name) or misfit(self._table(), self.shape)
+                self.lost = self._memory.lost(self.name) or mismatch(self._table(), self.shape)
             if self.ours:
                 self._table().register()
             else:
                 self._table().check_name()
         if self.lost is not None:
-            _log.warning("table is loaded anew", table=self.name, why=self.lost)
+            _log.warning("table will be loaded again", table=self.name, why=self.lost)
 
     def write(self, batch: Batch, rows: pa.Table, staged: StagedParts | None = None) -> Position:
-        """Take one table's share of a batch, in one commit; `staged` is in place of the rows."""
+        """Write a batch's rows of this table in one commit; `staged` replaces the rows."""
         self.settle()
         if batch.last <= self.position:
             return self.position
         if staged is not None and staged.after != self.position:
-            # Read back since: it has some of these changes, and they must not be told twice.
-            raise TargetError("The table has moved: the batch comes again", table=self.name)
+            # Read back since: it has some of these changes, and they must not be added twice.
+            raise TargetError(
+                "The table has changed since the batch was prepared; the batch is retried",
+                table=self.name,
+            )
         rows = fresh(rows, batch.epoch, self.position)
         emptied = batch.truncates.get(self.name)
         if emptied is not None and emptied <= self.position:
             emptied = None
         if not (rows.num_rows or (staged and staged.row_count)) and emptied is None:
-            # Nothing of it is ours: the engine remembers how far that was, not the table.
+            # The batch has no rows of this table: the engine stores the position, not the table.
             self.position = batch.last
             return self.position
         with self._running(batch=batch.id):
@@ -250,11 +253,11 @@ class LakeTable:
         return self.position
 
     def stage(self, frame: DataFrame, epoch: int, emptied: Position | None) -> StagedParts:
-        """Let executors prepare a batch; nobody sees it before it is written."""
+        """Let executors prepare a batch; readers do not see it before `write`."""
         self.settle()
         if emptied is not None and emptied <= self.position:
-            emptied = None  # the table has it, and what came since must not be ended again
-        # What an attempt before this one left: the last one counts.
+            emptied = None  # the table has it, and later rows must not be ended again
+        # Remove what an earlier attempt left: only the last one counts.
         self._parts_folder.clear()
         folder = self._parts_folder.within(uuid.uuid4().hex)
         with self._running():
@@ -266,7 +269,7 @@ class LakeTable:
             return stage_rows(frame, self.shape, folder)
 
     def settle(self) -> None:
-        """Read the table back where it is not known how far it is; raise where it is not ours."""
+        """Read the table back if its position is not known; raise if its rows are not ours."""
         self._read_back()
         if self.lost is not None:
             raise not_ours(self.lost, self.where)
@@ -278,23 +281,23 @@ class LakeTable:
             found = self._table().found(self._version)
             note = None if found is None else found.note
             if note is not None and note.number > self._number and note.writer != self._writer:
-                # Another life of the engine has committed since. It is the later one, unless it
-                # was about to end when this one began; the engine knows.
+                # Another run of the engine has committed since. It is the newer one, unless it
+                # was about to end when this one began; the engine's check decides.
                 self._context.check()
                 self._other = note if self._is_mine(note) else None
                 before = self.position
                 self._take(found, before)
-                self._mind_other(before)
+                self._check_other(before)
             else:
                 self._take(found, self.position)
 
-    def _mind_other(self, before: Position) -> None:
-        """Give the table up where another life made it less than it was."""
+    def _check_other(self, before: Position) -> None:
+        """Mark the table as lost if another run set it back."""
         if self._other is None or self.lost is not None:
             return
         self.lost = put_back(self._other, self._context.lineage(), before)
         if self.lost is not None:
-            # The history looks right from now on: only this tells the next start.
+            # The history looks right from now on: only this stored note shows it at the next start.
             self._memory.give_up(self.name, self.lost)
 
     def switch(self, staging: StagedLoad, at: Position, baseline: int) -> None:
@@ -303,14 +306,14 @@ class LakeTable:
 
         self._read_back()
         if self._other is not None and further(self._other, self._context.lineage(), at):
-            # Whoever is the later one: readers, and the other engine, would be put back (R24).
+            # Whichever engine is newer: readers and the other engine would be set back (R24).
             raise TargetError(
-                "Another engine has brought the table further: these rows do not replace it",
+                "Another engine has written newer rows to the table, which are not replaced",
                 table=self.where.shown,
             )
         with self._running(baseline=baseline):
             if self.ours and self.shape.mode != "merge":
-                # It is added to: of columns that came while it was lost nobody has told it.
+                # Rows are added, and columns may be missing that came while the table was lost.
                 self._widen(self.shape)
             session = self._sessions.session()
             commit = staged_commit(self, staging, at, baseline, self.time(), session)
@@ -325,28 +328,28 @@ class LakeTable:
 
     def add_columns(self, schema: TableSchema) -> bool:
         """
-        Take more columns; those that are there already stay. A lost table is loaded so.
+        Add columns; existing ones stay. A lost table gets them when it is loaded.
 
-        One that is there may be of another type, from before the source dropped it: `BadTable`,
-        or False where the table can be replaced.
+        An existing column may have another type, from before the source dropped it. Then raise
+        `BadTable`, or return False if the table can be replaced.
         """
         shape = self.shape.with_schema(schema)
         self._read_back()
         if self.ours and self.lost is None:
             with self._running():
                 self._widen(shape)
-                if shape.mode == "merge" and misfit(self._table(), shape) is not None:
+                if shape.mode == "merge" and mismatch(self._table(), shape) is not None:
                     return False
                 self.check_fit(shape)
         self.shape = shape
         return True
 
     def frame_of(self, rows: pa.Table) -> DataFrame:
-        """Return rows of Arrow as a frame of this writer's session."""
+        """Return Arrow rows as a frame of this writer's session."""
         return self._sessions.frame(rows)
 
     def _frame_of_many(self, rows: pa.Table, by_file: int) -> DataFrame:
-        """Return rows that a commit takes; from so many on by way of a file."""
+        """Return the rows for a commit; from `by_file` rows on, read from a file."""
         if rows.num_rows < by_file:
             return self.frame_of(rows)
         self._filed = True
@@ -379,7 +382,7 @@ class LakeTable:
         shape, table = self.shape, self._table()
         found = net(rows, shape.schema, shape.key)
         if emptied is not None:
-            # One commit: all rows are gone, and those that came since are there.
+            # One commit: all rows are removed, and those that came since are added.
             frame = self._frame_of_many(upserts(found, shape), _ADDED_BY_FILE)
             return partial(table.empty, self._named(frame))
         statement = self._merging(table, bounds(found.rows, shape.schema, shape.key))
@@ -392,8 +395,8 @@ class LakeTable:
     def _append(
         self, batch: Batch, rows: pa.Table, emptied: Position | None
     ) -> Callable[[CommitNote], bool]:
-        told = told_rows(rows, self.shape, batch.epoch, emptied, self.time())
-        frame = self._frame_of_many(told, _ADDED_BY_FILE)
+        added = appended_rows(rows, self.shape, batch.epoch, emptied, self.time())
+        frame = self._frame_of_many(added, _ADDED_BY_FILE)
         return partial(self._table().append, self._named(frame))
 
     def _keep(
@@ -403,10 +406,11 @@ class LakeTable:
         truncates = emptyings(rows, emptied, self.time())
         found = versions(ended(rows, shape.schema, shape.key, truncates), shape.schema, shape.key)
         first = truncates[0] if truncates else None
-        told = history_rows(found, shape, batch.epoch, emptied=first.place if first else None)
+        reference = first.reference if first else None
+        made = history_rows(found, shape, batch.epoch, emptied=reference)
         within = bounds(found.rows, shape.schema, shape.key)
-        keeping = self._keeping(table, within, first.told(batch.epoch) if first else None)
-        return partial(table.merge, keeping, self._frame_of_many(told, _JOINED_BY_FILE))
+        keeping = self._keeping(table, within, first.for_history(batch.epoch) if first else None)
+        return partial(table.merge, keeping, self._frame_of_many(made, _JOINED_BY_FILE))
 
     def _keeping(
         self,
@@ -420,7 +424,7 @@ class LakeTable:
     def _staged(
         self, staged: StagedParts, rows: pa.Table, emptied: Position | None
     ) -> Callable[[CommitNote], bool] | None:
-        """Return the commit of what executors prepared; None where that is nothing."""
+        """Return the commit of what executors prepared; None if they prepared nothing."""
         shape, table = self.shape, self._table()
         if staged.row_count:
             frame = self._sessions.read(source_names(shape), staged.paths)
@@ -458,7 +462,7 @@ class LakeTable:
             raise not_last(self.where)
         reach(TABLE_COMMITTED)
         table = self._table()
-        # It stays the same until a load makes another table of it.
+        # The identity stays the same until a load replaces the table.
         known = self._memory.identity(self.name) if self.ours and not note.loads else None
         identity = known or loaded_as(table, note)
         if identity is None:
@@ -467,8 +471,8 @@ class LakeTable:
             followed(table, self._version, known) if self.ours else (table.committed(), None)
         )
         if note.loads:
-            # It may have replaced the table of an engine that took over. What that one remembers
-            # is what it is found out by.
+            # It may have replaced the table of an engine that took over. That engine detects it
+            # by the identity that it has stored.
             self._context.check()
         self._number, self.position = note.number, at
         self._unknown, self.ours = False, True
@@ -478,7 +482,7 @@ class LakeTable:
             raise not_ours(lost, self.where)
 
     def _take(self, found: TableHistory | None, at: Position) -> None:
-        """Take up what the table's history says."""
+        """Update the state from the table's history."""
         note = None if found is None else found.note
         last = self._memory.last(self.name)
         known = last > 0 or at > ORIGIN
@@ -495,13 +499,13 @@ class LakeTable:
             known_to = -1 if self._version is None else self._version
             self._version, self.lost = judged(found, note, self._version, known_to)
             if note.number < last:
-                self.lost = "the table was put back to an earlier version"
+                self.lost = "the table was restored to an earlier version"
             elif self.lost is None and not self._is_known(note, last):
-                self.lost = MADE_ANEW
-            # Found out before, and nothing of ours came since.
+                self.lost = RECREATED
+            # Detected before, and there was no commit of ours since.
             self.lost = self.lost or why
         elif found is not None and cut_off and not other:
-            # Its rows are to be gone on with, as a load does it, and not to be replaced by one.
+            # A load must continue from its rows, and not replace them.
             self.ours = True
             self._number = max(last, found.number)
             self.lost = CUT_OFF
@@ -510,14 +514,15 @@ class LakeTable:
                 raise taken(note, self._memory.owner, self.where)
             self.ours = False
             self._number = 0 if found is None else found.number
-            self.lost = "it is gone, was made anew, or had another mode" if known else None
+            why = "the table was removed or created again, or had another mode"
+            self.lost = why if known else None
         self._unknown = False
 
     def _is_mine(self, note: CommitNote) -> bool:
         return note.owner == self._memory.owner and note.table in ("", self.name)
 
     def _is_known(self, note: CommitNote, last: int) -> bool:
-        """Whether it is the table of before, or one of a load that was not remembered yet."""
+        """Whether it is the same table as before, or one from a load that was not stored yet."""
         if not note.loads or note.number <= last:
             return self._same_as_before()
         if (identity := loaded_as(self._table(), note)) is not None:
@@ -525,27 +530,27 @@ class LakeTable:
         return identity is not None
 
     def _same_as_before(self) -> bool:
-        """Whether it is the table that was last committed to, as its format tells tables apart."""
+        """Whether it is the table of our last commit, by its identity."""
         known = self._memory.identity(self.name)
         return known is None or known == self._table().identity()
 
     def check_fit(self, shape: LakeShape | None = None) -> None:
-        """Raise where rows are to be added to a table that is not of this shape, or of its own."""
-        if (why := misfit(self._table(), shape or self.shape)) is not None:
+        """Raise `BadTable` if the table cannot hold rows of this shape (default: its own)."""
+        if (why := mismatch(self._table(), shape or self.shape)) is not None:
             raise BadTable(
-                f"The table cannot be gone on with: {why}",
-                remedy="Name another table, whose columns are made as they are needed.",
+                f"Rows cannot be added to the table: {why}",
+                remedy="Use another table, which is created with the right columns.",
                 table=self.where.shown,
             )
 
     def _tidy(self) -> None:
-        # By the table's own count: lives of few commits leave small files as well.
+        # By the table's own count: short runs with few commits leave small files as well.
         if self._compact_every and self._number % self._compact_every == 0:
             self._table().compact()
             reach(TABLE_COMPACTED)
 
     def time(self) -> datetime:
-        """Return what time it is."""
+        """Return the current time."""
         return datetime.fromtimestamp(self._context.clock(), UTC)
 
     def _running(self, **facts: object) -> Any:

@@ -1,15 +1,15 @@
 """
-A table of a lake as a target: `hr.table("lake.orders", format="delta", mode="merge")`.
+A lake table as a target: `hr.table("lake.orders", format="delta", mode="merge")`.
 
-`merge`: the table equals the source's. `append`: every change is a row, with `_change_type`,
-`_commit_version`, `_commit_timestamp` and `_position`. `history`: every row that ever was, with
-`_valid_from`, `_valid_to` and their positions; a row that is current has no `_valid_to`.
+`merge`: the table has the same rows as the source's. `append`: every change is a row, with
+`_change_type`, `_commit_version`, `_commit_timestamp` and `_position`. `history`: all versions of
+each row, with `_valid_from`, `_valid_to` and their positions; a current row has no `_valid_to`.
 
-Delta and Iceberg keep our position in their own commits, one a batch: nothing is applied twice, and
-no version of the table shows half a transaction. With several tables, each has commits of its own.
-Plain Parquet has `append` alone, and a file a batch.
+Delta and Iceberg keep our position in their own commits, one for each batch: nothing is applied
+twice, and no version of the table shows half a transaction. Of several tables, each has its own
+commits. Plain Parquet only has `append`, with one file for each batch.
 
-A baseline on its way into a table is a `TableLoading`; see `staged_load`.
+A `TableLoading` loads a baseline into a table; see `staged_load`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ import pyarrow as pa
 from headrace.changelog.position import ORIGIN, Position
 from headrace.changelog.schema import TableName, TableSchema
 from headrace.errors import BadTable, UnknownTable
-from headrace.lake.formats import Format, check_place, chosen, needs
-from headrace.lake.history import check_name, places
+from headrace.lake.formats import Format, check_location, chosen, needs
+from headrace.lake.history import check_name, locations
 from headrace.lake.memory import Memory
 from headrace.lake.parquet import ParquetLoading, ParquetTable, check_plain
 from headrace.lake.rows import (
     LakeShape,
     Mode,
     answer,
+    appended_rows,
     first_of,
     fresh,
     net,
@@ -42,7 +43,6 @@ from headrace.lake.rows import (
     own_columns,
     shaped,
     since_emptied,
-    told_rows,
 )
 from headrace.lake.sql import value
 from headrace.pipeline.failed_rows import Workspace
@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     from headrace.lake.table import LakeTable, Sessions
 
 
-# --- a baseline on its way into a table -----------------------------------------------------------
+# --- the load of a baseline -----------------------------------------------------------------------
 
 
 class TableLoading:
-    """Rows beside the table, in files, until one commit makes them the table."""
+    """Rows staged in files, until one commit makes them the table."""
 
     def __init__(self, table: LakeTable, baseline: BaselineId) -> None:
         from headrace.lake.staged_load import StagedLoad
@@ -75,9 +75,9 @@ class TableLoading:
         self._baseline = baseline
         self._shape = table.shape
         self._staging = StagedLoad(table.staging_folder.within(uuid.uuid4().hex), table.shape)
-        # Without a baseline there are changes alone, and a table of changes keeps each of them;
-        # so it does where no key tells which row of the baseline a change is of.
-        self._tells = self._shape.mode == "append" and not (baseline and self._shape.key)
+        # In mode append, changes stay rows of their own if there is no baseline, or no key to
+        # match them with the baseline's rows.
+        self._appends = self._shape.mode == "append" and not (baseline and self._shape.key)
         self._reached = ORIGIN
 
     def write(self, rows: pa.Table) -> None:
@@ -88,16 +88,16 @@ class TableLoading:
         self._staging.piece(piece, self._table.stage_rows(frame, self._staging.folder))
 
     def catch_up(self, batch: Batch) -> None:
-        # What came before is told already: batches may begin anywhere before.
+        # Earlier changes were taken already, and batches may begin before them.
         rows = fresh(batch.tables[self._shape.schema.table], batch.epoch, self._reached)
         emptied = batch.truncates.get(self._shape.schema.table)
         if emptied is not None and emptied <= self._reached:
             emptied = None
         self._reached = max(self._reached, batch.last)
-        if self._tells:
+        if self._appends:
             self._staging.began = self._staging.began or first_of(batch, rows, emptied)
             now = self._table.time()
-            self._staging.told(told_rows(rows, self._shape, batch.epoch, emptied, now))
+            self._staging.append(appended_rows(rows, self._shape, batch.epoch, emptied, now))
             return
         if emptied is not None:
             self._staging.forget()
@@ -117,15 +117,15 @@ class TableLoading:
 # --- the target -----------------------------------------------------------------------------------
 
 COMPACT_EVERY = 50
-"""Commits between two compactions: each leaves a few small files behind."""
+"""Commits between two compactions: each commit leaves a few small files."""
 
 STAGED_FROM = 100_000
-"""Rows of a batch that are quicker prepared by executors than brought to the driver and back."""
+"""Rows of a batch from which executors prepare it faster than the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeOptions:
-    """Which table, and how it is kept."""
+    """The options of `table()`, checked."""
 
     name: str | None
     path: str | None
@@ -138,7 +138,7 @@ class LakeOptions:
 
 
 class TableTarget:
-    """The target that `table()` makes; see `Target` for the engine's side."""
+    """The target that `table()` returns; see `Target` for the contract with the engine."""
 
     def __init__(self, options: LakeOptions) -> None:
         self._options = options
@@ -168,7 +168,7 @@ class TableTarget:
 
     def check(self, tables: Mapping[TableName, TableSchema]) -> None:
         options = self._options
-        places(options.name, options.path, [*{**self._tables, **tables}])
+        locations(options.name, options.path, [*{**self._tables, **tables}])
         for schema in tables.values():
             self._shape(schema)
         if options.format.transactional and self._context is not None:
@@ -180,7 +180,7 @@ class TableTarget:
         context = self._given()
         self._memory = Memory(context.files, context.pipeline)
         self._tables = {}
-        # What another life left of loads, of tables that are not ours any more as well.
+        # Remove what an earlier run left of loads, also of tables that are no longer ours.
         Workspace(context.files.path(f"tables/staging/{context.pipeline}")).clear()
         for table, schema in tables.items():
             self.add(table, schema, at.get(table, ORIGIN))
@@ -188,7 +188,7 @@ class TableTarget:
     def add(self, table: TableName, schema: TableSchema, at: Position) -> None:
         options, context = self._options, self._given()
         shape = self._shape(schema)
-        where = places(options.name, options.path, [*{**self._tables, table: None}])[table]
+        where = locations(options.name, options.path, [*{**self._tables, table: None}])[table]
         assert self._memory is not None, "open comes first"
         made: LakeTable | ParquetTable
         if options.format.transactional:
@@ -203,14 +203,15 @@ class TableTarget:
                 adopt=options.adopt,
                 compact_every=options.compact_every,
             )
-            # One that was here before may have left rows of a load.
+            # An earlier one may have left rows of a load.
             made.staging_folder.clear()
             made.open(at)
         else:
             if where.path is None and not context.files.local:
                 raise BadTable(
-                    "A name alone is a folder beside the log, and this log is in no folder",
-                    remedy="Give the table a folder with path, or use format delta.",
+                    "The table needs path: without it, its folder would be in the data directory,"
+                    " and this one is in object storage",
+                    remedy="Set path to a folder on this machine, or use format delta.",
                     table=table,
                 )
             folder = where.path or context.files.path(
@@ -244,7 +245,7 @@ class TableTarget:
 
     @property
     def staged_from(self) -> int:
-        # Plain Parquet is a file a batch, which one writer writes.
+        # Plain Parquet has one file for each batch, written by one writer.
         options = self._options
         return options.staged_from if options.format.transactional else sys.maxsize
 
@@ -277,7 +278,7 @@ class TableTarget:
         shape = shaped(options.mode, schema, options.key)
         if (why := options.format.refuses(shape)) is not None:
             raise BadTable(
-                f"A table of {options.format.name} cannot hold this: {why}",
+                f"Format {options.format.name} cannot hold this table: {why}",
                 remedy="Rename or drop the column: transforms=[hr.rename(…)] or [hr.drop(…)].",
                 table=schema.table,
             )
@@ -285,14 +286,16 @@ class TableTarget:
 
     def _found(self, table: TableName) -> LakeTable | ParquetTable:
         if (found := self._tables.get(table)) is None:
-            raise UnknownTable("No such table here", table=table, tables=sorted(self._tables))
+            raise UnknownTable(
+                f"The target has no table {table}", table=table, tables=sorted(self._tables)
+            )
         return found
 
     def _given(self) -> TargetContext:
         if self._context is None:
             raise BadTable(
-                "A table of a lake is kept by an engine on Spark",
-                remedy="Give it to a pipeline of an engine; a replay writes to parquet:DIR.",
+                "A lake table can only be written by an engine with Spark",
+                remedy="Use it in a pipeline of an engine; a replay can write to parquet:DIR.",
             )
         return self._context
 
@@ -317,26 +320,30 @@ def table(
     staged_from: int = STAGED_FROM,
 ) -> TableTarget:
     """
-    Keep a table of a lake: `merge` it with every change, `append` them, or keep its `history`.
+    Write a lake table: `merge` every change into it, `append` the changes, or keep a `history`.
 
-    `name` is `table`, `schema.table` or `catalog.schema.table`; `path` a folder instead, or
-    besides. In Spark's own catalog, which forgets with its process, a name alone stands for a
-    folder in the data directory's `spark-warehouse`, and is made known there at every start.
-    `{table}` and `{schema}` stand for the source's, so that one target takes several tables; each
-    has commits of its own. `key` says which key the source's table is taken to have, and is
-    refused where it has another or none. A table that is there already, and is not this pipeline's
-    for this table, is refused unless `adopt`: then its rows are replaced. After each
-    `compact_every` commits small files are made few; 0: never. Batches and baselines of
-    `staged_from` rows or more are prepared by executors, and do not come to the driver.
+    `name` is `table`, `schema.table` or `catalog.schema.table`. `path` is a folder, instead of the
+    name or in addition. In Spark's own catalog, which is lost when its process ends, a name without
+    `path` is a folder in `spark-warehouse` in the data directory, and is registered at every start.
+    `{table}` and `{schema}` are replaced by the source's, so that one target can have several
+    tables, each with its own commits. `key` is the expected key of the source's table; another key,
+    or none, is refused. An existing table that this pipeline did not write for this source table is
+    refused, unless `adopt` is set: then its rows are replaced. Small files are compacted after each
+    `compact_every` commits; 0 turns this off. Executors prepare batches and baselines of
+    `staged_from` rows or more, which then do not pass through the driver.
     """
     found, kept = chosen(format, mode)
     folder = None if path is None else os.fspath(path)
     check_name(name, folder)
     if not found.transactional:
         check_plain(folder, adopt=adopt)
-    check_place(found, name, folder)
+    check_location(found, name, folder)
     if compact_every < 0:
-        raise BadTable("compact_every is a number of commits, or 0", compact_every=compact_every)
+        raise BadTable(
+            "compact_every must be a number of commits, or 0",
+            remedy="Use 0 to turn compaction off.",
+            compact_every=compact_every,
+        )
     return TableTarget(
         LakeOptions(
             name,

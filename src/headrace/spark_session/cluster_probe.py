@@ -1,15 +1,14 @@
 """
-Whether executors can work, asked before the first batch (S12).
+Checks the executors before the first batch (S12).
 
-On any master but `local`, executors read the log themselves and run our Python. The driver
-puts a file beside the log, and a job looks for it from every executor that is there, and
-tells the versions it finds. In a bucket it is Spark that reads it, on any master: the way there
-is the connector's. Headrace on an executor has another, boto3's, and reads it too.
-A difference is refused at the start, by the name of its host: later it would be a failing task
-somewhere, or rows that depend on where they were computed.
+On any master except `local`, executors read the log themselves and run our Python. The driver
+writes a file next to the log. A job reads it on every executor, and reports the versions there. If
+the log is in a bucket, Spark reads the file through its connector, on any master; Headrace on an
+executor uses boto3, so it reads the file, too. A difference is refused at the start, with the name
+of the host. Later it would be a failing task, or rows that depend on where they were computed.
 
-An executor without Headrace passes: batches send what they need. It is noted, because a
-baseline that is copied by tasks needs it.
+An executor without Headrace passes, because batches send what they need. It is logged, because
+tasks that copy a baseline need it.
 """
 
 from __future__ import annotations
@@ -43,45 +42,45 @@ if TYPE_CHECKING:
 
 
 PATIENCE_SECONDS = 120.0
-"""How long executors may take to come and answer; images are pulled and archives unpacked."""
+"""How long executors may take to start and answer: images are pulled and archives unpacked."""
 
 _ROUNDS = 5
 _TASKS = 4
-"""A round has so many tasks for each core there is, and at least so many in all."""
+"""Number of tasks in a round for each core, and the minimum number in all."""
 
 _UNKNOWN_CORES = 8
-"""Spark Connect does not tell."""
+"""For Spark Connect, which does not report cores."""
 
 _MOST_OBJECTS = 64
 _ONE_EACH = {"spark.sql.files.maxPartitionBytes": "1"}
-"""A task a file; else Spark would put small ones together."""
+"""One task for each file: otherwise Spark would read several small files in one."""
 
 _LINGER_SECONDS = 0.1
 _REMEDY_STORAGE = (
-    "Put the data directory on storage that every executor has under the same path, readable"
-    " for the user that executors run as; or leave the host out of the cluster."
+    "Put the data directory on storage that every executor has under the same path and that the"
+    " user of the executors can read, or remove the host from the cluster."
 )
 _REMEDY_VERSIONS = (
-    "Give executors this environment: headrace cluster pack writes an archive of it, and prints"
-    " the settings that go with it."
+    "Give executors this environment: headrace cluster pack writes an archive of it and prints"
+    " the settings to use it."
 )
 _REMEDY_PYTHON = (
-    "Check spark.pyspark.python. With an archive of headrace cluster pack it is"
-    " ./environment/bin/python, and workers need the interpreter where the archive says, or"
-    " inside it: --python, --with-python."
+    "Check spark.pyspark.python. With an archive of headrace cluster pack it must be"
+    " ./environment/bin/python. Workers need the interpreter at the path given with --python, or"
+    " in the archive: --with-python."
 )
 _REMEDY_BUCKET = (
-    "Executors write rows and copy tables through boto3: put it into their environment (headrace"
-    " cluster pack --with boto3); give their Python the endpoint and the region, as in"
-    " spark.executorEnv.AWS_ENDPOINT_URL_S3, and credentials by a role or the environment of their"
-    " machines."
+    "Executors use boto3 to write rows and copy tables. Add it to their environment (headrace"
+    " cluster pack --with boto3), set the endpoint and the region for them, as in"
+    " spark.executorEnv.AWS_ENDPOINT_URL_S3, and give them credentials by a role or the environment"
+    " of their machines."
 )
 _REMEDY_NONE = (
     "Check that the cluster has free cores and memory for an executor, and that its machines"
-    " reach this one: spark.driver.host, spark.driver.port."
+    " can connect to this one: spark.driver.host, spark.driver.port."
 )
 
-_PLACE = re.compile(r"\(TID \d+\) \((\S+) executor (\S+)\)")
+_EXECUTOR = re.compile(r"\(TID \d+\) \((\S+) executor (\S+)\)")
 _VERSIONS = re.compile(r"PYTHON_VERSION_MISMATCH.*?(\d+\.\d+)\D+(\d+\.\d+)", re.DOTALL)
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 _WHY = re.compile(r"^(?:\w+\.)*((?:\w*Error|No module named)\b[^\n]{0,200})", re.MULTILINE)
@@ -91,7 +90,7 @@ _log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What one executor, or the driver, says of itself."""
+    """What one executor, or the driver, reports about itself."""
 
     host: str
     folder: str
@@ -100,18 +99,18 @@ class ProbeReport:
     code: str | None
     pyarrow: str | None
     unread: str | None
-    """Why it cannot read what lies beside the log; None where it can."""
+    """Why it cannot read the file next to the log; None if it can."""
 
     unreached: str | None = None
-    """Why Headrace's own way to a bucket is closed there; None where it is not, or not needed."""
+    """Why Headrace cannot read from the bucket there; None if it can, or need not."""
 
 
 def probed(spark: Spark, files: Files) -> Spark:
     """
-    Return the Spark, once it was seen to read the log's storage, and its executors to work.
+    Return the Spark after checking that it can read the log's storage, and that executors work.
 
-    At once where they are the driver, and the storage is its disk. Raises `BadCluster`, or
-    `SparkFailed` where it has no way to the storage, and then ends a Spark of ours.
+    Without a check if the master is local and the storage is a disk. Raises `BadCluster`, or
+    `SparkFailed` if Spark cannot read the storage, and then stops a Spark of ours.
     """
     alone = spark.session.conf.get("spark.master", "").startswith("local")  # type: ignore[union-attr]
     if alone and files.local:
@@ -128,11 +127,11 @@ def probed(spark: Spark, files: Files) -> Spark:
 
 
 def check(here: ProbeReport, there: Sequence[ProbeReport]) -> None:
-    """Raise `BadCluster` where an executor cannot read, or has other versions than `here`."""
+    """Raise `BadCluster` if an executor cannot read, or has other versions than `here`."""
     blind = [each for each in there if each.unread is not None]
     if blind:
         raise BadCluster(
-            f"The data directory cannot be read on {_hosts(blind)}",
+            f"Executors cannot read the data directory on {_hosts(blind)}",
             remedy=_REMEDY_STORAGE,
             why=blind[0].unread,
             folder=blind[0].folder,
@@ -145,21 +144,21 @@ def check(here: ProbeReport, there: Sequence[ProbeReport]) -> None:
         if others:
             found = getattr(others[0], name) or "none"
             raise BadCluster(
-                f"Executors have another {name} than the driver: {found} on {_hosts(others)},"
-                f" {ours} here",
+                f"Executors have another version of {name} than the driver: {found} on"
+                f" {_hosts(others)}, {ours} here",
                 remedy=_REMEDY_VERSIONS,
             )
     stale = [each for each in there if each.headrace is not None and each.code != here.code]
     if stale:
         raise BadCluster(
-            f"Headrace on {_hosts(stale)} is not the one of the driver, though of the same"
-            f" version, {here.headrace}",
+            f"Headrace on {_hosts(stale)} has other code than on the driver, though both have"
+            f" version {here.headrace}",
             remedy="Pack the environment again: headrace cluster pack --force.",
         )
     closed = [each for each in there if each.unreached is not None]
     if closed:
         raise BadCluster(
-            f"Spark reads the log's bucket on {_hosts(closed)}, but Headrace there cannot",
+            f"Headrace cannot read the log's bucket on {_hosts(closed)}, although Spark can",
             remedy=_REMEDY_BUCKET,
             why=closed[0].unreached,
         )
@@ -174,9 +173,10 @@ def _probe(spark: Spark, data: Path) -> None:
         def ask(tasks: int) -> DataFrame:
             from pyspark.sql import functions as F
 
-            # Not through Arrow: an executor that has none must be able to say so.
-            told = F.udf(lambda _: look(), "string", useArrow=False).asNondeterministic()
-            return spark.small.range(0, tasks, 1, tasks).select(told(F.col("id")).alias("told"))
+            # Not through Arrow: an executor without it must be able to report that.
+            report = F.udf(lambda _: look(), "string", useArrow=False).asNondeterministic()
+            frame = spark.small.range(0, tasks, 1, tasks)
+            return frame.select(report(F.col("id")).alias("report"))
 
         there = _asked(spark, token, ask)
     _judge(here, there)
@@ -196,8 +196,8 @@ def _probe_bucket(spark: Spark, files: Files, *, alone: bool) -> None:
             found = session.read.option("wholetext", "true").text(paths)
             if alone:
                 return found
-            told = F.udf(lambda value: look(value), "string", useArrow=False)
-            return found.select(told.asNondeterministic()(F.col("value")).alias("told"))
+            report = F.udf(lambda value: look(value), "string", useArrow=False)
+            return found.select(report.asNondeterministic()(F.col("value")).alias("report"))
 
         if alone:
             _collected(spark, token, ask, 1)
@@ -214,7 +214,7 @@ def _judge(here: ProbeReport, there: Sequence[ProbeReport]) -> None:
 
 
 def _asked(spark: Spark, token: str, ask: Callable[[int], DataFrame]) -> list[ProbeReport]:
-    """Return what executors say: of every one that is there, as far as Spark lets us."""
+    """Return the reports of all executors, as far as Spark schedules tasks on each of them."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(executor_probe)  # type: ignore[no-untyped-call]
@@ -232,7 +232,7 @@ def _asked(spark: Spark, token: str, ask: Callable[[int], DataFrame]) -> list[Pr
         _, _, failed = spark.counted(_tag(token))
         if failed:
             raise BadCluster(
-                "Python does not start on some executors",
+                "Python did not start on some executors",
                 remedy=_REMEDY_PYTHON,
                 answered=len(seen),
             )
@@ -241,13 +241,13 @@ def _asked(spark: Spark, token: str, ask: Callable[[int], DataFrame]) -> list[Pr
 
 
 def _collected(spark: Spark, token: str, ask: Callable[[int], DataFrame], tasks: int) -> list[str]:
-    """Return the one column of a frame that is made and run here."""
-    spark.describe_job("headrace asks executors what they have")
+    """Build and run a frame; return its only column."""
+    spark.describe_job("headrace checks the executors")
     tag = _tag(token)
     with _limited(spark, tag), spark.tagged(tag), quietly():
         try:
             return list(spark.collect(ask(tasks)).column(0).to_pylist())
-        except Exception as error:  # noqa: BLE001 - told as what it means for a cluster
+        except Exception as error:  # noqa: BLE001 - reported as an error of the cluster
             raise _refused(spark, error) from None
 
 
@@ -257,7 +257,7 @@ def _tag(token: str) -> str:
 
 @contextlib.contextmanager
 def _limited(spark: Spark, tag: str) -> Iterator[None]:
-    """End the jobs of a tag where they take too long."""
+    """Cancel the jobs of a tag if they take too long."""
     timer = threading.Timer(PATIENCE_SECONDS, spark.cancel, [tag])
     timer.daemon = True
     timer.start()
@@ -268,7 +268,7 @@ def _limited(spark: Spark, tag: str) -> Iterator[None]:
 
 
 def _refused(spark: Spark, error: Exception) -> BaseException:
-    """Return our error for a job that should not fail; it reads no row, so its text is clean."""
+    """Return our error for a failed probe; it reads no row, so its text has no values."""
     from pyspark.errors import PySparkException
 
     if not isinstance(error, PySparkException | Py4JError):
@@ -277,23 +277,24 @@ def _refused(spark: Spark, error: Exception) -> BaseException:
     if isinstance(ours, JobCancelled):
         seconds = int(PATIENCE_SECONDS)
         if spark.executors() == (0, 0):
-            return BadCluster(f"No executor came within {seconds} s", remedy=_REMEDY_NONE)
+            return BadCluster(f"No executor started within {seconds} s", remedy=_REMEDY_NONE)
         return BadCluster(f"Executors did not answer within {seconds} s", remedy=_REMEDY_NONE)
     return failed_probe(str(error), ours)
 
 
 def failed_probe(text: str, ours: HeadraceError) -> HeadraceError:
-    """Return what the text of a failed probe means; `ours` where it is the JVM that is gone."""
+    """Return the error for the text of a failed probe; `ours` if the JVM has ended."""
     if ours.code == "pipeline.spark_gone":
         return ours
-    place = _PLACE.search(text)
-    facts = {"host": place[1], "executor": place[2]} if place else {}
+    executor = _EXECUTOR.search(text)
+    facts = {"host": executor[1], "executor": executor[2]} if executor else {}
     if (blind := unreadable(text)) is not None:
         blind.facts = {**blind.facts, **facts}
         return blind
     if match := _VERSIONS.search(text):
         return BadCluster(
-            f"Executors have another python than the driver: {match[1]} there, {match[2]} here",
+            f"Executors have another version of python than the driver: {match[1]} there,"
+            f" {match[2]} here",
             remedy=_REMEDY_VERSIONS,
             **facts,
         )
@@ -302,12 +303,14 @@ def failed_probe(text: str, ours: HeadraceError) -> HeadraceError:
         return BadCluster(message, remedy=_REMEDY_PYTHON, **facts)
     why = _WHY.findall(text)
     more = {"why": why[-1]} if why else {}
-    return BadCluster("A first job fails on the executors", remedy=_REMEDY_PYTHON, **facts, **more)
+    return BadCluster(
+        "The first job failed on the executors", remedy=_REMEDY_PYTHON, **facts, **more
+    )
 
 
 @contextlib.contextmanager
 def _written(folder: Path, token: str) -> Iterator[Path]:
-    """Put a file beside the log, as private as the log, and take it away again."""
+    """Write a file next to the log, with the same permissions, and remove it afterwards."""
     make_private_folder(folder)
     path = folder / f"{token}.txt"
     with open_private(path) as file:
@@ -316,21 +319,21 @@ def _written(folder: Path, token: str) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
-        # Another engine on the same Spark may be at it, too.
+        # Another engine on the same Spark may be using the folder, too.
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
 @contextlib.contextmanager
 def _stored(files: Files, token: str, count: int) -> Iterator[list[str]]:
-    """Put so many objects beside the log, and take them away again."""
+    """Write `count` objects next to the log, and remove them afterwards."""
     names = [f"probe/{token}/{number:03d}.txt" for number in range(count)]
     try:
         for name in names:
             files.put(name, token.encode())
         yield [files.path(name) for name in names]
     finally:
-        # No longer than one that is away takes to be given up.
+        # Best effort: the check is done, and the storage may be unreachable.
         with contextlib.suppress(StorageError):
             files.remove_many(names)
 

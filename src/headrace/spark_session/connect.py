@@ -1,10 +1,10 @@
 """
-Pipelines on a session of Spark Connect.
+Pipelines on a Spark Connect session.
 
-Such a session is a client: Spark runs elsewhere, and only plans and rows pass between. The
-parser and the objects of a plan are out of reach, so expressions are never bound as text
-but staged as columns, and what an expression uses is read from the text of its analysed
-plan. A failing row is found by halving, because there is nothing like `tried`.
+Such a session is a client: Spark runs elsewhere, and only plans and rows are exchanged. The
+parser and the objects of a plan are not available. So expressions are never bound as text but
+staged as columns, and what an expression uses is read from the text of its analysed plan. A
+failing row is found by bisection, because there is nothing like `tried`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DECIDE_RESULTS = (
     "spark.sql.timestampType",
     "spark.sql.ansi.doubleQuotedIdentifiers",
 )
-"""Settings that must be ours where the user's own session has to do."""
+"""Settings that the user's session must have, if pipelines have to run in it."""
 
 _CLASSES = {
     r"\brand\(": "Rand",
@@ -61,7 +61,7 @@ _CLASSES = {
     r"^[ :+-]*Window \[|\bwindowspecdefinition\(": "WindowExpression",
     r"^[ :+-]*Generate ": "Generate",
 }
-"""How what is refused looks in the text of a plan, and the class it stands for."""
+"""How refused expressions look in the text of a plan, with their class."""
 
 _VARIES = re.compile(
     r"\b(rand|randn|randstr|shuffle|uniform|uuid|monotonically_increasing_id|spark_partition_id"
@@ -74,18 +74,18 @@ _MOMENT = re.compile(
     rf"|\b\w*(?:date|timestamp)\w*\(({_WORD})(?: [^()#,]*)?, ",
     re.IGNORECASE,
 )
-"""A literal where it becomes a time; a column of that name has a number behind it."""
+"""A literal that is converted to a time; a column of that name would have a number after it."""
 
 
 class ConnectSpark(Spark):
     """
-    A session of Spark Connect and, where it can be cloned, the two that pipelines work in.
+    A Spark Connect session and, if it can be cloned, the two that pipelines run in.
 
-    It is never stopped: only what was opened beside it is closed.
+    It is never stopped: only the clones are closed.
     """
 
     def __init__(self, session: SparkSession) -> None:
-        # Nothing of the classic one holds here, its construction least of all.
+        # Not `super().__init__`, which is for a classic session.
         self.session = session
         self._clones: list[SparkSession] = []
         self.small = self._with(session_settings(SMALL))
@@ -94,7 +94,7 @@ class ConnectSpark(Spark):
         self._open = Tags()
         self._here = threading.local()
         self._jobs: Counter[str] = Counter()
-        # Before PySpark's own, which would wait for a server that may be gone.
+        # Runs before PySpark's own handler, which would wait for a server that may be gone.
         atexit.register(self._close)
 
     @property
@@ -141,8 +141,8 @@ class ConnectSpark(Spark):
         return self.small.createDataFrame([], schema)
 
     def analysed(self, frame: DataFrame) -> str:
-        """Return the classes that the analysed plan's text tells of, as JSON."""
-        return json.dumps(list(_told(_analysed_text(frame))))
+        """Return the classes found in the analysed plan's text, as JSON."""
+        return json.dumps(list(_plan_classes(_analysed_text(frame))))
 
     def deterministic(self, frame: DataFrame) -> bool:
         return _VARIES.search(_analysed_text(frame)) is None
@@ -151,7 +151,7 @@ class ConnectSpark(Spark):
         return text
 
     def attributes(self, tree: Any) -> Iterator[tuple[str, int | None, int | None, str]]:
-        """Yield the one thing that stands for not knowing."""
+        """Yield a star: which columns an expression uses is not known here."""
         yield "UnresolvedStar", None, None, ""
 
     def tried(self, column: Column) -> Column | None:
@@ -168,7 +168,7 @@ class ConnectSpark(Spark):
         sessions = self._sessions()
         before = getattr(self._here, "tags", ())
         with self._open.block(tag):
-            # Tags are of one thread and one client.
+            # Tags belong to one thread and one client.
             for session in sessions:
                 session.addTag(tag)
             self._here.tags = (*before, tag)
@@ -183,11 +183,11 @@ class ConnectSpark(Spark):
         self._open.cancel(tag, self._interrupt)
 
     def counted(self, tag: str) -> tuple[int, int, int]:
-        """Return how many jobs were collected under a tag; of tasks a client hears nothing."""
+        """Return the number of jobs collected under a tag; a client knows nothing about tasks."""
         return self._jobs[tag], 0, 0
 
     def executors(self) -> tuple[int, int] | None:
-        """Return None: a client hears nothing of them."""
+        """Return None: a client knows nothing about executors."""
         return None
 
     def explain(self, frame: DataFrame) -> str:
@@ -207,7 +207,7 @@ class ConnectSpark(Spark):
         )
 
     def stop(self) -> None:
-        """Close what was opened beside the session; safe to call twice."""
+        """Close the clones of the session; safe to call twice."""
         if self._clones and self.alive:
             for clone in self._clones:
                 with contextlib.suppress(Exception):
@@ -215,7 +215,7 @@ class ConnectSpark(Spark):
         self._close()
 
     def _close(self) -> None:
-        # Not `clone.stop()`: beside a local server that would stop the server.
+        # Not `clone.stop()`: with a local server, that would stop the server.
         for clone in self._clones:
             with contextlib.suppress(Exception):
                 _client(clone).close()
@@ -232,13 +232,14 @@ class ConnectSpark(Spark):
     def another(self, settings: Mapping[str, str]) -> SparkSession:
         if not hasattr(self.session, "cloneSession"):
             raise SparkFailed(
-                "This version of Spark Connect has no session for a writer of tables alone",
-                remedy="Bring a classic session, or none: then one is started.",
+                "Lake tables need a session of their own, and this version of Spark Connect cannot"
+                " clone yours",
+                remedy="Pass a classic SparkSession, or none: then the engine starts one.",
             )
         return self._with({**session_settings(BULK), **settings})
 
     def _with(self, settings: Mapping[str, str]) -> SparkSession:
-        """Return a session with these settings, which the user's is not given (S7)."""
+        """Return a clone with these settings; the user's session is not changed (S7)."""
         clone = getattr(self.session, "cloneSession", None)
         if clone is None:
             wrong = [
@@ -246,11 +247,11 @@ class ConnectSpark(Spark):
             ]
             if wrong:
                 raise SparkFailed(
-                    "This version of Spark Connect has no sessions beside yours, and in yours"
+                    "This version of Spark Connect cannot clone your session, in which"
                     f" {', '.join(wrong)} would change results",
                     remedy="Set "
                     + ", ".join(f"{name}={settings[name]}" for name in wrong)
-                    + " in the session that you bring.",
+                    + " in the session that you pass.",
                 )
             return self.session
         made: SparkSession = clone()
@@ -269,13 +270,13 @@ def _explained(frame: DataFrame, mode: str) -> Any:
 
 
 def _analysed_text(frame: DataFrame) -> str:
-    """Return the analysed plan alone: the optimised one has lost what was folded."""
+    """Return only the analysed plan: in the optimised one, constants are folded."""
     text = str(_explained(frame, "extended"))
     _, _, text = text.partition("== Analyzed Logical Plan ==\n")
     return text.partition("== Optimized Logical Plan ==")[0]
 
 
-def _told(text: str) -> Iterator[dict[str, str]]:
+def _plan_classes(text: str) -> Iterator[dict[str, str]]:
     for pattern, kind in _CLASSES.items():
         if re.search(pattern, text, re.IGNORECASE | re.MULTILINE):
             yield {"class": kind}

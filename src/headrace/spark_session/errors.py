@@ -1,15 +1,14 @@
 """
 From Spark's errors to ours.
 
-Spark names each error by a condition and an SQLSTATE. The standard's class 22, data
-exception, is what a row is to blame for; anything else that goes wrong while a job runs is
-the job's. An error comes with its causes, and the innermost one with a condition decides,
-unless the machine is in it: a lost executor, a file that cannot be read, no memory left.
-Then no row is to blame, whatever else is said (S2).
+Spark gives each error a condition and an SQLSTATE. In the standard's class 22, data exception, a
+row is to blame; any other error of a job is the job's. An error has a chain of causes. The
+innermost cause with a condition decides, unless one of the causes is the machine: a lost executor,
+a file that cannot be read, no memory left. Then no row is to blame, whatever the others say (S2).
 
-Spark's own text holds the row's values, so of it only the condition passes on (invariant 6
-needs the error, nobody needs the value in a log). Nor is the text looked at to decide: a
-row's value could say "OutOfMemoryError".
+Spark's own text contains values of the row, so only the condition is passed on (invariant 6 needs
+the error, and a log must not have values). Nor does the text decide: a row's value could be
+"OutOfMemoryError".
 """
 
 from __future__ import annotations
@@ -41,21 +40,21 @@ _STAGE_FAILED = re.compile(
     r"(?:: \[([A-Z][A-Z0-9_]*(?:\.[A-Z][A-Z0-9_]*)*)\].*?SQLSTATE: ([0-9A-Z]{5}))?",
     re.DOTALL,
 )
-"""How Spark begins to tell why a stage failed: no value of a row stands before what matters."""
+"""How Spark's text for a failed stage begins: up to here, it has no values of a row."""
 
 _OF_FUNCTION = re.compile(
     r"^\S*BadResult: \[headrace:pipeline\.bad_function\] ([^\n]*)", re.MULTILINE
 )
-"""What `executor_calls` raises on an executor: names and counts, and no value of a row."""
+"""What `executor_calls` raises on an executor: names and counts, no values of a row."""
 
 _DATA_EXCEPTION = "22"
 _ALSO_OF_A_ROW = frozenset(
     {"USER_RAISED_EXCEPTION", "DUPLICATED_MAP_KEY", "COLLECTION_SIZE_LIMIT_EXCEEDED"}
 )
-"""Raised only by an expression over a row's values, under an SQLSTATE of another class."""
+"""Raised only by an expression on a row's values, but with an SQLSTATE of another class."""
 
-_AROUND = frozenset({"TASK_WRITE_FAILED", "WRITING_JOB_ABORTED"})
-"""Conditions that only say where another one arose."""
+_WRAPPERS = frozenset({"TASK_WRITE_FAILED", "WRITING_JOB_ABORTED"})
+"""Conditions that only wrap another one."""
 
 _CANCELLED = frozenset({"SPARK_JOB_CANCELLED", "OPERATION_CANCELED", "JOB_CANCELLED"})
 
@@ -63,15 +62,15 @@ _MACHINE = re.compile(
     r"(.*\.)?([A-Za-z]*Error|ExecutorLostFailure|ExecutorDeadException|FetchFailed(Exception)?"
     r"|Task(Killed|ResultLost|KilledException)|UnknownReason|Resubmitted)|java\.(io|nio|net)\..*"
 )
-"""Classes of Java, and Spark's words for a task's end, that speak of the machine."""
+"""Java classes, and Spark's names for the end of a task, that mean the machine failed."""
 
 _DEPTH = 20
-"""Causes looked at: a chain can be a circle."""
+"""Maximum number of causes: a chain can be circular."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One link of an error's chain: its class, and Spark's names for it where it has some."""
+    """One link of an error's chain: its class, and Spark's names for it if it has any."""
 
     kind: str
     condition: str | None = None
@@ -79,22 +78,22 @@ class Cause:
 
 
 def is_row_level(causes: Sequence[Cause]) -> bool:
-    """Whether a row is to blame for an error with these causes, the outermost first."""
+    """Whether a row is to blame for an error with these causes, outermost first."""
     named = [cause for cause in causes if cause.condition]
     if not named or any(_MACHINE.fullmatch(cause.kind) for cause in causes):
         return False
-    *around, inner = named
+    *outer, inner = named
     return _of_a_row(inner) and all(
-        cause.condition in _AROUND or _of_a_row(cause) for cause in around
+        cause.condition in _WRAPPERS or _of_a_row(cause) for cause in outer
     )
 
 
 @contextlib.contextmanager
 def running(**facts: Any) -> Iterator[None]:
     """
-    Run a job; what Spark raises becomes our error, with these facts.
+    Run a job; translate what Spark raises into our error, with these facts.
 
-    `RowFailed`, `JobCancelled`, `SparkGone`, or `JobFailed` for anything else.
+    Raises `RowFailed`, `JobCancelled`, `SparkGone`, or `JobFailed` for anything else.
     """
     try:
         with quietly():
@@ -127,13 +126,13 @@ def of_job(error: PySparkException | Py4JError, **facts: Any) -> HeadraceError:
 
 
 def bad_function(error: Exception, **facts: Any) -> BadFunction | None:
-    """Return the error that a user's function ended its job with; None if it was another one."""
+    """Return the error of a user's function that ended the job; None if it was another error."""
     match = _OF_FUNCTION.search(str(error)) if isinstance(error, PythonException) else None
     return None if match is None else BadFunction(match[1].strip(), **facts)
 
 
 def causes_of(error: PySparkException | Py4JError) -> list[Cause]:
-    """Return the chain of an error, the outermost first; empty where Java told nothing."""
+    """Return the chain of an error, outermost first; empty if Java gave no exception."""
     if isinstance(error, Py4JJavaError):
         thrown = error.java_exception
     else:
@@ -160,9 +159,9 @@ def causes_of(error: PySparkException | Py4JError) -> list[Cause]:
 
 def stage_failure(text: str, *, caused: bool) -> list[Cause]:
     """
-    Return what the text of a failed stage says ended its last task.
+    Return the cause that ended the last task, from the text of a failed stage.
 
-    The condition is taken from the text only where the cause itself did not arrive.
+    The condition is taken from the text only if the cause itself was not passed on.
     """
     match = _STAGE_FAILED.match(text)
     if match is None:
@@ -171,19 +170,19 @@ def stage_failure(text: str, *, caused: bool) -> list[Cause]:
 
 
 @contextlib.contextmanager
-def analysing(place: str) -> Iterator[None]:
-    """Analyse an expression; what Spark refuses becomes `BadExpression`, naming its place."""
+def analysing(what: str) -> Iterator[None]:
+    """Analyse an expression; if Spark refuses it, raise `BadExpression`, which names `what`."""
     try:
         with quietly():
             yield
     except PySparkException as error:
-        raise bad_expression(place, error) from None
+        raise bad_expression(what, error) from None
     except Py4JError as error:
         condition = _first(_IN_TEXT, str(error)) or type(error).__name__
-        raise BadExpression(f"{place}: Spark cannot analyse it", condition=condition) from None
+        raise BadExpression(f"{what}: Spark cannot analyse it", condition=condition) from None
 
 
-def bad_expression(place: str, error: PySparkException) -> BadExpression:
+def bad_expression(what: str, error: PySparkException) -> BadExpression:
     """Return our error for an expression that Spark refused, in one line."""
     condition = error.getCondition()
     parameters = error.getMessageParameters() or {}
@@ -191,12 +190,14 @@ def bad_expression(place: str, error: PySparkException) -> BadExpression:
         name = str(parameters.get("objectName", "")).replace("`", "")
         near = str(parameters.get("proposal", "")).replace("`", "")
         hint = f"; did you mean {near}" if near else ""
-        return BadExpression(f"{place} names no column {name}{hint}", condition=condition)
+        return BadExpression(f"{what} uses an unknown column {name}{hint}", condition=condition)
     if isinstance(error, ParseException):
         near = str(parameters.get("error", "")).strip("'")
-        return BadExpression(f"{place} is not SQL, near {near or 'its end'}", condition=condition)
-    told = "cannot be analysed" if isinstance(error, AnalysisException) else "is refused"
-    return BadExpression(f"{place} {told}: {_sentence(error)}", condition=condition)
+        return BadExpression(
+            f"{what} is not valid SQL, near {near or 'its end'}", condition=condition
+        )
+    verb = "cannot be analysed" if isinstance(error, AnalysisException) else "is refused"
+    return BadExpression(f"{what} {verb}: {_sentence(error)}", condition=condition)
 
 
 def _of_a_row(cause: Cause) -> bool:
@@ -205,8 +206,8 @@ def _of_a_row(cause: Cause) -> bool:
 
 
 def _cut_off(error: Exception) -> bool:
-    """Whether py4j lost its connection in the middle of a call: it then has nothing to tell."""
-    # First the type: for its text, an error of Java asks the JVM for the whole trace.
+    """Whether py4j lost its connection in the middle of a call: its text then has no trace."""
+    # The type first: for the text of a Java error, py4j asks the JVM for the whole trace.
     if type(error) is not Py4JError:
         return False
     text = str(error)
@@ -218,14 +219,14 @@ def _gone(error: Exception, **facts: Any) -> SparkGone:
 
 
 def _asked(thrown: Any, what: str) -> str | None:
-    """Return what a Java error says of itself; None where it is not one of Spark's."""
+    """Return the result of a method of a Java error; None if it is not an error of Spark."""
     try:
-        told = getattr(thrown, what)()
+        answer = getattr(thrown, what)()
     except Py4JNetworkError:
         raise
     except Py4JError:
         return None
-    return None if told is None else str(told)
+    return None if answer is None else str(answer)
 
 
 def _sentence(error: PySparkException) -> str:

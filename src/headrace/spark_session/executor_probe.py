@@ -1,9 +1,9 @@
 """
-What an executor says of itself.
+What an executor reports about itself.
 
-Sent to executors as it stands, because they may have no Headrace or another one: it uses
-the standard library alone, and plain functions, which pickle by value. The driver calls the
-same function on itself, and compares.
+The code of this module is sent to executors, because they may have no Headrace or another version.
+It only uses the standard library, and plain functions, which pickle by value. The driver calls the
+same function itself, and compares.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ TRIES = 3
 
 def look(path: str, token: str, linger: float, found: str | None = None) -> str:
     """
-    Return, as JSON, who is here, in which versions, and what came of reading a file.
+    Return, as JSON, the host, the versions, and whether a file could be read.
 
-    `found` is what Spark read of it, where it is an object: then Headrace reads it as well, if
-    it is here, by a way of its own.
+    `found` is what Spark read from it, if it is an object in a bucket. Then Headrace, if it is
+    installed here, reads the object as well, with boto3.
     """
     began = time.monotonic()
-    told = {
+    report = {
         "host": socket.gethostname(),
-        # On one host each executor has its own.
+        # Each executor on a host has its own.
         "folder": str(Path.cwd()),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "headrace": version("headrace", "headrace-core"),
@@ -39,13 +39,13 @@ def look(path: str, token: str, linger: float, found: str | None = None) -> str:
         "unread": unread(path, token) if found is None else other(found, token),
         "unreached": None if found is None else unreached(path, token),
     }
-    # A task that is over at once leaves its place to the next one, and none for others.
+    # If a task ended at once, the same executor would run all tasks, and others none.
     time.sleep(max(0.0, linger - (time.monotonic() - began)))
-    return json.dumps(told)
+    return json.dumps(report)
 
 
 def unread(path: str, token: str) -> str | None:
-    """Return why a file cannot be read here as it was written; None where it can."""
+    """Return why a file cannot be read here with the expected contents; None if it can."""
     try:
         found = Path(path).read_text()
     except OSError as error:
@@ -56,7 +56,7 @@ def unread(path: str, token: str) -> str | None:
 
 
 def unreached(path: str, token: str) -> str | None:
-    """Return why Headrace cannot read an object here; None where it can, or is not here."""
+    """Return why Headrace cannot read an object here; None if it can, or is not installed."""
     if not path or util.find_spec("headrace") is None:
         return None
     why = ""
@@ -65,11 +65,11 @@ def unreached(path: str, token: str) -> str | None:
             from headrace.storage.locations import bucket_of
             from headrace.storage.s3 import s3_bucket
 
-            # Not as files, which would be tried for minutes.
+            # Not through `Files`, which would retry for minutes.
             name, key = bucket_of(path)
             found = s3_bucket(name).read(key)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is told
-            # Names of errors, and our own words: never the texts of others.
+        except Exception as error:  # noqa: BLE001 - every error is reported
+            # Names of errors, and our own texts: never the texts of other libraries.
             why = str(getattr(error, "message", "") or getattr(error, "reason", ""))
             why = why or type(error).__name__
         else:
@@ -78,12 +78,12 @@ def unreached(path: str, token: str) -> str | None:
 
 
 def other(found: str, token: str) -> str | None:
-    """Return that what was found is not what was written; None where it is."""
+    """Return "other contents" if that is what was found; None if it is what was written."""
     return None if found == token else "other contents"
 
 
 def version(package: str, distribution: str | None = None) -> str | None:
-    """Return the version of a package; None where it is not installed."""
+    """Return the version of a package; None if it is not installed."""
     if util.find_spec(package) is None:
         return None
     try:

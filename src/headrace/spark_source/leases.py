@@ -1,15 +1,15 @@
 """
 Named queries: the log keeps what one has not read yet, as long as it renews its lease (R27).
 
-A reader's name belongs to one frame of one query at a time. Two under one name would move each
-other's place in the log, and it would release what the slower one needs. Spark tells a source
-neither the query's id nor its checkpoint, so nothing can be written down that distinguishes two
-queries. But it gives every use of a frame in a query a process of its own that lives as long as the
-query does, and a lock of the kernel's goes with its process however that ends. So a query that is
-started again has its name at once, and another one is refused; and so is the second use of a frame
-in the same query, which would move its place too.
+A reader name can be used by one frame of one query at a time. Two frames with one name would move
+each other's position in the log, and the log would release changes that the slower one needs. Spark
+gives a source neither the query's id nor its checkpoint, so nothing written down could distinguish
+two queries. But Spark starts a separate process for every use of a frame in a query, which runs as
+long as the query, and the kernel releases a file lock when its process ends, however it ends. So a
+restarted query gets its name back at once, and another query is refused. The second use of a frame
+in the same query is refused, too, as it would also move the position.
 
-On a file system that has no locks, or does not share them among machines, no query is refused.
+On a file system that has no locks, or does not share them between machines, no query is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORMAT = 1
 
 
 class _Holder(msgspec.Struct, frozen=True):
-    """Who has the name, for the one who is refused."""
+    """The process that holds the name, for the error message of the one that is refused."""
 
     pid: int
     host: str
@@ -52,13 +52,13 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 class Claim:
-    """A name that is ours, until `release` or the end of the process."""
+    """A name held by this process until `release`, or until the process ends."""
 
     def __init__(self, data: str, source: str, name: str, wait: float) -> None:
         """
-        Take it; `ReaderTaken` where it is another's for all of `wait` seconds.
+        Claim the name; `ReaderTaken` if another process holds it for all of `wait` seconds.
 
-        A query that was just stopped needs a moment until its process is gone.
+        The process of a query that was just stopped takes a moment to end.
         """
         path = Path(data, "log", source, "readers", f"{name}.lock")
         try:
@@ -66,25 +66,25 @@ class Claim:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise not_written(path, error) from error
-        # Whoever is forgotten without a word lets go as well.
+        # An object that is dropped without `release` also releases the name.
         self._close = weakref.finalize(self, os.close, handle)
         if wait_for(lambda: _locked(handle), wait) is None:
             holder = _holder(handle)
             self._close()
             raise ReaderTaken(
-                "Another frame is read under this name, by this query or another",
+                "The reader name is in use by another frame, of this query or another",
                 source=source,
                 reader=name,
                 **({} if holder is None else {"held_by": holder}),
             )
         since = datetime.now(UTC).isoformat(timespec="seconds")
         mine = _Holder(os.getpid(), socket.gethostname(), since)
-        with suppress(OSError):  # the lock is what counts, not who is named in it
+        with suppress(OSError):  # the lock decides; the holder's name is only for messages
             os.ftruncate(handle, 0)
             os.pwrite(handle, msgspec.json.encode(mine), 0)
 
     def release(self) -> None:
-        """Let go; a second time does nothing. The file stays: somebody may wait for it."""
+        """Release the name; idempotent. The file stays, because another process may wait for it."""
         self._close()
 
 
@@ -94,7 +94,7 @@ def _locked(handle: int) -> bool | None:
     except BlockingIOError:
         return None
     except OSError:
-        return True  # there are no locks here, and so nobody can be told apart
+        return True  # no locks on this file system, so that queries cannot be distinguished
     return True
 
 
@@ -102,33 +102,33 @@ def _holder(handle: int) -> str | None:
     try:
         found = msgspec.json.decode(os.pread(handle, 4096, 0), type=_Holder)
     except msgspec.DecodeError:
-        return None  # taken this instant, and not yet signed
+        return None  # locked a moment ago, and not written yet
     return f"process {found.pid} on {found.host} since {found.since}"
 
 
 # --- the lease ------------------------------------------------------------------------------------
 
 _RENEWALS = 3
-"""In the length of a lease, so that one that comes late is early enough."""
+"""Renewals within the length of a lease, so that a late one is still in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a query needs."""
+    """What the log must keep for a query."""
 
     position: Position
-    """Everything after it."""
+    """All changes after this position."""
 
     baselines: frozenset[int] = frozenset()
-    """These, whether they are the newest or not."""
+    """These baselines, whether they are the newest or not."""
 
 
 def needed(asked: ReadRequest, at: Offset) -> Held:
-    """Return what a query needs that goes on from an offset."""
+    """Return what a query needs that continues from an offset."""
     log = asked.log
     if at.waits:
-        # Which baseline a batch began with, that may have to be read again, is not known here;
-        # and one that is still to come may begin before the log's end.
+        # A batch that began with a baseline may have to be read again, and it is not known here
+        # which baseline that was. A future baseline may begin before the log's end.
         known = (newest_baseline(asked), *(log.baseline(asked.table, n) for n in log.superseded()))
         return Held(log.floor, frozenset(each.baseline for each in known if each is not None))
     if at.given is not None and at.baseline is not None:
@@ -136,8 +136,8 @@ def needed(asked: ReadRequest, at: Offset) -> Held:
     return Held(at.position)
 
 
-class LeaseKeeper:
-    """The lease of one query, which is the only one of its name until `end`. For one thread."""
+class QueryLease:
+    """The lease of one query, the only one with its name until `end`. For one thread."""
 
     def __init__(
         self,
@@ -148,27 +148,27 @@ class LeaseKeeper:
         clock: Callable[[], float] = time.time,
         *,
         wait: float = 0.0,
-        goes_on: bool = False,
+        resumes: bool = False,
     ) -> None:
         """
-        `ReaderTaken` where another query has the name for all of `wait` seconds.
+        Claim the name; `ReaderTaken` if another query holds it for all of `wait` seconds.
 
-        What an earlier life of a query that `goes_on` held is held until it is moved: where
-        that one stood is known by its checkpoint alone, which is told later.
+        If the query `resumes`, everything that its previous run held stays held until `move`:
+        only its checkpoint knows how far it was, and Spark passes that later.
         """
-        # A bucket has no locks: there the guide asks for names that are not shared.
+        # A bucket has no locks: the guide says that names must not be shared there.
         self._claim = None if elsewhere(data) else Claim(data, source, name, wait)
         self._named = NamedReader(opened(data), source, name, seconds, clock)
         self._every = seconds / _RENEWALS
         self._clock = clock
         self._held: Held | None = None
-        for lease in leases(opened(data), source, clock()) if goes_on else ():
+        for lease in leases(opened(data), source, clock()) if resumes else ():
             if lease.name == name:
                 self._held = Held(lease.position, frozenset(lease.baselines))
         self._due = 0.0
 
     def keep(self, wanted: Held, log: LogReader) -> None:
-        """Have that kept, besides what is held already."""
+        """Hold this in addition to what is held already; renew the lease when that is due."""
         held = self._held
         if held is None or held.position < log.floor:
             self._hold(wanted, log)
@@ -179,7 +179,7 @@ class LeaseKeeper:
             self._hold(held, log)
 
     def move(self, to: Held, log: LogReader) -> None:
-        """Let go of everything else."""
+        """Hold only this, and release everything else."""
         held = self._held
         if (
             held is None
@@ -189,7 +189,7 @@ class LeaseKeeper:
             self._hold(to, log)
 
     def end(self) -> None:
-        """Let others have the name; what is held is held until the lease is over."""
+        """Release the name; what is held stays held until the lease expires."""
         if self._claim is not None:
             self._claim.release()
 

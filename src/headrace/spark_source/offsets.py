@@ -1,21 +1,21 @@
 """
 How far a query is: what Spark keeps in its checkpoint, where reading begins, and where it may end.
 
-An offset is a position: everything at or before it was given. While a baseline is given it also
-says which one, and how many of its rows; and as long as changes may lie in a baseline's window
-(R11), which one that was. It carries the lineage, so that a checkpoint of a log that is gone is
-distinguished from one of the log that took its place (R1). Spark keeps where each batch ends, but
-not where the first one begins; the first end says that too.
+An offset is a position: everything at or before it was delivered. While a baseline is delivered,
+the offset also has its number and the number of its rows that were delivered. As long as changes
+may lie in the baseline's window (R11), it keeps the number. It has the lineage, so that a
+checkpoint of a log that is gone is not mistaken for one of the log that replaced it (R1). Spark
+keeps where each batch ends, but not where the first one begins; so the first end has that, too.
 
-Where reading begins and ends, and whether the log still has what follows a place, are functions of
-a `LogReader`, without Spark.
+Where reading begins and ends, and whether the log still has what follows a position, are functions
+of a `LogReader`, without Spark.
 
-Some places need a decision of the user's before a stream or a part goes on: a truncate, columns
-that changed, rows from before an update that the source does not send, a gap, and rows that changed
-without a change. Each is refused with an error that names the option that decides.
+Some positions need a decision by the user before a stream or a part can continue: a truncate, a
+change of columns, an update whose old row the source does not send, a gap, and rows that changed
+without a recorded change. Each ends with an error that names the option to decide it with.
 
-Where a batch of a stream ends is decided from the log's index alone, because it is asked all the
-time.
+Where a batch of a stream ends is decided from the log's index alone, because Spark asks for it
+continuously.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ from headrace.spark_source.options import ReadOptions
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A place in the log, and in a baseline."""
+    """A position in the log, and in a baseline."""
 
     position: Position
     baseline: int | None = None
-    """The baseline that the query began with; 0: the newest, once there is one."""
+    """The baseline that the query began with; 0 for the newest, as soon as there is one."""
 
     given: int | None = None
-    """How many of its rows were given; None: all."""
+    """How many of its rows were delivered; None for all."""
 
     lineage: str = ""
     since: Position | None = None
-    """Where the query began, in the offset that its first batch ends at: nobody else keeps it."""
+    """Where the query began. Only the end of its first batch has it; Spark does not keep it."""
 
     @property
     def waits(self) -> bool:
-        """Whether it is not decided yet which baseline it begins with."""
+        """Whether it is still open which baseline the query begins with."""
         return self.baseline == 0
 
     @property
     def in_baseline(self) -> bool:
-        """Whether rows of a baseline are still to come."""
+        """Whether rows of a baseline still have to be delivered."""
         return self.waits or self.given is not None
 
     def as_json(self) -> dict[str, Any]:
-        """Return what Spark keeps."""
+        """Return the JSON value that Spark keeps."""
         found: dict[str, Any] = {"position": str(self.position)}
         if self.baseline is not None:
             found["baseline"] = self.baseline
@@ -90,7 +90,7 @@ class Offset:
 
     @classmethod
     def parse(cls, kept: Mapping[str, Any]) -> Offset:
-        """Read back what `as_json` gave; anything else is `BadPosition`."""
+        """Parse what `as_json` returned; anything else is `BadPosition`."""
         try:
             baseline, given, since = (kept.get(name) for name in ("baseline", "given", "since"))
             return cls(
@@ -102,13 +102,13 @@ class Offset:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise BadPosition(
-                "The checkpoint holds an offset of another source",
-                remedy="Give the query a checkpoint folder of its own.",
+                "The checkpoint contains an offset of another data source",
+                remedy="Set checkpointLocation to a folder that only this query uses.",
             ) from error
 
 
 NEWEST_BASELINE = Offset(ORIGIN, baseline=0)
-"""Before the newest baseline, whichever that will be."""
+"""Before the newest baseline, which may not exist yet."""
 
 
 # --- where reading begins and ends ----------------------------------------------------------------
@@ -116,7 +116,7 @@ NEWEST_BASELINE = Offset(ORIGIN, baseline=0)
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """A log, and what is wanted of it."""
+    """A log, and what a query reads from it."""
 
     log: LogReader
     options: ReadOptions
@@ -128,7 +128,7 @@ class ReadRequest:
         return self.options.table
 
     def fits(self, file: File) -> tuple[Fit, ...]:
-        """Return how the frame's columns are had from a segment; or `ColumnsChanged`."""
+        """Return how the frame's columns are read from a segment; or raise `ColumnsChanged`."""
         mine, its = (self.log.rank(self.table, n) for n in (self.frame.schema_id, file.schema))
         schema = self.log.schema(self.table, file.schema)
         adapt = self.options.on_schema_change == "continue"
@@ -136,7 +136,7 @@ class ReadRequest:
 
 
 def first_offset(log: LogReader, options: ReadOptions) -> Offset:
-    """Return where a query begins; `PositionExpired` where the log does not reach back so far."""
+    """Return where a query begins; `PositionExpired` if the log does not reach back that far."""
     lineage = log.lineage or ""
     match options.start:
         case "baseline":
@@ -154,7 +154,7 @@ def first_offset(log: LogReader, options: ReadOptions) -> Offset:
 
 
 def last_position(log: LogReader, options: ReadOptions) -> Position:
-    """Return where a part ends, which is not beyond the log's end."""
+    """Return where a part of the log ends, at most the log's end."""
     end: Position | datetime | None
     match options.end:
         case None:
@@ -167,7 +167,7 @@ def last_position(log: LogReader, options: ReadOptions) -> Position:
 
 
 def least_end(log: LogReader, options: ReadOptions) -> Position:
-    """Return the log's end, or where a query begins that begins behind it."""
+    """Return the log's end, or the start of the query if that is later."""
     match options.start:
         case Position() as start:
             return max(log.end, before(start))
@@ -178,12 +178,13 @@ def least_end(log: LogReader, options: ReadOptions) -> Position:
 
 def _of_version(log: LogReader, side: str, version: int, ordinal: int) -> Position:
     if log.epoch > 1:
-        # Numbers begin anew with an epoch (R1): one alone does not say which commit it is.
+        # Numbers start again with each epoch (R1), so that a number alone is ambiguous.
         meant = ", ".join(str(Position(n, version, ordinal)) for n in range(1, log.epoch + 1))
         raise WrongValue(
-            "The source was restored or replaced, so that commits are numbered twice",
+            f"Commit {version} is ambiguous: the source was restored or replaced, and its commit"
+            " numbers started again",
             option=f"{side}Version",
-            remedy=f"Give the option {side}Position, one of: {meant}.",
+            remedy=f"Use the option {side}Position with one of: {meant}.",
         )
     return Position(1, version, ordinal)
 
@@ -194,27 +195,27 @@ def newest_baseline(asked: ReadRequest) -> Baseline | None:
 
 
 def baseline_of(asked: ReadRequest, number: int) -> Baseline:
-    """Return a baseline whose rows are still to be given; `PositionExpired` where it is gone."""
+    """Return a baseline whose rows are still to be delivered; `PositionExpired` if it is gone."""
     found = asked.log.baseline(asked.table, number)
     if found is None or found.window[0] < asked.log.floor:
         raise PositionExpired(
-            "The baseline that this query began with is not there any more",
+            "The log no longer has the baseline that this query began with",
             table=asked.table,
             baseline=number,
-            remedy="Begin anew with a new checkpoint: there is, or will be, a newer baseline.",
+            remedy="Restart the query with a new checkpoint. It begins with a newer baseline.",
         )
     return found
 
 
 def window_of(asked: ReadRequest, start: Offset) -> BaselineWindow | None:
-    """Return in which commits a baseline that was given is ahead; None: in none."""
+    """Return the commits whose changes a delivered baseline may contain already; None if none."""
     if not start.baseline:
         return None
     return asked.log.window(asked.table, start.baseline)
 
 
 def exact_from(asked: ReadRequest, at: Offset) -> Position | None:
-    """Return H of the baseline that an offset names: from there on the result is exact (R11)."""
+    """Return H of the baseline of an offset: from there on the result is exact (R11)."""
     if not at.baseline:
         return None
     found, window = asked.log.baseline(asked.table, at.baseline), window_of(asked, at)
@@ -225,99 +226,99 @@ def exact_from(asked: ReadRequest, at: Offset) -> Position | None:
 
 def check_end(asked: ReadRequest, end: Offset) -> None:
     """
-    Raise where a batch ends behind the log's end: what lies between would never be given.
+    Raise if a batch ends after the log's end: what lies between would never be delivered.
 
-    By commits: where a baseline begins, all changes of its commit are behind it.
+    Commits are compared: all changes of the commit at which a baseline begins come after it.
     """
     log, at = asked.log, end.position
-    # A copy may have been begun at a commit that is still on its way into the log.
+    # A copy may have begun at a commit that is not in the log yet.
     begins = log.baseline(asked.table, end.baseline) if end.baseline else None
     if begins is not None and at <= begins.window[0]:
         return
     if not end.waits and (at.epoch, at.commit) > (log.end.epoch, log.end.commit):
         raise ChangesMissing(
-            "The log ends before the batch that is to be read",
+            "The log ends before the position in the checkpoint",
             table=asked.table,
             position=str(at),
             ends=str(log.end),
-            remedy="Start the query again when the log is whole; where its data directory was"
-            " restored from a copy, begin with a new checkpoint.",
+            remedy="Restart the query when the log is complete. If its data directory was restored"
+            " from a backup, use a new checkpoint.",
         )
 
 
 def check_offset(asked: ReadRequest, at: Offset) -> None:
-    """Raise where the log does not have what follows an offset."""
+    """Raise if the log does not have what follows an offset."""
     log = asked.log
     if at.position.epoch > log.epoch > 0 or not _same_history(log, at):
         raise OtherSource(
             "The checkpoint belongs to another log",
             position=str(at.position),
-            remedy="The log was made anew: begin with a new checkpoint.",
+            remedy="The log was recreated: restart the query with a new checkpoint.",
         )
     begins = beginning(log)
     if begins is not None and not at.waits and at.position < log.floor:
         raise PositionExpired(
-            "The log does not reach back so far",
+            "The log no longer has changes from this position on",
             table=asked.table,
             asked=str(after(at.position)),
             earliest=str(begins),
-            remedy="Begin anew with a new checkpoint, at a baseline or at earliest. To have"
-            " changes kept until they are read, give the query a name: the option reader.",
+            remedy="Restart the query with a new checkpoint and startingPosition=baseline or"
+            " earliest. To make the log keep changes until they are read, set the option reader.",
         )
 
 
 def _same_history(log: LogReader, at: Offset) -> bool:
-    """Whether the log has the lineage that an offset was made under; true where nobody knows."""
+    """Whether the log has the lineage of an offset; true if that is not known."""
     epoch = at.position.epoch
     if not epoch or at.lineage in ("", log.lineage):
         return True
-    # An offset has the lineage that the log had then, which may be of a later epoch than its own.
+    # An offset has the lineage that the log had at that time, which may be of a later epoch.
     gap = log.gap_after(before(Position(epoch, 0)))
     if epoch != log.epoch and (gap is None or gap.epoch != epoch):
-        return True  # where its own began is not in the log any more
+        return True  # the log no longer has the start of that epoch
     while gap is not None and gap.lineage != at.lineage:
         gap = log.gap_after(Position.parse(gap.at))
     return gap is not None
 
 
-# --- what needs a decision of the user's ----------------------------------------------------------
+# --- what needs a decision by the user ------------------------------------------------------------
 
-_PLACE: Final = ("_commit", "_ordinal")
+_POSITION_COLUMNS: Final = ("_commit", "_ordinal")
 
 
 def has_trouble(asked: ReadRequest, file: File) -> bool:
-    """Whether somebody must decide on something before a segment is read, by the index alone."""
+    """Whether a segment needs a decision by the user before it is read, by the index alone."""
     return any(True for _ in _troubles(asked, file))
 
 
 def trouble_within(
     asked: ReadRequest, file: File, flush: LogBatch, part: Span
 ) -> HeadraceError | None:
-    """Return what somebody must decide on in a part, with the first place of it in a segment."""
+    """Return the error for what needs a decision in a part, with its first position; or None."""
     found = list(_troubles(asked, file))
     if not found:
         return None
     rows = asked.log.rows(file)
     kept, ops = inside(rows, flush.epoch, part), rows["_op"].to_numpy()
     for op, error in found:
-        places = np.flatnonzero(kept if op is None else kept & (ops == op))
-        if len(places):
-            commit, ordinal = (rows[name][int(places[0])].as_py() for name in _PLACE)
+        at = np.flatnonzero(kept if op is None else kept & (ops == op))
+        if len(at):
+            commit, ordinal = (rows[name][int(at[0])].as_py() for name in _POSITION_COLUMNS)
             error.facts = {**error.facts, "position": str(Position(flush.epoch, commit, ordinal))}
             return error
     return None
 
 
 def _troubles(asked: ReadRequest, file: File) -> Iterator[tuple[Op | None, HeadraceError]]:
-    """Yield each with the changes that it is about; None: about all."""
+    """Yield each error with the kind of change that causes it; None if any change does."""
     options = asked.options
     if file.truncates and options.on_truncate == "fail":
         yield (
             Op.TRUNCATE,
             Truncated(
-                "The table was emptied at the source",
+                "The table was truncated at the source",
                 table=asked.table,
-                remedy="Go on with onTruncate=row, which gives a row of the type truncate, or"
+                remedy="Continue with onTruncate=row, which returns a row of type truncate, or with"
                 " onTruncate=ignore.",
             ),
         )
@@ -326,7 +327,7 @@ def _troubles(asked: ReadRequest, file: File) -> Iterator[tuple[Op | None, Headr
         yield (
             Op.UPDATE,
             UnknownValue(
-                "The source does not send rows as they were before an update",
+                "images=both needs the row before each update, and the source does not send it",
                 table=asked.table,
                 remedy="Run ALTER TABLE … REPLICA IDENTITY FULL for the table, or use"
                 " images=after.",
@@ -338,8 +339,14 @@ def _troubles(asked: ReadRequest, file: File) -> Iterator[tuple[Op | None, Headr
         yield None, error
 
 
+_AFTER_GAP: Final = (
+    "Restart the query with a new checkpoint and startingPosition=baseline: it begins with the"
+    " next baseline. Or continue without the missing changes: onGap=continue."
+)
+
+
 def readable(asked: ReadRequest, file: File) -> bool:
-    """Whether a segment can be brought into the frame; one that cannot has no row in the part."""
+    """Whether a segment can be converted to the frame; if not, it has no row in the part."""
     try:
         asked.fits(file)
     except ColumnsChanged:
@@ -348,39 +355,37 @@ def readable(asked: ReadRequest, file: File) -> bool:
 
 
 def refuse_gap(asked: ReadRequest, gap: Gap) -> None:
-    """Raise at a place where history begins anew, unless that was agreed to."""
+    """Raise at a gap of the history, unless the query has `onGap=continue`."""
     if asked.options.on_gap == "fail":
         raise ChangesMissing(
-            "History begins anew here: what happened just before at the source is not known",
+            "The log has a gap: changes before this position were not recorded",
             table=asked.table,
             position=gap.at,
             reason=gap.reason,
-            remedy="Begin anew from the baseline that follows, with a new checkpoint and"
-            " startingPosition=baseline; or go on without what is missing: onGap=continue.",
+            remedy=_AFTER_GAP,
         )
 
 
 def unseen_after(asked: ReadRequest, at: Position) -> Position | None:
-    """Return where rows changed without a change, if somebody must be told of that."""
+    """Return where rows changed without a recorded change, unless the query ignores gaps."""
     if asked.options.on_gap != "fail":
         return None
-    owed = asked.log.owed_after(asked.table, at)
-    return None if owed is None else Position.parse(owed.at)
+    unseen = asked.log.owed_after(asked.table, at)
+    return None if unseen is None else Position.parse(unseen.at)
 
 
 def refuse_unseen(asked: ReadRequest, part: Span) -> None:
-    """Raise where rows changed without a change, and no gap says so."""
+    """Raise if rows changed in a part without a recorded change, and without a gap."""
     if asked.options.on_gap != "fail":
         return
-    owed = asked.log.owed_after(asked.table, part.after)
-    if owed is not None and part.holds(Position.parse(owed.at)):
+    unseen = asked.log.owed_after(asked.table, part.after)
+    if unseen is not None and part.holds(Position.parse(unseen.at)):
         raise ChangesMissing(
-            "Rows of the table changed without a change",
+            "Rows of the table changed, and the changes were not recorded",
             table=asked.table,
-            position=owed.at,
-            reason=owed.reason,
-            remedy="Begin anew from the baseline that follows, with a new checkpoint and"
-            " startingPosition=baseline; or go on without what is missing: onGap=continue.",
+            position=unseen.at,
+            reason=unseen.reason,
+            remedy=_AFTER_GAP,
         )
 
 
@@ -393,11 +398,11 @@ def next_offset(
     asked: ReadRequest, start: Offset, most_rows: int | None, upto: Position | None = None
 ) -> Offset:
     """
-    Return where the batch after `start` ends: `start` itself where there is nothing.
+    Return where the batch after `start` ends: `start` itself if there is nothing new.
 
-    It ends with a flush, so that no transaction is ever parted, and holds `most_rows` at most
-    unless one flush alone has more. A change that somebody must decide on is the end of a
-    batch before it, and an error in the one that would begin with it.
+    It ends with a flush, so that no transaction is ever split, and has at most `most_rows`
+    unless a single flush has more. A batch ends before a change that needs a decision by the
+    user, and the batch that would begin with that change is an error.
     """
     check_offset(asked, start)
     if start.in_baseline:
@@ -433,12 +438,12 @@ def _next_of_changes(
 
 def idle_offset(asked: ReadRequest, start: Offset, upto: Position | None = None) -> Offset:
     """
-    Return where a query stands that has nothing to do: at the log's end, past other tables.
+    Return the new offset of a query without rows to read: the log's end, past other tables.
 
-    Or at `upto`, where it is to end there.
+    Or `upto`, if the query is to end there.
 
-    It moves seldom, as a batch without rows costs Spark a job (R34); but it must, since what
-    it stands behind is let go of one day.
+    It moves rarely, as a batch without rows costs Spark a job (R34). But it must move, since the
+    log will prune what follows the old offset.
     """
     stops = asked.options.on_gap == "fail" and asked.log.gap_after(start.position) is not None
     end = asked.log.end if upto is None else min(asked.log.end, upto)
@@ -452,7 +457,7 @@ def _has(asked: ReadRequest, at: Position, last: Position) -> bool:
 
 
 def _beyond(asked: ReadRequest, start: Offset, position: Position) -> Offset:
-    """Return an offset at a position; with the baseline that is not exact there yet."""
+    """Return an offset at a position; with the baseline, if that is not exact there yet."""
     exact = exact_from(asked, start)
     kept = start.baseline if exact is not None and position < exact else None
     return Offset(position, kept, None, asked.log.lineage or "")
@@ -471,14 +476,14 @@ def _next_of_baseline(asked: ReadRequest, start: Offset, most_rows: int | None) 
     given = (start.given or 0) + (most_rows or found.rows)
     if given < found.rows:
         return Offset(start.position, found.baseline, given, lineage)
-    # It names the baseline still: whoever reads this batch again reads the same rows.
+    # It still has the baseline's number, so that a repeated batch has the same rows.
     return Offset(start.position, found.baseline, None, lineage)
 
 
 def _ends_before_trouble(
     asked: ReadRequest, at: Position, batch: LogBatch, last: Position
 ) -> Position:
-    """Return where a batch ends that has nothing in it that somebody must decide on."""
+    """Return where a batch ends so that it has no change that needs a decision by the user."""
     if not any(has_trouble(asked, file) for file in batch.files):
         return last
     end, part = at, Span(after(at), last)

@@ -1,9 +1,9 @@
 """
-The options of `.option(name, value)`, checked once, and the log that they lead to.
+The options of `.option(name, value)`, checked once, and the log that they point to.
 
-Spark gives every name in lower case and adds some of its own; ours are compared without regard to
-case. An unknown option is an error that names the nearest one: a misspelled `endingVersion` would
-otherwise give more rows than were asked for.
+Spark passes every name in lower case and adds some of its own, so case is ignored. An unknown
+option is an error that suggests the nearest one: a misspelled `endingVersion` would otherwise
+return more rows than requested.
 
 A log is found by a data directory or a bucket, and a source in it.
 """
@@ -40,7 +40,7 @@ from headrace.storage.s3 import storage_of
 # --- options --------------------------------------------------------------------------------------
 
 Start: TypeAlias = Literal["earliest", "latest", "baseline"] | Position | datetime | int
-"""Where reading begins; a number is a commit's, a position and a time are included."""
+"""Where reading begins, inclusive; a number is a commit number."""
 
 End: TypeAlias = Position | datetime | int | None
 
@@ -70,24 +70,24 @@ NAMES: Final = (
 _LOWER: Final = {name.lower(): name for name in NAMES}
 
 _SPARKS: Final = frozenset({"path", "serialization.format"})
-"""What Spark adds by itself; a path is taken for the log where none is named."""
+"""Options that Spark adds itself; the path is the log if the option log is missing."""
 
 _OF_TABLE: Final = "option."
-"""So begin the options of a catalog's table, which has properties of Spark's own besides."""
+"""Prefix of the options of a catalog table, which also has properties of Spark's own."""
 
 LEASE_SECONDS: Final = 3600.0
-"""For so long a named reader's place is kept after it was last heard of."""
+"""How long the log is kept for a named reader after it was last seen."""
 
 WAIT_SECONDS: Final = 10.0
-"""A recorder that was started a moment ago has not written what a table looks like yet."""
+"""A recorder that was just started has not written the table's schema yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """Everything that was asked for."""
+    """The checked options of a query."""
 
     log: str
-    """The data directory, or a source's folder in it, as it was given."""
+    """The data directory, or a source's folder in it, as the user wrote it."""
 
     table: str
     source: str | None = None
@@ -98,50 +98,54 @@ class ReadOptions:
     lease: float = LEASE_SECONDS
     images: Literal["after", "both"] = "after"
     columns: tuple[str, ...] | None = None
-    """The table's columns that are wanted; None: all."""
+    """The table's columns to return; None for all."""
 
     where: str | None = None
-    marks: bool = False
+    markers: bool = False
+    """The option `marks`."""
+
     on_truncate: Literal["fail", "row", "ignore"] = "fail"
     on_schema_change: Literal["fail", "continue"] = "fail"
     on_gap: Literal["fail", "continue"] = "fail"
     wait: float = WAIT_SECONDS
 
     def __repr__(self) -> str:
-        # Spark prints it; a predicate has values in it.
+        # Spark prints this, and a predicate contains values.
         shown = (f.name for f in fields(self) if f.name != "where")
         return f"Options({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 _WITHOUT = (
-    " In SQL, Spark 4.2 reads a table of a catalog without its options; write instead:"
+    " In SQL, Spark 4.2 reads a catalog table without its options. Use a view instead:"
     " create temporary view … using headrace options (log '…', table '…')."
 )
 
 
 def parse_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return what these options say; `UnknownKey`, `MissingKey` or `WrongValue`."""
+    """Check and return these options; `UnknownKey`, `MissingKey` or `WrongValue`."""
     named = _named(given)
     without = "" if named else _WITHOUT
     folder = named.pop("log", None) or _path(given)
     if not folder:
         raise MissingKey(
-            "Where is the log?",
+            "The option log is missing",
             option="log",
-            remedy='Give the data directory: .option("log", "headrace-data").' + without,
+            remedy='Set it to the data directory: .option("log", "headrace-data").' + without,
         )
     if not named.get("table"):
         raise MissingKey(
-            "Which table?", option="table", remedy='Name it: .option("table", "orders").' + without
+            "The option table is missing",
+            option="table",
+            remedy='Set it to the name of a table: .option("table", "orders").' + without,
         )
     take = named.get
     _check_reader(take("reader"), take("lease"))
     if _flag("pushdown", take("pushdown")):
-        # Spark shares the filters it has pushed among all uses of a frame: rows would be missing.
+        # Spark shares pushed filters among all uses of a frame, so that rows would be missing.
         raise WrongValue(
-            "Spark pushes filters in a way that loses rows",
+            "pushdown=true is not supported: with pushed filters, Spark can lose rows",
             option="pushdown",
-            remedy="Say it with the option where, which reads as little.",
+            remedy="Use the option where instead, which reads no more than a pushed filter.",
         )
     return ReadOptions(
         log=folder,
@@ -155,7 +159,7 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
         images=_one("images", take("images"), ("after", "both")),  # type: ignore[arg-type]
         columns=_list(take("columns")),
         where=take("where") or None,
-        marks=_flag("marks", take("marks")),
+        markers=_flag("marks", take("marks")),
         on_truncate=_one(  # type: ignore[arg-type]
             "onTruncate", take("onTruncate"), ("fail", "row", "ignore")
         ),
@@ -168,41 +172,42 @@ def parse_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def check_batch(options: ReadOptions) -> None:
-    """Raise where something was asked for that a DataFrame of `spark.read` cannot do."""
+    """Raise if an option is set that a DataFrame of `spark.read` does not support."""
     if options.start == "latest":
         raise WrongValue(
-            "What comes later is read by a stream",
+            "startingPosition=latest is only for streams",
             option="startingPosition",
-            remedy="Use spark.readStream, or begin at earliest, baseline or a position.",
+            remedy="Use spark.readStream, or start at earliest, baseline or a position.",
         )
     if options.most_rows is not None:
         raise WrongValue(
-            "Only a stream has batches",
+            "maxRowsPerBatch is only for streams",
             option="maxRowsPerBatch",
             remedy="Leave it out, or use spark.readStream.",
         )
 
 
 def check_stream(options: ReadOptions, *, admission: bool) -> None:
-    """Raise where something was asked for that a stream cannot do; `admission`: it has limits."""
+    """Raise if an option is set that a stream does not support; `admission`: Spark has limits."""
     if options.end is not None:
         raise WrongValue(
-            "A stream does not end at a place",
+            "A stream cannot have an end position",
             option="ending…",
-            remedy="Use spark.read for a part; a stream that ends has the trigger availableNow.",
+            remedy="Use spark.read to read part of the log, or end the stream with"
+            " .trigger(availableNow=True).",
         )
     if options.most_rows is not None and not admission:
         raise WrongValue(
-            "This version of Spark asks a source for all there is",
+            "This version of Spark does not support maxRowsPerBatch",
             option="maxRowsPerBatch",
             remedy="Use Spark 4.2 or later, or leave it out.",
         )
     if isinstance(options.start, datetime) and options.start > datetime.now(UTC):
-        # What is committed until then would be given, too: a place in the log is no time.
+        # Changes committed before that time would be delivered, too: an offset is not a time.
         raise WrongValue(
-            "This time is still to come",
+            "startingTimestamp must not be in the future for a stream",
             option="startingTimestamp",
-            remedy="Begin with startingPosition=latest, and filter: _commit_timestamp >= ….",
+            remedy="Use startingPosition=latest, and filter: _commit_timestamp >= ….",
         )
 
 
@@ -221,9 +226,9 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
         elif key.lower() not in _SPARKS:
             near = nearest(key, NAMES)
             raise UnknownKey(
-                "No such option",
+                f"There is no option {key}",
                 option=key,
-                remedy=f"Did you mean {near}?" if near else f"There are: {', '.join(NAMES)}.",
+                remedy=f"Did you mean {near}?" if near else f"The options are: {', '.join(NAMES)}.",
             )
     return found
 
@@ -231,15 +236,16 @@ def _named(given: Mapping[str, str]) -> dict[str, str]:
 def _check_reader(name: str | None, lease: str | None) -> None:
     if name is not None and NAME.fullmatch(name) is None:
         raise WrongValue(
-            "This is no name of a reader",
+            f"{name!r} is not a valid reader name",
             option="reader",
-            remedy="Up to 100 letters, digits, dots, dashes and underscores: my-copy.",
+            remedy="Use up to 100 characters of A-Z, a-z, 0-9, dot, dash and underscore, such as"
+            " my-copy.",
         )
     if lease is not None and (name is None or _seconds("lease", lease, 0.0) <= 0):
         raise WrongValue(
-            "Nothing is kept for nobody, or for no time",
+            "The option lease must be longer than 0, and needs the option reader",
             option="lease",
-            remedy="Give a time, and a name with the option reader.",
+            remedy="Set lease to a duration such as 1h, and reader to a name.",
         )
 
 
@@ -248,7 +254,7 @@ def _path(given: Mapping[str, str]) -> str | None:
 
 
 def _only(named: Mapping[str, str], side: str) -> tuple[str, str] | None:
-    """Return the one option that tells where a part begins or ends."""
+    """Return the one option that says where reading begins or ends."""
     found = [
         (kind, named[f"{side}{kind}"])
         for kind in ("Position", "Version", "Timestamp")
@@ -256,9 +262,9 @@ def _only(named: Mapping[str, str], side: str) -> tuple[str, str] | None:
     ]
     if len(found) > 1:
         raise WrongValue(
-            "Two places at once",
+            f"Only one {side} position can be set",
             options=" ".join(f"{side}{kind}" for kind, _ in found),
-            remedy="Give one of them.",
+            remedy="Leave out all of these options but one.",
         )
     return found[0] if found else None
 
@@ -295,16 +301,18 @@ def _position(name: str, text: str, what: str) -> Position:
         return Position.parse(text)
     except BadPosition:
         raise WrongValue(
-            f"This is not {what}",
+            f"{name} must be {what}, not {text!r}",
             option=name,
-            remedy="Positions stand in the column _position: 0001-00000000000004b4-00000000.",
+            remedy="Copy a position from the column _position: 0001-00000000000004b4-00000000.",
         ) from None
 
 
 def _version(name: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) >= 2**63:
         raise WrongValue(
-            "This is no version", option=name, remedy="Versions stand in _commit_version: 1204."
+            f"{name} must be a commit number, not {text!r}",
+            option=name,
+            remedy="Copy a number from the column _commit_version, such as 1204.",
         )
     return int(text)
 
@@ -316,9 +324,9 @@ def _time(name: str, text: str) -> datetime:
         found = None
     if found is None or found.tzinfo is None:
         raise WrongValue(
-            "This is no time with its offset from UTC",
+            f"{name} must be a time with a UTC offset, not {text!r}",
             option=name,
-            remedy="Write it like 2026-11-15T12:30:00+00:00, or with Z.",
+            remedy="Write it as 2026-11-15T12:30:00+00:00 or 2026-11-15T12:30:00Z.",
         )
     return found
 
@@ -327,7 +335,11 @@ def _count(name: str, text: str | None) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise WrongValue("This is no number of rows", option=name, remedy="Write 1 or more.")
+        raise WrongValue(
+            f"{name} must be a number of rows, not {text!r}",
+            option=name,
+            remedy="Use a whole number of 1 or more.",
+        )
     return int(text)
 
 
@@ -345,7 +357,9 @@ def _one(name: str, text: str | None, allowed: tuple[str, ...]) -> str:
     if text is None:
         return allowed[0]
     if text.lower() not in allowed:
-        raise WrongValue("No such choice", option=name, remedy=f"There are: {', '.join(allowed)}.")
+        raise WrongValue(
+            f"{name} cannot be {text!r}", option=name, remedy=f"Use one of: {', '.join(allowed)}."
+        )
     return text.lower()
 
 
@@ -359,7 +373,9 @@ def _list(text: str | None) -> tuple[str, ...] | None:
     found = tuple(name.strip().strip("`") for name in text.split(",") if name.strip())
     if not found:
         raise WrongValue(
-            "No column is named", option="columns", remedy="Name one or more, or leave it out."
+            "The option columns is empty",
+            option="columns",
+            remedy="List one or more columns, or leave it out to read all.",
         )
     return found
 
@@ -374,35 +390,36 @@ T = TypeVar("T")
 
 def located(options: ReadOptions, wait: float) -> tuple[str, str]:
     """
-    Return the log's storage, whole, and the source; wait a little for one that just begins.
+    Return the log's storage as an absolute path, and the source; wait for a log being created.
 
-    `BadDataDirectory` where there is no log, `WrongValue` where there are several.
+    Raises `BadDataDirectory` if there is no log, `WrongValue` if there are several.
     """
-    place = _place(options.log)
-    above, _, last = place.rpartition("/")
-    # A source's own folder, as a log lies in its storage: <data>/log/<source>.
+    location = _location(options.log)
+    above, _, last = location.rpartition("/")
+    # The folder of one source, as logs are stored: <data>/log/<source>.
     data = above.removesuffix("/log")
-    # A bucket may be named log, too: what is left of it is no place.
+    # A bucket may be named log, too: without its name, the rest is not a location.
     folder = data != above and elsewhere(data) == elsewhere(above)
-    inside = folder and not _names(storage_at(place), "log")
+    inside = folder and not _names(storage_at(location), "log")
     if inside:
         if options.source not in (None, last):
             raise WrongValue(
-                "The log is of another source",
+                f"The option log points to the log of source {last}, not {options.source}",
                 option="source",
-                remedy="Give the data directory, or leave the option source out.",
+                remedy="Set log to the data directory, or leave out the option source.",
             )
         files = storage_at(data)
         names = _until(lambda: [each for each in _sources(files) if each == last] or None, wait)
     else:
-        # Asked each time: an engine that just begins notes where its log lies.
-        names = _until(lambda: _sources(_storage(place)) or None, wait)
-        files = _storage(place)
+        # Read each time: an engine that is starting writes the location of its log.
+        names = _until(lambda: _sources(_storage(location)) or None, wait)
+        files = _storage(location)
     if not names:
         raise BadDataDirectory(
-            "There is no change log here",
-            folder=place,
-            remedy="Give the data directory that an engine or hr.record writes to.",
+            "The folder contains no change log",
+            folder=location,
+            remedy="Set the option log to the data directory that an engine or hr.record writes"
+            " to.",
         )
     if inside or (options.source is None and len(names) == 1):
         return files.path(""), names[0]
@@ -410,12 +427,12 @@ def located(options: ReadOptions, wait: float) -> tuple[str, str]:
         return files.path(""), str(options.source)
     near = None if options.source is None else nearest(options.source, names)
     raise WrongValue(
-        "There are logs of several sources"
+        "The data directory has logs of several sources"
         if options.source is None
-        else "There is no log of this source",
+        else f"The data directory has no log of source {options.source}",
         option="source",
         sources=" ".join(names),
-        remedy=f"Did you mean {near}?" if near else "Name one of them with the option source.",
+        remedy=f"Did you mean {near}?" if near else "Set the option source to one of them.",
     )
 
 
@@ -425,7 +442,7 @@ def opened(data: str, source: str) -> LogReader:
 
 
 def known_table(log: LogReader, table: str, wait: float) -> None:
-    """Wait until the log has a table; `UnknownTable` with what it has."""
+    """Wait until the log has a table; `UnknownTable` with the tables that it has."""
 
     def there() -> bool | None:
         log.refresh()
@@ -434,15 +451,17 @@ def known_table(log: LogReader, table: str, wait: float) -> None:
     if _until(there, wait) is None:
         near = nearest(table, log.tables())
         raise UnknownTable(
-            "The log has no such table",
+            f"The log has no table {table}",
             table=table,
             tables=" ".join(sorted(log.tables())),
-            remedy=f"Did you mean {near}?" if near else "Record it first, or check the name.",
+            remedy=f"Did you mean {near}?"
+            if near
+            else "Check the name, and that the engine captures the table.",
         )
 
 
 def _until(look: Callable[[], T | None], wait: float) -> T | None:
-    """Look again and again until something is there; None on time-out."""
+    """Call `look` until it returns something; None if it times out."""
     until = time.monotonic() + wait
     while (found := look()) is None and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
@@ -452,8 +471,8 @@ def _until(look: Callable[[], T | None], wait: float) -> T | None:
 wait_for = _until
 
 
-def _storage(place: str) -> Files:
-    return storage_at(place) if elsewhere(place) else storage_of(place)
+def _storage(location: str) -> Files:
+    return storage_at(location) if elsewhere(location) else storage_of(location)
 
 
 def _sources(files: Files) -> list[str]:
@@ -464,13 +483,13 @@ def _names(files: Files, folder: str) -> list[str]:
     try:
         return files.list(folder)
     except StorageError:
-        # A bucket that cannot be looked into is told of; a path to nowhere is no log.
+        # A bucket that cannot be listed is an error; a path that does not exist has no log.
         if files.local:
             return []
         raise
 
 
-def _place(text: str) -> str:
+def _location(text: str) -> str:
     address = urlsplit(text)
     if address.scheme == "file":
         return str(Path(unquote(address.path)).absolute())
@@ -478,8 +497,8 @@ def _place(text: str) -> str:
         return str(Path(text).expanduser().absolute())
     if address.scheme not in _BUCKETS:
         raise WrongValue(
-            "Executors read the log from a folder, or from S3",
+            f"The option log must be a folder or a location on S3, not {address.scheme}://",
             option="log",
-            remedy="Give a path that is the same on every machine, or s3://bucket/prefix.",
+            remedy="Use a path that is the same on every machine, or s3://bucket/prefix.",
         )
     return storage_at(text).path("")

@@ -1,12 +1,12 @@
 """
-What lies between two places of the log, as slices of its segments.
+The changes between two positions of the log, as slices of its segments.
 
-A query for a part of the log gets all of it or an error (R27): below what is kept, at a gap, at a
-truncate and at a change of columns, each with the option that goes on.
+A query for a part of the log gets all of it or an error (R27): before the earliest position that is
+kept, at a gap, at a truncate and at a change of columns. Each error names the option to continue.
 
-Some segments need not be opened at all. The index says of a segment which kinds of changes it
-holds, between which positions and which times. Where `where` cannot be true of any such change, the
-segment is not read.
+Some segments need not be opened at all. The index has the kinds of changes in each segment, and the
+range of their positions and times. If `where` cannot be true for any such change, the segment is
+not read.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class SegmentStatistics:
-    """What the index knows of a segment's rows."""
+    """What the index says about a segment's rows."""
 
     ranges: Mapping[str, tuple[Any, Any]]
-    """The lowest and the highest value of a column, both included."""
+    """The lowest and the highest value of a column, inclusive."""
 
     types: frozenset[str]
-    """The types of change in it."""
+    """The change types that occur in it."""
 
     @classmethod
     def of(cls, flush: LogBatch, file: File, *, both: bool) -> SegmentStatistics:
-        """Return what is known of one segment of a flush."""
+        """Return the statistics of one segment of a flush."""
         kinds = {
             "insert": file.inserts or file.key_changes,
             "update_postimage": file.updates,
@@ -72,7 +72,7 @@ class SegmentStatistics:
 
 
 def may_pass(predicate: Predicate, known: SegmentStatistics) -> bool:
-    """Whether a row of such a segment may pass; true where that cannot be told."""
+    """Whether a row of such a segment may pass; true if the statistics do not exclude it."""
     match predicate:
         case And(parts):
             return all(may_pass(part, known) for part in parts)
@@ -120,14 +120,14 @@ def _may_not(predicate: Predicate, known: SegmentStatistics) -> bool:
 # --- slices, and tasks of them --------------------------------------------------------------------
 
 PARTITION_BYTES = 32 << 20
-"""About what one task reads: enough to be worth a task, small in memory."""
+"""About how much one task reads: enough to be worth a task, and small in memory."""
 
 LEAST_BYTES = 256 << 10
-"""What a small segment counts as: to open it costs as much as to read so many."""
+"""The size that a small segment counts as: opening it costs as much as reading this much."""
 
 
 def between(asked: ReadRequest, start: Offset, end: Offset) -> list[Slice]:
-    """Return the slices that hold what lies behind `start`, up to `end`, in the log's order."""
+    """Return the slices with everything after `start`, up to `end`, in the log's order."""
     check_offset(asked, start)
     check_end(asked, end)
     found: list[Slice] = []
@@ -200,7 +200,7 @@ def _may_pass(asked: ReadRequest, flush: LogBatch, file: File) -> bool:
 
 
 def grouped(slices: Sequence[Slice], most_bytes: int = PARTITION_BYTES) -> list[list[Slice]]:
-    """Return slices as tasks: neighbours together, up to about so many bytes."""
+    """Return slices as tasks: neighbours together, up to about `most_bytes`."""
     groups: list[list[Slice]] = []
     size = 0
     for each in slices:

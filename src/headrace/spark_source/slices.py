@@ -1,15 +1,15 @@
 """
 Reading a slice: the rows of a frame that one segment holds.
 
-This runs on the executors, which open the log's files themselves. A segment that is read as a whole
-is read at once, and checked against the checksum in the index. Of one that is read in part, by
-`columns` or `where`, only the bytes that are wanted are read, and each page is checked against its
-own checksum; and of one in which no row passes, nothing but the columns that decide that.
+This runs on the executors, which open the log's files themselves. A segment that is needed as a
+whole is read at once, and checked against the checksum in the index. If `columns` or `where` select
+a part, only the needed bytes are read, and each page is checked against its own checksum. If no row
+of a segment passes, only the columns in the condition are read.
 
-Some values are null in their column and named in a mark: the source did not send one because it did
-not change (R21), or its column cannot hold it and its exact text stands beside it (R23f). Passing
-such a null on would be a silent change, so it is an error where the column is wanted; unless the
-query asked for the marks, and gets both.
+Some values are null in their column and have a marker: the source did not send the value because it
+did not change (R21), or the column cannot hold it and the marker has its exact text (R23f). Passing
+on such a null would silently change the value, so it is an error if the query reads the column;
+unless the query has `marks=true`, which returns null and the marker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from headrace.errors import BadValue, CorruptSegment, PositionExpired, UnknownVa
 from headrace.pipeline.failed_rows import readable
 from headrace.spark_source.columns import (
     EXACT,
-    MARKS,
+    MARKERS,
     TYPES,
     UNSENT,
     ExpandedRows,
@@ -48,31 +48,31 @@ from headrace.spark_source.columns import (
     filled,
     moved_keys,
     picked,
-    places,
+    position_texts,
     taken,
 )
 from headrace.spark_source.where import Predicate, columns_of, passing
 from headrace.storage.locations import elsewhere
 from headrace.storage.s3 import opened as storage_at
 
-# --- values that are null and named in a mark -----------------------------------------------------
+# --- values that are null and have a marker -------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Marks:
-    """The marks of the changes in a segment, by their numbers; most have none."""
+class Markers:
+    """The markers of the changes in a segment, by the change's number; most have none."""
 
     unsent: dict[int, list[int]]
     exact: dict[int, list[tuple[int, str]]]
 
     @classmethod
-    def of(cls, unsent: pa.Array | None, exact: pa.Array | None) -> Marks | None:
-        """Return them; None where there are none."""
+    def of(cls, unsent: pa.Array | None, exact: pa.Array | None) -> Markers | None:
+        """Return the markers in the two columns of a segment; None if there are none."""
         found = cls(_listed(unsent), _listed(exact))
         return found if found.unsent or found.exact else None
 
     def columns(self, rows: ExpandedRows, fits: Sequence[Fit]) -> dict[str, pa.Array]:
-        """Return the two columns that tell of marks on these columns."""
+        """Return the two columns of a frame with the markers of these columns."""
         unsent: list[list[str] | None] = [None] * len(rows.index)
         exact: list[list[tuple[str, str]] | None] = [None] * len(rows.index)
         names = {fit.field: fit.column.name for fit in fits}
@@ -82,18 +82,18 @@ class Marks:
             texts = ((sign * field, text) for field, text in self.exact.get(index, ()))
             exact[at] = [(names[f], text) for f, text in texts if f in names] or None
         return {
-            UNSENT: pa.array(unsent, MARKS[UNSENT]),
-            EXACT: pa.array(exact, MARKS[EXACT]),
+            UNSENT: pa.array(unsent, MARKERS[UNSENT]),
+            EXACT: pa.array(exact, MARKERS[EXACT]),
         }
 
     def _rows(self, rows: ExpandedRows) -> list[tuple[int, int, int]]:
-        """Return the rows that may have marks: their number, their change's, and which image."""
+        """Return the rows that may have markers: row number, change number, and which image."""
         marked = np.array(sorted({*self.unsent, *self.exact}), np.int64)
         found = np.flatnonzero(np.isin(rows.index, marked))
         return [(int(at), int(rows.index[at]), -1 if rows.before[at] else 1) for at in found]
 
     def first(self, rows: ExpandedRows, fits: Sequence[Fit]) -> tuple[int, Fit, bool] | None:
-        """Return the first row with a mark on one of these columns; and whether it was not sent."""
+        """Return the first row with a marker on these columns; True if the value was not sent."""
         by_field = {fit.field: fit for fit in fits}
         for at, index, sign in self._rows(rows):
             if sign > 0:
@@ -107,7 +107,7 @@ class Marks:
 
 
 def refuse_marked(
-    marks: Marks,
+    markers: Markers,
     rows: ExpandedRows,
     fits: Sequence[Fit],
     ours: dict[str, pa.Array],
@@ -115,35 +115,40 @@ def refuse_marked(
     decides: bool = False,
 ) -> None:
     """
-    Raise `UnknownValue` or `BadValue` where one of these rows has a mark on these columns.
+    Raise `UnknownValue` or `BadValue` if one of these rows has a marker on these columns.
 
-    `decides`: they decide which rows there are.
+    `decides`: the columns are those of `where`.
     """
-    found = marks.first(rows, fits)
+    found = markers.first(rows, fits)
     if found is None:
         return
     at, fit, unsent = found
     facts = {"column": fit.column.name, "position": ours["_position"][at].as_py()}
-    go_on = "Or go on: marks=true gives null and tells so beside it; columns= leaves it out."
+    otherwise = (
+        "Or use marks=true, which returns null and names the column in _unsent or _exact; or leave"
+        " the column out with the option columns."
+    )
     if decides:
-        go_on = "Or leave it out of the option where, and filter behind load(): .where(…)."
+        otherwise = (
+            "Or leave the column out of the option where, and filter after load(): .where(…)."
+        )
     if unsent:
         raise UnknownValue(
-            "A value that did not change was not sent by the source",
+            "The source did not send this value, because it did not change",
             **facts,
-            remedy=f"Run ALTER TABLE … REPLICA IDENTITY FULL for the table. {go_on}",
+            remedy=f"Run ALTER TABLE … REPLICA IDENTITY FULL for the table. {otherwise}",
         )
     raise BadValue(
-        "A value that its column cannot hold",
+        "The column's type cannot hold this value",
         **facts,
-        remedy=f"Declare the column with a wider type at the source. {go_on}",
+        remedy=f"Declare the column with a wider type at the source. {otherwise}",
     )
 
 
 def _listed(column: pa.Array | None) -> dict[int, Any]:
     if column is None or column.null_count == len(column):
         return {}
-    return {at: marks for at, marks in enumerate(column.to_pylist()) if marks}
+    return {at: markers for at, markers in enumerate(column.to_pylist()) if markers}
 
 
 # --- an open segment ------------------------------------------------------------------------------
@@ -152,7 +157,7 @@ _META: Final = {field.name: field for field in META}
 
 
 class Segment:
-    """An open segment, `raw`, of which columns are read as they are asked for."""
+    """An open segment, `raw`, whose columns are read on request."""
 
     def __init__(
         self,
@@ -186,7 +191,7 @@ class Segment:
     def read(
         self, meta: Sequence[str] = (), after: Sequence[str] = (), before: Sequence[str] = ()
     ) -> dict[str, pa.Array]:
-        """Return these columns; `after` and `before` with the fields that were asked for."""
+        """Return these columns; `after` and `before` have the requested fields."""
         paths = [*meta, *(f"after.{name}" for name in after), *(f"before.{n}" for n in before)]
         if not paths:
             return {}
@@ -204,29 +209,32 @@ class Segment:
 
 
 def _verified(raw: Any, file: File) -> pa.Buffer:
-    """Return all bytes of a segment, which are those that were written."""
+    """Return all bytes of a segment; `CorruptSegment` if they are not those that were written."""
     _same_size(raw, file)
     data = pa.py_buffer(raw.read())
     if checksum(data) != file.checksum:
-        raise CorruptSegment("Segment has other bytes than were written")
+        raise CorruptSegment("The segment's checksum is wrong")
     return data
 
 
 def _same_size(raw: Any, file: File) -> None:
     if raw.size() != file.bytes:
-        raise CorruptSegment("Segment has another size", size=raw.size(), was=file.bytes)
+        raise CorruptSegment("The segment's size is wrong", size=raw.size(), was=file.bytes)
 
 
 # --- slices ---------------------------------------------------------------------------------------
 
 BATCH_ROWS: Final = 65_536
-"""Of a record batch that Spark is given."""
+"""Maximum rows of a record batch for Spark."""
 
 _AT_ONCE: Final = 16
-"""Segments that are fetched at a time from a bucket."""
+"""How many segments are fetched from a bucket in parallel."""
 
-_MERGED: Final = "Run it again: its rows are in another segment, which took its place."
-_PRUNED: Final = "Read under a name, and what is read is kept: the option reader."
+_MERGED: Final = "Run the query again: the segment was merged, and its rows are in another one."
+_PRUNED: Final = (
+    "Set the option reader: the log then keeps what the query has not read. What was pruned cannot"
+    " be read any more."
+)
 _ALWAYS: Final = ("_op", "_commit", "_ordinal", "_time")
 
 
@@ -236,44 +244,44 @@ class Slice:
 
     file: File
     schema: TableSchema
-    """The one it was written with."""
+    """The schema that the segment was written with."""
 
     fits: tuple[Fit, ...]
     epoch: int
     part: Span
-    """Which changes of it; of a baseline's segment, where its rows stand (F)."""
+    """The range of changes; for a baseline's segment, the position of its rows (F)."""
 
     whole: bool = False
-    """Whether all of them lie in that part."""
+    """Whether all changes of the segment lie in that range."""
 
     baseline: tuple[int, int] | None = None
-    """Of a baseline's segment, the numbers of its first row and of the one behind its last."""
+    """For a baseline's segment: the range of row numbers, without the last."""
 
     window: BaselineWindow | None = None
-    """Of a baseline that was given before: changes that its rows hold are left out (R11)."""
+    """The window of the query's baseline: changes that its rows contain are left out (R11)."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is the same for all slices of a query."""
+    """What all slices of a query have in common."""
 
     data: str
-    """The log's storage: a path, or a bucket's."""
+    """The log's storage: a path or a location in a bucket."""
 
     source: str
     frame: FrameColumns
     images: Literal["after", "both"] = "after"
     truncates: bool = False
-    """Whether a truncate is a row."""
+    """Whether a truncate becomes a row."""
 
 
 def read_slices(task: Task, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some slices, one after the other, in the log's order."""
+    """Yield the rows of slices, one slice after the other, in the log's order."""
     if not elsewhere(task.data):
         for each in slices:
             yield from read_slice(task, each)
         return
-    # Many small requests, each of which mostly waits; together they are a partition's bytes.
+    # Many small requests that mostly wait. Together they fetch no more than a partition's bytes.
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         fetched = [threads.submit(_opened, _path(task, each)) for each in slices]
         for each, future in zip(slices, fetched, strict=True):
@@ -283,7 +291,7 @@ def read_slices(task: Task, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]
 def read_slice(
     task: Task, slice: Slice, opened: Callable[[str], Any] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a slice's rows in the shape of `frame.arrow`, in the log's order."""
+    """Yield a slice's rows with the schema `frame.arrow`, in the log's order."""
     try:
         raw = (opened or _opened)(_path(task, slice))
         with Segment(raw, slice.file, slice.schema, whole=not task.frame.pruned) as file:
@@ -311,7 +319,7 @@ def _rows(task: Task, slice: Slice, file: Segment) -> pa.Table | None:
     if slice.baseline is not None:
         return _of_baseline(task, slice, file)
     frame, about = task.frame, slice.file
-    # What the index says of it: where it has no deletes, nothing from before is looked at.
+    # By the index: a segment without deletes, key changes or preimages needs no old rows.
     pairs = task.images == "both" and about.updates > 0
     looks_before = pairs or about.deletes > 0 or about.key_changes > 0
     keys = slice.schema.key if about.key_changes and task.images == "after" else ()
@@ -339,11 +347,11 @@ def _rows(task: Task, slice: Slice, file: Segment) -> pa.Table | None:
         rows = rows.only(kept[rows.index])
     if pairs:
         _refuse_lost_images(slice, read, rows, file)
-    marks = Marks.of(read.get("_unsent"), read.get("_exact"))
+    markers = Markers.of(read.get("_unsent"), read.get("_exact"))
     have = {fit.column.name: _column(fit, rows, read, looks_before) for fit in first}
     ours = _ours(slice, read, rows)
     if frame.where is not None:
-        passes = _passing(frame.where, rows, marks, first, have, ours)
+        passes = _passing(frame.where, rows, markers, first, have, ours)
         if not passes.any():
             return None
         mask = pa.array(passes)
@@ -355,8 +363,8 @@ def _rows(task: Task, slice: Slice, file: Segment) -> pa.Table | None:
         have |= {fit.column.name: _column(fit, rows, read, looks_before) for fit in rest}
     if not len(rows.index):
         return None
-    if marks is not None:
-        ours |= _told(frame, marks, rows, slice.fits, ours)
+    if markers is not None:
+        ours |= _marker_columns(frame, markers, rows, slice.fits, ours)
     return _shaped(frame, have, ours, len(rows.index))
 
 
@@ -375,61 +383,61 @@ def _of_baseline(task: Task, slice: Slice, file: Segment) -> pa.Table | None:
     ours = {
         "_change_type": rows.types,
         "_commit_version": pa.repeat(pa.scalar(at.commit, pa.int64()), count),
-        # Nobody knows when a row was last written that was there before.
+        # The source does not say when rows of a baseline were written.
         "_commit_timestamp": pa.nulls(count, pa.timestamp("us", "UTC")),
         "_position": pa.repeat(pa.scalar(str(at)), count),
     }
     have = {fit.column.name: _column(fit, rows, read, False) for fit in slice.fits}
-    marks = Marks.of(read.get("_unsent"), read.get("_exact"))
+    markers = Markers.of(read.get("_unsent"), read.get("_exact"))
     if frame.where is not None:
         asked = set(columns_of(frame.where))
         first = [fit for fit in slice.fits if fit.column.name in asked]
-        passes = _passing(frame.where, rows, marks, first, have, ours)
+        passes = _passing(frame.where, rows, markers, first, have, ours)
         mask = pa.array(passes)
         rows = rows.only(passes)
         have = {name: values.filter(mask) for name, values in have.items()}
         ours = {name: values.filter(mask) for name, values in ours.items()}
     if not len(rows.index):
         return None
-    if marks is not None:
-        ours |= _told(frame, marks, rows, slice.fits, ours)
+    if markers is not None:
+        ours |= _marker_columns(frame, markers, rows, slice.fits, ours)
     return _shaped(frame, have, ours, len(rows.index))
 
 
 def _passing(
     where: Predicate,
     rows: ExpandedRows,
-    marks: Marks | None,
+    markers: Markers | None,
     asked: Sequence[Fit],
     have: dict[str, pa.Array],
     ours: dict[str, pa.Array],
 ) -> npt.NDArray[np.bool_]:
-    """Return which rows are wanted; `asked` are the columns of `where`, which must be known."""
-    if marks is not None:
-        # Whether they are told of beside the rows or not: nobody is told of a row that is left out.
-        refuse_marked(marks, rows, asked, ours, decides=True)
+    """Return which rows pass; `asked` are the columns of `where`, whose values must be known."""
+    if markers is not None:
+        # With `marks=true` too: a row that is left out could not show its markers.
+        refuse_marked(markers, rows, asked, ours, decides=True)
     passes = passing(where, lambda name: have[name] if name in have else ours[name])
-    # A truncate has no row that could pass, and is of all rows.
+    # A truncate has no values that could pass, and concerns all rows.
     return np.asarray(passes | (rows.codes == TYPES.index("truncate")), np.bool_)
 
 
-def _told(
+def _marker_columns(
     frame: FrameColumns,
-    marks: Marks,
+    markers: Markers,
     rows: ExpandedRows,
     fits: Sequence[Fit],
     ours: dict[str, pa.Array],
 ) -> dict[str, pa.Array]:
-    """Return the columns that tell of marks, if they were asked for; else raise at the first."""
+    """Return the columns with the markers, if the query wants them; else raise at the first."""
     shown = [fit for fit in fits if fit.column in frame.shown]
-    if frame.marks:
-        return marks.columns(rows, shown)
-    refuse_marked(marks, rows, shown, ours)
+    if frame.markers:
+        return markers.columns(rows, shown)
+    refuse_marked(markers, rows, shown, ours)
     return {}
 
 
 def _kept(slice: Slice, read: dict[str, pa.Array]) -> Any:
-    """Return which changes lie in the part, and not in a baseline that was given; None: all."""
+    """Return which changes lie in the slice and not in the query's baseline; None for all."""
     if slice.whole and slice.window is None:
         return None
     names = ["_commit", "_ordinal", *(["_xid"] if slice.window is not None else [])]
@@ -443,13 +451,13 @@ def _column(
 ) -> pa.Array:
     if fit.source is None:
         made = filled(fit, len(rows.index))
-        # A truncate has no row; whatever else there is was in the table before the column.
+        # A truncate has no row. All other rows are older than the column.
         there = pa.array(rows.codes != TYPES.index("truncate"))
         return pc.if_else(there, made, pa.scalar(None, made.type))
     after = child(read["after"], fit.source)
     before = child(read["before"], fit.source) if looks_before else None
     found, shape = picked(rows, after, before), fit.column.type.arrow
-    # In the frame's type, which may be wider: literals are in that.
+    # In the frame's type, which may be wider: literals of `where` have that type.
     return found if found.type == shape else found.cast(shape)
 
 
@@ -460,14 +468,14 @@ def _ours(slice: Slice, read: dict[str, pa.Array], rows: ExpandedRows) -> dict[s
         "_change_type": rows.types,
         "_commit_version": pa.array(commits),
         "_commit_timestamp": taken(read["_time"], rows.index),
-        "_position": places(slice.epoch, commits, ordinals),
+        "_position": position_texts(slice.epoch, commits, ordinals),
     }
 
 
 def _refuse_lost_images(
     slice: Slice, read: dict[str, pa.Array], rows: ExpandedRows, file: Segment
 ) -> None:
-    """Raise where an update has no row from before it: its preimage would be all null."""
+    """Raise if an update has no old row: its preimage would be null in all columns."""
     image = read.get("before")
     if image is None:
         image = file.read((), (), [slice.schema.names[0]])["before"]
@@ -477,7 +485,7 @@ def _refuse_lost_images(
         at = rows.index[int(np.flatnonzero(lost)[0])]
         position = Position(slice.epoch, read["_commit"][at].as_py(), read["_ordinal"][at].as_py())
         raise UnknownValue(
-            "An update without the row as it was before",
+            "The source did not send the row before this update, which images=both needs",
             table=slice.file.table,
             position=str(position),
             remedy="Use images=after.",
@@ -490,14 +498,14 @@ def _shaped(
     arrays = []
     for field in frame.arrow:
         values = ours.get(field.name) if field.name in frame.ours else have[field.name]
-        if values is None:  # marks, of a segment that has none
+        if values is None:  # marker columns of a segment without markers
             values = pa.nulls(count, field.type)
         arrays.append(values if values.type == field.type else values.cast(field.type))
     return pa.Table.from_arrays(arrays, schema=frame.arrow)
 
 
 def _failure(task: Task, slice: Slice, error: Exception) -> Exception:
-    """Return what became of a segment, by what the index says of it now."""
+    """Return the error for a segment that could not be read, by what the index says of it now."""
     log = LogReader.open(storage_at(task.data), task.source)
     try:
         log.verify(slice.file)
@@ -505,7 +513,7 @@ def _failure(task: Task, slice: Slice, error: Exception) -> Exception:
         if isinstance(found, PositionExpired):
             merged = slice.baseline is None and slice.part.first > log.floor
             found.remedy = _MERGED if merged else _PRUNED
-        place = {"table": slice.file.table, "position": str(slice.part.first)}
-        found.facts = {**found.facts, **place}
+        facts = {"table": slice.file.table, "position": str(slice.part.first)}
+        found.facts = {**found.facts, **facts}
         return found
-    return error  # its bytes are right: it is not the segment's fault
+    return error  # the segment's bytes are right, so the cause is elsewhere

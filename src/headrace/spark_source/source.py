@@ -1,14 +1,14 @@
 """
-What Spark finds by the name `format("headrace")` (S11): the source, and its readers.
+The data source `format("headrace")` (S11) and its readers, as Spark calls them.
 
-The source says which columns there are, and gives Spark a reader, of a part of the log or of all
-that comes. A reader holds what was asked for and opens the log when it is first needed; Spark makes
-one in each process that plans, and sends it to the executors, where `read` finds everything it
-needs in its partition. Names in camel case are confined to this module.
+The source returns the columns, and a reader for a part of the log or for a stream. A reader has the
+options, and opens the log when it is first needed. Spark creates one in each process that plans,
+and sends it to the executors, where `read` finds everything it needs in its partition. Names in
+camel case occur only in this module.
 
-Of an error that passes through Spark nothing but the text arrives. So the text has everything: the
-code, what happened, and what to do. Spark would print a page of its own frames before it, and is
-set not to; the setting is made in the worker that fails, which is not used again.
+Only the text of an error passes through Spark. So the text has everything: the code, what happened,
+and what to do. Spark would print a page of its own stack frames before it, and is set not to. The
+setting is made in the worker that fails, which is not used again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.changelog.reader import LogReader
 from headrace.errors import BadSchema, ChangesMissing, HeadraceError, UnknownTable
 from headrace.pipeline.plan.types import spark_type
 from headrace.spark_source.columns import FrameColumns, frame_of
-from headrace.spark_source.leases import LeaseKeeper, needed
+from headrace.spark_source.leases import QueryLease, needed
 from headrace.spark_source.offsets import (
     NEWEST_BASELINE,
     Offset,
@@ -62,15 +62,15 @@ from headrace.spark_source.plan import between, grouped
 from headrace.spark_source.slices import Slice, Task, read_slices
 from headrace.storage.locations import elsewhere
 
-# --- errors on their way through Spark ------------------------------------------------------------
+# --- errors that pass through Spark ---------------------------------------------------------------
 
 _WORKER = "PYTHON_WORKER_FACTORY"
-"""How the names of variables begin that only Spark's workers have."""
+"""Prefix of environment variables that only Spark's workers have."""
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Give our errors a text that says everything."""
+def full_error_text() -> Iterator[None]:
+    """Put facts and remedy into the text of our errors."""
     try:
         yield
     except HeadraceError as error:
@@ -96,27 +96,27 @@ except ImportError:  # pragma: no cover - Spark 4.1
     HAS_LIMITS = False
 
     class ReadLimit:  # type: ignore[no-redef]
-        """What this version does not have."""
+        """Placeholder: this version of Spark does not have it."""
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """What this version does not have."""
+        """Placeholder: this version of Spark does not have it."""
 
     @dataclass
     class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
-        """What this version does not have."""
+        """Placeholder: this version of Spark does not have it."""
 
         max_rows: int
 
     @dataclass
     class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
-        """What this version does not have."""
+        """Placeholder: this version of Spark does not have it."""
 
 
 LOOK_SECONDS = 1.0
-"""A query looks so often for what is new where each look is a request that is paid for."""
+"""Minimum seconds between two reads of the index in a bucket, where each request costs money."""
 
 IDLE_SECONDS = 60.0
-"""A query without rows moves on so often: seldom, as it costs Spark a job (R34)."""
+"""How often the offset of a query without rows moves: rarely, as it costs Spark a job (R34)."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Partition(InputPartition):
 
 @dataclass(frozen=True)
 class TableReference:
-    """A table of a log, as it was when the DataFrame was made."""
+    """A table of a log, with its schema when the DataFrame was loaded."""
 
     data: str
     source: str
@@ -139,65 +139,65 @@ class TableReference:
 class _Reader:
     """What both kinds of reader share: the log, opened when it is first needed."""
 
-    _goes_on = False
-    """Whether it may have begun in an earlier life."""
+    _resumes = False
+    """Whether the query may have begun in an earlier process."""
 
-    def __init__(self, options: ReadOptions, place: TableReference) -> None:
+    def __init__(self, options: ReadOptions, reference: TableReference) -> None:
         self._options = options
-        self._place = place
+        self._table = reference
         self._opened: ReadRequest | None = None
         self._looked = 0.0
-        self._keeper: LeaseKeeper | None = None
+        self._lease: QueryLease | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # To the executors goes what was asked for; the log stays.
-        return {**self.__dict__, "_opened": None, "_keeper": None}
+        # Executors get the options; the open log stays on the driver.
+        return {**self.__dict__, "_opened": None, "_lease": None}
 
     def _frame(self, log: LogReader) -> FrameColumns:
-        return framed(log, self._place, self._options)
+        return framed(log, self._table, self._options)
 
     def _asked(self, *, polled: bool = False) -> ReadRequest:
-        """Return the log as it is now; where it is `polled`, as it was a moment ago."""
+        """Return the log as it is now; if `polled` often, as it was a moment ago."""
         now = time.monotonic()
         if self._opened is not None:
             recent = now - self._looked < LOOK_SECONDS
-            if polled and recent and elsewhere(self._place.data):
+            if polled and recent and elsewhere(self._table.data):
                 return self._opened
             self._opened.log.refresh()
         else:
-            log = opened(self._place.data, self._place.source)
+            log = opened(self._table.data, self._table.source)
             asked = ReadRequest(log, self._options, self._frame(log))
             if self._options.reader is not None:
-                self._keeper = LeaseKeeper(
-                    self._place.data,
-                    self._place.source,
+                self._lease = QueryLease(
+                    self._table.data,
+                    self._table.source,
                     self._options.reader,
                     self._options.lease,
                     wait=self._options.wait,
-                    goes_on=self._goes_on,
+                    resumes=self._resumes,
                 )
             self._opened = asked
         self._looked = now
         return self._opened
 
     def _keep(self, asked: ReadRequest, at: Offset) -> None:
-        if self._keeper is not None:
-            self._keeper.keep(needed(asked, at), asked.log)
+        if self._lease is not None:
+            self._lease.keep(needed(asked, at), asked.log)
 
     def _move(self, asked: ReadRequest, to: Offset) -> None:
-        if self._keeper is not None:
-            self._keeper.move(needed(asked, to), asked.log)
+        if self._lease is not None:
+            self._lease.move(needed(asked, to), asked.log)
 
     def _end(self) -> None:
-        """Let others have the name."""
-        if self._keeper is not None:
-            self._keeper.end()
-        self._opened = self._keeper = None
+        """Release the reader name."""
+        if self._lease is not None:
+            self._lease.end()
+        self._opened = self._lease = None
 
     def _partitions(self, asked: ReadRequest, slices: Sequence[Slice]) -> list[Partition]:
         task = Task(
-            self._place.data,
-            self._place.source,
+            self._table.data,
+            self._table.source,
             asked.frame,
             self._options.images,
             self._options.on_truncate == "row",
@@ -205,9 +205,9 @@ class _Reader:
         return [Partition(task, tuple(group)) for group in grouped(slices)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition; on an executor."""
+        """Yield the rows of a partition; runs on an executor."""
         if isinstance(partition, Partition):
-            with told():
+            with full_error_text():
                 yield from read_slices(partition.task, partition.slices)
 
 
@@ -216,7 +216,7 @@ class HeadraceReader(_Reader, DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return what each task reads."""
-        with told():
+        with full_error_text():
             asked = self._asked()
             start = first_offset(asked.log, self._options)
             if start.waits:
@@ -224,11 +224,11 @@ class HeadraceReader(_Reader, DataSourceReader):
             else:
                 end = Offset(last_position(asked.log, self._options))
             self._keep(asked, start)
-            self._end()  # nobody tells when it was read; its lease says how long it may take
+            self._end()  # Spark does not say when it was read; the lease limits the time
             return self._partitions(asked, between(asked, start, end))
 
     def _from_baseline(self, asked: ReadRequest) -> tuple[Offset, Offset]:
-        """Return from a baseline to where the result is exact at the earliest (R11)."""
+        """Return the offsets from a baseline to an end at which the result is exact (R11)."""
 
         def exact() -> bool | None:
             asked.log.refresh()
@@ -248,20 +248,20 @@ class HeadraceReader(_Reader, DataSourceReader):
 class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the log."""
 
-    _goes_on = True
+    _resumes = True
 
-    def __init__(self, options: ReadOptions, place: TableReference) -> None:
-        super().__init__(options, place)
+    def __init__(self, options: ReadOptions, reference: TableReference) -> None:
+        super().__init__(options, reference)
         self._first: Offset | None = None
-        """Where it begins, if it is a query without a checkpoint."""
+        """Where a query without a checkpoint begins."""
         self._seen: Offset | None = None
         self._answered: Offset | None = None
         self._upto: Position | None = None
         self._moved = time.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a query without a checkpoint begins; asked more than once."""
-        with told():
+        """Return where a query without a checkpoint begins; Spark calls this several times."""
+        with full_error_text():
             asked = self._asked()
             if self._first is None:
                 self._first = first_offset(asked.log, self._options)
@@ -272,14 +272,14 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
     def latestOffset(
         self, start: Mapping[str, Any] | None = None, limit: Any = None
     ) -> dict[str, Any]:
-        """Return where the next batch ends; asked some eighty times a second."""
-        with told():
+        """Return where the next batch ends; Spark calls this about 80 times a second."""
+        with full_error_text():
             asked = self._asked(polled=True)
             at = Offset.parse(start) if start is not None else self._seen
             if at is None:
-                # Spark 4.1 does not tell where a query stands that was started again.
+                # Spark 4.1 does not pass the offset of a query that was restarted.
                 end = self._from_anywhere(asked)
-                if end == self._answered:  # and nothing was planned: it stands there
+                if end == self._answered:  # and nothing was planned: the query is at that end
                     self._move(asked, end)
                     self._keep(asked, end)
                 self._answered = end
@@ -299,11 +299,11 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
             return found.as_json()
 
     def _from_anywhere(self, asked: ReadRequest) -> Offset:
-        """Return an end that is right wherever the checkpoint stands: all there is."""
+        """Return an end that is right for any checkpoint: the end of the log."""
         number = None
         if self._options.start == "baseline":
-            # It may wait for one still. The end lies beyond the window of that one, so that
-            # naming it makes no difference to a query that is further.
+            # The query may still wait for a baseline. The end lies after that one's window, so
+            # that its number makes no difference to a query that is past it.
             self._await_exact(asked, NEWEST_BASELINE, ORIGIN)
             found = newest_baseline(asked)
             number = None if found is None else found.baseline
@@ -311,7 +311,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
         return Offset(end, number, None, asked.log.lineage or "")
 
     def _idle(self, asked: ReadRequest, at: Offset) -> Offset:
-        # One that ends at a place moves there once a run: the next may come when that is gone.
+        # A query with an end moves there in each run: before the next, the log may prune it.
         if self._upto is None and time.monotonic() - self._moved < IDLE_SECONDS:
             return at
         return idle_offset(asked, at, self._upto)
@@ -322,17 +322,17 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where the log ends, for the query's progress."""
-        with told():
+        """Return the log's end, for the query's progress."""
+        with full_error_text():
             return Offset(self._asked().log.end).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take the log's end as it is now for the end."""
-        with told():
+        """Let the query end at the log's current end."""
+        with full_error_text():
             self._upto = self._asked().log.end
 
     def _await_exact(self, asked: ReadRequest, at: Offset, upto: Position) -> Position:
-        """Return an end from which on what began with a baseline is exact (R11)."""
+        """Return an end, at least `upto`, at which the result is exact (R11); wait for it."""
 
         def there() -> Position | None:
             asked.log.refresh()
@@ -349,7 +349,7 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return what each task of a batch reads."""
-        with told():
+        with full_error_text():
             asked = self._asked()
             first, last = Offset.parse(start), Offset.parse(end)
             self._seen = last
@@ -360,14 +360,14 @@ class HeadraceStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvail
             return self._partitions(asked, between(asked, first, last))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Let go of what is done; called when the next batch is planned, never while idle."""
+        """Release what was read; Spark calls this when it plans the next batch, not while idle."""
         if self._options.reader is None:
             return
-        with told():
+        with full_error_text():
             self._move(self._asked(), Offset.parse(end))
 
     def stop(self) -> None:
-        """End; the lease goes on, so that a query that is started again finds its place."""
+        """End; the lease stays, so that a restarted query can continue where it was."""
         self._end()
 
 
@@ -375,8 +375,8 @@ def _begun(first: Offset, last: Offset, *, fresh: bool) -> Offset:
     """
     Return where a batch began when it was planned.
 
-    Of the first one Spark knows only where a query would begin now: the log may have been
-    pruned since, or have grown. Its end knows better.
+    For the first batch, Spark only knows where a query would begin now. The log may have been
+    pruned since, or have grown. The batch's end has where it really began.
     """
     if last.since is not None:
         return Offset(last.since, lineage=last.lineage)
@@ -385,15 +385,16 @@ def _begun(first: Offset, last: Offset, *, fresh: bool) -> Offset:
 
 def _no_baseline(asked: ReadRequest) -> ChangesMissing:
     return ChangesMissing(
-        "There is no baseline of this table yet, or the log has not come to where it is exact",
+        "There is no baseline of this table yet, or the changes made during its copy are not in"
+        " the log yet",
         table=asked.table,
-        remedy="Wait until the engine is ready (await_ready), or give it longer: wait=60s.",
+        remedy="Wait until the engine is ready (await_ready), or wait longer here: wait=60s.",
     )
 
 
-def framed(log: LogReader, place: TableReference, options: ReadOptions) -> FrameColumns:
-    """Return what a DataFrame shows of a table."""
-    return frame_of(log.schema(options.table, place.schema_id), place.schema_id, options)
+def framed(log: LogReader, reference: TableReference, options: ReadOptions) -> FrameColumns:
+    """Return the columns of a DataFrame of a table."""
+    return frame_of(log.schema(options.table, reference.schema_id), reference.schema_id, options)
 
 
 # --- the source -----------------------------------------------------------------------------------
@@ -404,35 +405,35 @@ class HeadraceSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        with told():
+        with full_error_text():
             self._options = parse_options(options)
-        self._place: TableReference | None = None
+        self._table: TableReference | None = None
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in `format(…)`."""
+        """Return the name for `format(…)`."""
         return "headrace"
 
     def schema(self) -> t.StructType:
         """Return the table's columns as they are now, then ours."""
-        with told():
-            place, log = self._located()
-            self._place = place
-            return _spark_schema(framed(log, place, self._options))
+        with full_error_text():
+            table, log = self._located()
+            self._table = table
+            return _spark_schema(framed(log, table, self._options))
 
     def reader(self, schema: t.StructType) -> DataSourceReader:
         """Return a reader of a part of the log."""
-        with told():
+        with full_error_text():
             check_batch(self._options)
-            place = self._placed(schema)
-        return HeadraceReader(self._options, place)
+            table = self._table_with(schema)
+        return HeadraceReader(self._options, table)
 
     def streamReader(self, schema: t.StructType) -> DataSourceStreamReader:
         """Return a reader that follows the log."""
-        with told():
+        with full_error_text():
             check_stream(self._options, admission=HAS_LIMITS)
-            place = self._placed(schema)
-        return HeadraceStreamReader(self._options, place)
+            table = self._table_with(schema)
+        return HeadraceStreamReader(self._options, table)
 
     def _located(self) -> tuple[TableReference, LogReader]:
         options = self._options
@@ -441,13 +442,13 @@ class HeadraceSource(DataSource):
         known_table(log, options.table, options.wait)
         return TableReference(data, source, log.columns(options.table, 0).schema), log
 
-    def _placed(self, schema: t.StructType) -> TableReference:
-        """Return which version of the table a frame shows; of a catalog's, by its columns."""
-        if self._place is not None:
-            return self._place
-        place, log = self._located()
-        for schema_id in range(place.schema_id, 0, -1):
-            found = replace(place, schema_id=schema_id)
+    def _table_with(self, schema: t.StructType) -> TableReference:
+        """Return the table version of a frame; for a catalog table, by its columns."""
+        if self._table is not None:
+            return self._table
+        table, log = self._located()
+        for schema_id in range(table.schema_id, 0, -1):
+            found = replace(table, schema_id=schema_id)
             with suppress(UnknownTable):
                 mine = _spark_schema(framed(log, found, self._options))
                 if _same(mine, schema):
@@ -455,8 +456,8 @@ class HeadraceSource(DataSource):
         raise BadSchema(
             "The table never had these columns",
             table=self._options.table,
-            remedy="Leave the schema out: the source has its own. A table of a catalog is made"
-            " anew when its source has other columns.",
+            remedy="Leave out .schema(…): the source has its own. If this is a catalog table whose"
+            " source has new columns, drop it and create it again.",
         )
 
 

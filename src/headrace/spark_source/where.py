@@ -1,19 +1,19 @@
 """
-`where`: which rows are wanted, in the words of SQL, decided before they reach Spark.
+The option `where`: a condition in SQL, evaluated before rows reach Spark.
 
     status = 'paid' and (total > 10 or customer_id in (1, 2)) and card is not null
 
-Comparisons of a column with a literal, `in`, `between`, `like`, `is null`, `and`, `or`, `not` and
-parentheses. A row passes exactly where Spark's own filter of the same text lets it pass: what
-cannot be promised to mean the same is refused, and can be filtered after `load()`.
+It has comparisons of a column with a literal, `in`, `between`, `like`, `is null`, `and`, `or`,
+`not` and parentheses. A row passes exactly if Spark's own filter with the same text would pass it.
+A condition for which that cannot be guaranteed is refused, and can be used after `load()` instead.
 
 A literal takes the type of the column that it is compared with. One that does not fit its column is
-refused rather than rounded: `id > 1.5` says something else than it seems to where the column holds
-whole numbers.
+refused rather than rounded: if the column holds whole numbers, `id > 1.5` does not mean what it
+seems to.
 
-A predicate is decided over columns of Arrow as Spark decides it over rows: three-valued, by Kleene.
-A comparison with null is unknown, and a row passes where the whole is true. Unlike Arrow, Spark
-takes NaN for a number above all others.
+A predicate is evaluated on Arrow columns as Spark evaluates it on rows: with Kleene's three-valued
+logic. A comparison with null is unknown, and a row passes if the whole condition is true. Unlike
+Arrow, Spark treats NaN as greater than all other numbers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Literal:
     """
     A literal as it was written.
 
-    `kind` is `number`, `text`, `boolean`, `null`, or what stood before it: one of `TYPED`.
+    `kind` is `number`, `text`, `boolean`, `null`, or the type before it: one of `TYPED`.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Literal:
 
 
 def fitted(column: str, type: ValueType, literal: Literal) -> object:
-    """Return the literal as a value of the column; `BadExpression` where it is none."""
+    """Return the literal as a value of the column; `BadExpression` if that is not possible."""
     made = None
     make = _MAKERS.get(type.kind)
     if make is not None and literal.kind in make[0]:
@@ -62,17 +62,17 @@ def fitted(column: str, type: ValueType, literal: Literal) -> object:
             made = None
     if made is None:
         raise BadExpression(
-            "A literal that the column cannot be compared with",
+            "The option where compares a column with a literal of another type",
             column=column,
             type=str(type),
             literal=literal.kind,
-            remedy="Write it in the column's own type; or filter behind load(): .where(…).",
+            remedy="Write the literal in the column's type, or filter after load(): .where(…).",
         )
     return made
 
 
 _MOST_DIGITS: Final = 38
-"""Of a decimal in Spark."""
+"""Maximum digits of a decimal in Spark."""
 
 
 def comparable(type: ValueType) -> bool:
@@ -81,7 +81,7 @@ def comparable(type: ValueType) -> bool:
 
 
 def _exact(text: str) -> Decimal:
-    # With an exponent it is a double to Spark, which then compares by what both are as doubles.
+    # With an exponent, the literal is a double for Spark, which then compares both as doubles.
     if "e" in text.lower():
         raise ValueError
     return Decimal(text)
@@ -98,7 +98,7 @@ def _float(text: str, type: ValueType) -> float:
 
 
 def _decimal(text: str, type: ValueType) -> Decimal | None:
-    # With its own digits: 1.005 is beside decimal(5,2) what it says.
+    # Keeps its own digits: 1.005 is not rounded when compared with a decimal(5,2).
     number = _exact(text)
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
@@ -120,12 +120,12 @@ def _date(text: str, type: ValueType) -> date:
 
 def _timestamp(text: str, type: ValueType) -> datetime | None:
     found = datetime.fromisoformat(text)
-    return found if found.tzinfo is None else None  # an offset names a moment, no local time
+    return found if found.tzinfo is None else None  # with an offset, it is not a local time
 
 
 def _timestamptz(text: str, type: ValueType) -> datetime | None:
     found = datetime.fromisoformat(text)
-    # Without an offset it would depend on the session's time zone, which is not known here.
+    # Without an offset, it would depend on the session's time zone, which is not known here.
     return None if found.tzinfo is None else found.astimezone(UTC)
 
 
@@ -142,13 +142,13 @@ _MAKERS: Final[Mapping[str, tuple[frozenset[str], Callable[[str, ValueType], obj
     "json": (frozenset({"text"}), _text),
     "boolean": (frozenset({"boolean"}), _boolean),
     "date": (frozenset({"date", "text"}), _date),
-    # Beside `timestamp '…'` Spark takes such a column for moments, by the session's time zone.
+    # Compared with `timestamp '…'`, Spark converts such a column by the session's time zone.
     "timestamp": (frozenset({"timestamp_ntz", "text"}), _timestamp),
     "timestamptz": (frozenset({"timestamp", "text"}), _timestamptz),
 }
 
 
-# --- predicates, and their text -------------------------------------------------------------------
+# --- predicates, and their parser -----------------------------------------------------------------
 
 OUR_TYPES: Final = {
     "_change_type": ValueType("text"),
@@ -160,17 +160,17 @@ OUR_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A column beside a literal; `op` is one of `= <> < <= > >= <=> like`."""
+    """A column compared with a literal; `op` is one of `= <> < <= > >= <=> like`."""
 
     column: str
     op: str
     value: object
-    """In the column's type; None only beside `<=>`."""
+    """In the column's type; None only with `<=>`."""
 
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """A column's value is among these, none of them null."""
+    """A column's value is one of these, none of which is null."""
 
     column: str
     values: tuple[object, ...]
@@ -178,35 +178,35 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """A column has no value."""
+    """A column is null."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class IsTrue:
-    """A column of true and false is true."""
+    """A boolean column is true."""
 
     column: str
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """The opposite; unknown stays unknown."""
+    """The negation; unknown stays unknown."""
 
     of: Predicate
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All of them."""
+    """All parts are true."""
 
     parts: tuple[Predicate, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """One of them."""
+    """At least one part is true."""
 
     parts: tuple[Predicate, ...]
 
@@ -229,20 +229,20 @@ _COMPARED: Final = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<=>": "<=>"} |
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b", "Z": "\x1a"}
 _CODES: Final = frozenset("0123456789uU")
-"""Behind a backslash these begin the number of a character, or do not, as more of them follow."""
+"""After a backslash, these may begin a character's number, depending on what follows."""
 
 _LIKE: Final = re.compile(r"(?:[^\\]|\\[%_\\])*", re.S)
 _KEPT: Final = frozenset("%_")
-"""Behind a backslash these keep it: `like` takes them at their word then."""
+"""After a backslash, these keep it: `like` then takes them literally."""
 
 
 def parse_where(text: str, types: Mapping[str, ValueType]) -> Predicate:
-    """Return what a text says of columns of these types; `BadExpression` or `UnknownColumn`."""
+    """Parse a condition on columns of these types; `BadExpression` or `UnknownColumn`."""
     return _Parser(text, {**OUR_TYPES, **types}).whole()
 
 
 def columns_of(predicate: Predicate) -> Iterator[str]:
-    """Yield the columns that it looks at."""
+    """Yield the columns in a predicate."""
     match predicate:
         case And(parts) | Or(parts):
             for part in parts:
@@ -262,7 +262,7 @@ class _Parser:
     def whole(self) -> Predicate:
         found = self._either()
         if self._at < len(self._tokens):
-            raise _bad("There is more than a predicate", self._at)
+            raise _bad("unexpected text after the condition", self._at)
         return found
 
     # --- looking ahead
@@ -290,7 +290,7 @@ class _Parser:
 
     def _need(self, sign: str) -> None:
         if not self._sign(sign):
-            raise _bad(f"Expected {sign}", self._at)
+            raise _bad(f"expected {sign}", self._at)
 
     # --- the grammar
 
@@ -327,22 +327,22 @@ class _Parser:
         if self._word("is"):
             negated = self._word("not")
             if not self._word("null"):
-                raise _bad("Expected null", self._at)
+                raise _bad("expected null", self._at)
             return Not(IsNull(column)) if negated else IsNull(column)
         negated = self._word("not")
-        found = self._behind(column)
+        found = self._operator(column)
         if found is not None:
             return Not(found) if negated else found
         if negated:
-            raise _bad("Expected in, between or like", self._at)
+            raise _bad("expected in, between or like", self._at)
         kind, text = self._peek()
         if kind == "sign" and text in _COMPARED:
             return self._compare(column, self._comparison(), self._literal())
         if self._types[column].kind != "boolean":
-            raise _bad("Expected a comparison", self._at)
+            raise _bad("expected a comparison", self._at)
         return IsTrue(column)
 
-    def _behind(self, column: str) -> Predicate | None:
+    def _operator(self, column: str) -> Predicate | None:
         if self._word("in"):
             self._need("(")
             values = [self._value(column)]
@@ -353,34 +353,34 @@ class _Parser:
         if self._word("between"):
             low = self._value(column)
             if not self._word("and"):
-                raise _bad("Expected and", self._at)
+                raise _bad("expected and", self._at)
             return And((Compare(column, ">=", low), Compare(column, "<=", self._value(column))))
         if self._word("like"):
             literal = self._literal()
             if self._types[column].kind not in ("text", "json") or literal.kind != "text":
-                raise _bad("Only text is like text", self._at)
+                raise _bad("like needs a text column and a text literal", self._at)
             if _LIKE.fullmatch(literal.text) is None:
-                raise _bad("In like, a backslash stands before %, _ or a backslash", self._at)
+                raise _bad("in like, a backslash must be followed by %, _ or \\", self._at)
             return Compare(column, "like", literal.text)
         return None
 
     def _compare(self, column: str, op: str, literal: Literal) -> Predicate:
         if literal.kind == "null":
             if op != "<=>":
-                raise _bad("Nothing compares with null: write is null", self._at)
+                raise _bad("a comparison with null is never true; write is null", self._at)
             return IsNull(column)
         return Compare(column, op, fitted(column, self._types[column], literal))
 
     def _comparison(self) -> str:
         kind, text = self._next()
         if kind != "sign" or text not in _COMPARED:
-            raise _bad("Expected a comparison", self._at)
+            raise _bad("expected a comparison", self._at)
         return _COMPARED[text]
 
     def _value(self, column: str) -> object:
         literal = self._literal()
         if literal.kind == "null":
-            raise _bad("Nothing compares with null: write is null", self._at)
+            raise _bad("a comparison with null is never true; write is null", self._at)
         return fitted(column, self._types[column], literal)
 
     def _is_literal(self) -> bool:
@@ -405,23 +405,23 @@ class _Parser:
                 return Literal("null" if word == "null" else "boolean", word)
             if word in TYPED and self._peek()[0] == "text":
                 return Literal(word, _unquoted(self._next()[1], self._at))
-        raise _bad("Expected a literal", self._at)
+        raise _bad("expected a literal", self._at)
 
     def _column(self) -> str:
         kind, text = self._next()
         if kind == "quoted":
             text = text[1:-1].replace("``", "`")
         elif kind != "word":
-            raise _bad("Expected a column", self._at)
+            raise _bad("expected a column", self._at)
         if self._peek() == ("sign", "("):
-            raise _bad("Expected a column, not a function", self._at)
+            raise _bad("expected a column, not a function", self._at)
         if text not in self._types:
             near = nearest(text, self._types)
             raise UnknownColumn(
-                "The option where names no column of the table",
+                "The option where names a column that the table does not have",
                 column=text,
                 columns=" ".join(self._types),
-                remedy=f"Did you mean {near}?" if near else "Use one of those that are listed.",
+                remedy=f"Did you mean {near}?" if near else "Use one of the listed columns.",
             )
         return text
 
@@ -432,37 +432,37 @@ def _tokens(text: str) -> Iterator[tuple[str, str]]:
     while at < end:
         found = _TOKEN.match(text, at)
         if found is None or found.lastgroup is None:
-            raise _bad("This is no part of a predicate", at)
+            raise _bad("unexpected character", at)
         yield found.lastgroup, found[found.lastgroup]
         at = found.end()
 
 
-def _unquoted(text: str, place: int) -> str:
-    """Return what a quoted text says, as Spark reads it; `BadExpression` of what it reads oddly."""
+def _unquoted(text: str, at: int) -> str:
+    """Return a quoted text's value, as Spark reads it; `BadExpression` for a character's number."""
 
     def plain(found: re.Match[str]) -> str:
-        mark = found[0]
-        if mark == "''":
+        escape = found[0]
+        if escape == "''":
             return "'"
-        letter = mark[1]
-        if mark != r"\0" and letter in _CODES:
-            raise _bad("A character by its number", place)
-        return mark if letter in _KEPT else _ESCAPES.get(letter, letter)
+        escaped = escape[1]
+        if escape != r"\0" and escaped in _CODES:
+            raise _bad("a character cannot be written by its number", at)
+        return escape if escaped in _KEPT else _ESCAPES.get(escaped, escaped)
 
     return re.sub(r"\\0\d|\\.|''", plain, text[1:-1], flags=re.S)
 
 
-def _bad(what: str, place: int) -> BadExpression:
-    # Without the text: it has values in it.
+def _bad(what: str, at: int) -> BadExpression:
+    # Without the text, which contains values.
     return BadExpression(
-        f"The option where cannot be read: {what}",
-        place=place,
-        remedy="It takes comparisons of a column with a literal, in, between, like, is null, and,"
-        " or, not. Anything else: .where(…) behind load().",
+        f"The option where cannot be parsed: {what}",
+        at=at,
+        remedy="It supports comparisons of a column with a literal, in, between, like, is null,"
+        " and, or, not. For anything else, filter after load(): .where(…).",
     )
 
 
-# --- deciding a predicate -------------------------------------------------------------------------
+# --- evaluating a predicate -----------------------------------------------------------------------
 
 _COMPUTED: Final[Mapping[str, Callable[..., Any]]] = {
     "=": pc.equal,
@@ -479,7 +479,7 @@ _ANY: Final = {"%": ".*", "_": "."}
 
 
 def passing(predicate: Predicate, column: Callable[[str], pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return which rows pass; `column` gives a column by its name."""
+    """Return which rows pass; `column` returns a column by its name."""
     found = _decided(predicate, column)
     return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), np.bool_)
 
@@ -506,7 +506,7 @@ def _decided(predicate: Predicate, column: Callable[[str], pa.Array]) -> pa.Arra
 
 
 def _like(pattern: str) -> str:
-    """Return the expression for all texts that are like a pattern, which is one of Spark's."""
+    """Return the regular expression of a `like` pattern of Spark."""
     parts = _LIKE_PARTS.findall(pattern)
     made = (_ANY.get(part) or re.escape(part.removeprefix("\\") or part) for part in parts)
     return rf"\A(?s:{''.join(made)})\z"
@@ -527,13 +527,13 @@ def _plain(shape: pa.DataType) -> bool:
 
 def _among(values: pa.Array, wanted: tuple[object, ...]) -> pa.Array:
     found = pc.is_in(values, value_set=pa.array(wanted, values.type))
-    # Arrow says that null is not among them; SQL says that nobody knows.
+    # For null, Arrow returns false, but in SQL the result is unknown.
     return pc.if_else(values.is_valid(), found, pa.scalar(None, pa.bool_()))
 
 
 def _compared(values: pa.Array, op: str, value: object) -> pa.Array:
     if op == "like":
-        # Not by `match_like`, which takes a backslash behind a leading % for two.
+        # Not with `match_like`, which reads a backslash after a leading % as two.
         return pc.match_substring_regex(values, pattern=_like(str(value)))
     if op == "starts":
         return pc.starts_with(values, pattern=value)
@@ -548,7 +548,7 @@ def _compared(values: pa.Array, op: str, value: object) -> pa.Array:
         found = _COMPUTED[op](values, pa.scalar(value, pa.float64()))
         return pc.or_(found, pc.is_nan(values)) if op in (">", ">=") else found
     if pa.types.is_decimal(values.type):
-        # Wide enough for the digits of both, whatever their scales are.
+        # Wide enough for the digits of both, whatever their scales.
         scale = max(values.type.scale, -Decimal(str(value)).as_tuple().exponent)  # type: ignore[operator]
         wide = pa.decimal256(76, scale)
         return _COMPUTED[op](values.cast(wide), pa.scalar(value, wide))

@@ -12,7 +12,7 @@ from headrace.targets.target import Batch
 from headrace.testing.contracts import Change, batch, loaded
 from headrace.testing.source import TABLE, THINGS
 from tests.pipeline.lake.delta_stories import One, refused
-from tests.pipeline.lake.stories import Place, story
+from tests.pipeline.lake.stories import StoryEnvironment, story
 
 _WORDS = {
     Op.INSERT: "insert",
@@ -36,7 +36,7 @@ def staged(one: One, target: TableTarget, rows: list[Change], whole: Batch) -> B
         (None if op is Op.TRUNCATE else key, name, _WORDS[op], str(Position(1, commit)), commit, 0)
         for op, commit, key, name in rows
     ]
-    frame = one.place.spark.bulk.createDataFrame(
+    frame = one.env.spark.bulk.createDataFrame(
         made, "id long, name string, _op string, _position string, _commit long, _ordinal int"
     ).selectExpr("*", "timestamp_micros(0) as _time")
     parts = target.stage(TABLE, frame, 1, whole.truncates.get(TABLE))
@@ -45,17 +45,17 @@ def staged(one: One, target: TableTarget, rows: list[Change], whole: Batch) -> B
 
 
 @story
-def what_was_before_a_truncate_of_the_same_batch_is_kept(place: Place) -> None:
+def what_was_before_a_truncate_of_the_same_batch_is_kept(env: StoryEnvironment) -> None:
     for by_executors in (False, True):
-        where = place.within(str(by_executors))
+        where = env.within(str(by_executors))
         append, history = (One(where.within(mode), mode) for mode in MODES)
         for one in (append, history):
             target = one.begun()
             rows = batch(EMPTIED, 9, first=5, truncate=8)
             target.write(staged(one, target, EMPTIED, rows) if by_executors else rows)
             assert one.versions() == 2
-        told = append.rows("_change_type", "id", order=["_position", "id"])
-        assert told[2:] == [
+        shown = append.rows("_change_type", "id", order=["_position", "id"])
+        assert shown[2:] == [
             ("update_postimage", 1),
             ("insert", 3),
             ("truncate", None),
@@ -79,8 +79,10 @@ MODES = ("append", "history")
 
 
 @story
-def rows_end_at_the_first_truncate_though_executors_have_nothing_to_add(place: Place) -> None:
-    one = One(place, "history")
+def rows_end_at_the_first_truncate_though_executors_have_nothing_to_add(
+    env: StoryEnvironment,
+) -> None:
+    one = One(env, "history")
     target = one.begun()
     rows: list[Change] = [(Op.TRUNCATE, 6, 0, None), (Op.TRUNCATE, 8, 0, None)]
     target.write(staged(one, target, rows, batch(rows, 8, first=5, truncate=8)))
@@ -89,8 +91,8 @@ def rows_end_at_the_first_truncate_though_executors_have_nothing_to_add(place: P
 
 
 @story
-def changes_alone_whose_switch_was_not_noted_are_told_once(place: Place) -> None:
-    one = One(place, "append")
+def changes_alone_whose_switch_was_not_noted_are_told_once(env: StoryEnvironment) -> None:
+    one = One(env, "append")
     for goal in (3, 4):
         target = one.opened()
         loading = target.load(TABLE, 0)
@@ -98,15 +100,15 @@ def changes_alone_whose_switch_was_not_noted_are_told_once(place: Place) -> None
         if goal == 4:
             loading.catch_up(batch([(Op.INSERT, 4, 1, "b")], 4, first=4))
         loading.switch(Position(1, goal))
-    told = one.rows("_commit_version", "_change_type", "id", order=["_position"])
-    assert told == [(2, "insert", 1), (3, "delete", 1), (4, "insert", 1)]
+    shown = one.rows("_commit_version", "_change_type", "id", order=["_position"])
+    assert shown == [(2, "insert", 1), (3, "delete", 1), (4, "insert", 1)]
 
 
 @story
 def rows_without_a_key_are_told_once_by_a_reload_and_by_one_that_was_not_noted(
-    place: Place,
+    env: StoryEnvironment,
 ) -> None:
-    one = One(place, "append")
+    one = One(env, "append")
     schema = replace(THINGS, key=())
     for goal in (3, 4):
         target = one.opened(schema=schema)
@@ -114,10 +116,10 @@ def rows_without_a_key_are_told_once_by_a_reload_and_by_one_that_was_not_noted(
         loading.write(loaded({1: "a"}))
         loading.catch_up(batch([(Op.INSERT, 3, 2, "b")], goal, first=2))
         loading.switch(Position(1, goal))
-    told = ("_commit_version", "_change_type", "id")
+    shown = ("_commit_version", "_change_type", "id")
     order = ("_position", "id")
     begun = [(2, "truncate", None), (2, "insert", 1), (3, "insert", 2)]
-    assert one.rows(*told, order=order) == begun
+    assert one.rows(*shown, order=order) == begun
     # The baseline has what came at 6, and not what came at 7, before it was copied.
     target.write(batch([(Op.INSERT, 6, 3, "c"), (Op.INSERT, 7, 4, "d")], 7, first=5))
     loading = target.load(TABLE, 2)
@@ -126,7 +128,7 @@ def rows_without_a_key_are_told_once_by_a_reload_and_by_one_that_was_not_noted(
     target.write(batch([(Op.INSERT, 8, 5, "e")], 8, first=8))
     loading.catch_up(batch([(Op.INSERT, 8, 5, "e")], 8, first=8))
     loading.switch(Position(1, 8))
-    assert one.rows(*told, order=order) == [
+    assert one.rows(*shown, order=order) == [
         *begun,
         (6, "insert", 3),
         (6, "truncate", None),
@@ -140,16 +142,16 @@ def rows_without_a_key_are_told_once_by_a_reload_and_by_one_that_was_not_noted(
 
 
 @story
-def a_reload_of_rows_with_a_key_removes_none_and_sorts_behind_all(place: Place) -> None:
-    one = One(place, "append")
+def a_reload_of_rows_with_a_key_removes_none_and_sorts_behind_all(env: StoryEnvironment) -> None:
+    one = One(env, "append")
     target = one.begun()
     target.write(batch([(Op.INSERT, 5, 3, "three")], 5, first=4))
     for number in (2, 3):
         loading = target.load(TABLE, number)
         loading.write(loaded({3: "three"}))
         loading.switch(Position(1, 5))
-    told = one.rows("_commit_version", "_change_type", "id", order=["_position", "id"])
-    assert told == [
+    shown = one.rows("_commit_version", "_change_type", "id", order=["_position", "id"])
+    assert shown == [
         (1, "insert", 1),
         (1, "insert", 2),
         (5, "insert", 3),
@@ -157,13 +159,13 @@ def a_reload_of_rows_with_a_key_removes_none_and_sorts_behind_all(place: Place) 
         (5, "insert", 3),
     ]
     # Only the last had rows at its own positions, those of the one before.
-    added = place.kind.only_added(place.spark, one.path)
+    added = env.kind.only_added(env.spark, one.path)
     assert added[:-1] == [False, True, True]
 
 
 @story
-def one_that_was_taken_over_from_tells_nothing_more(place: Place) -> None:
-    one = One(place, "append")
+def one_that_was_taken_over_from_tells_nothing_more(env: StoryEnvironment) -> None:
+    one = One(env, "append")
     old = one.begun()
     # Its session has made commits; Delta tells of the last one in it.
     assert old.write(batch([(Op.INSERT, 2, 3, "three")], 2, first=2)) == Position(1, 2)

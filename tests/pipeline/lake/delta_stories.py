@@ -17,25 +17,25 @@ from headrace.lake.target import TableTarget, table
 from headrace.targets.target import Target, TargetContext
 from headrace.testing.contracts import TargetContract, batch, changes, loaded
 from headrace.testing.source import TABLE, THINGS, State
-from tests.pipeline.lake.lending import home
-from tests.pipeline.lake.stories import STORIES, Place, story
+from tests.pipeline.lake.lending import target_context
+from tests.pipeline.lake.stories import STORIES, StoryEnvironment, story
 
 
 class Harness:
     """Drives targets of one folder, each test with a table of its own."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, env: StoryEnvironment) -> None:
+        self._env = env
 
     def make(self) -> Target:
-        place = self._place
-        target = table(path=str(place.folder / "lake" / "{table}"), format=place.kind.format.name)
-        target.use(home(place.spark, place.folder / "data"))
+        env = self._env
+        target = table(path=str(env.folder / "lake" / "{table}"), format=env.kind.format.name)
+        target.use(target_context(env.spark, env.folder / "data"))
         return target
 
     def rows(self, target: Target, table: TableName = TABLE) -> State:
-        place = self._place
-        found = place.kind.rows(place.spark, place.folder / "lake" / table).collect()
+        env = self._env
+        found = env.kind.rows(env.spark, env.folder / "lake" / table).collect()
         assert len({row.id for row in found}) == len(found)
         return {row.id: row.name for row in found}
 
@@ -46,13 +46,13 @@ def _contract() -> None:
         if not name.startswith("test_"):
             continue
 
-        def tell(place: Place, name: str = name) -> None:
+        def run(env: StoryEnvironment, name: str = name) -> None:
             suite = TargetContract()
-            suite.harness = Harness(place)
+            suite.harness = Harness(env)
             getattr(suite, name)()
 
-        for told in STORIES.values():
-            told[name.removeprefix("test_")] = tell
+        for stories in STORIES.values():
+            stories[name.removeprefix("test_")] = run
 
 
 _contract()
@@ -64,19 +64,19 @@ _contract()
 class One:
     """A table of one mode, opened as often as needed."""
 
-    def __init__(self, place: Place, mode: str = "merge") -> None:
-        self.place = place
+    def __init__(self, env: StoryEnvironment, mode: str = "merge") -> None:
+        self.env = env
         self.mode = mode
-        self.path = str(place.folder / "lake")
+        self.path = str(env.folder / "lake")
 
     def target(self, *, data: str = "data", adopt: bool = False, lend: bool = True) -> TableTarget:
-        format = self.place.kind.format.name
+        format = self.env.kind.format.name
         made = table(path=self.path, format=format, mode=self.mode, adopt=adopt, compact_every=0)
-        made.use(self.home(data))
+        made.use(self.target_context(data))
         return made
 
-    def home(self, data: str = "data") -> TargetContext:
-        return home(self.place.spark, self.place.folder / data)
+    def target_context(self, data: str = "data") -> TargetContext:
+        return target_context(self.env.spark, self.env.folder / data)
 
     def opened(
         self, at: Position = ORIGIN, schema: TableSchema = THINGS, **how: object
@@ -94,13 +94,13 @@ class One:
         return made
 
     def rows(self, *columns: str, order: Sequence[str] = ("id",)) -> list[tuple[object, ...]]:
-        frame = self.place.kind.rows(self.place.spark, self.path)
+        frame = self.env.kind.rows(self.env.spark, self.path)
         found = frame.selectExpr(*(columns or ["*"]), *(f"{each} as o_{each}" for each in order))
         ordered = found.orderBy(*(f"o_{each}" for each in order)).collect()
         return [tuple(row)[: -len(order)] for row in ordered]
 
     def versions(self) -> int:
-        return len(self.place.kind.versions(self.place.spark, self.path))
+        return len(self.env.kind.versions(self.env.spark, self.path))
 
 
 def refused(kind: type[HeadraceError], call: Callable[[], object]) -> HeadraceError:
@@ -112,8 +112,8 @@ def refused(kind: type[HeadraceError], call: Callable[[], object]) -> HeadraceEr
 
 
 @story
-def each_batch_is_one_version_and_an_empty_one_is_none(place: Place) -> None:
-    one = One(place)
+def each_batch_is_one_version_and_an_empty_one_is_none(env: StoryEnvironment) -> None:
+    one = One(env)
     target = one.begun()
     rows = [(Op.INSERT, 2, 3, "three"), (Op.DELETE, 2, 1, None), (Op.UPDATE, 3, 2, "zwei")]
     target.write(batch(rows, 3, first=2))
@@ -126,8 +126,8 @@ def each_batch_is_one_version_and_an_empty_one_is_none(place: Place) -> None:
 
 
 @story
-def a_writer_that_was_taken_over_from_has_no_effect(place: Place) -> None:
-    one = One(place)
+def a_writer_that_was_taken_over_from_has_no_effect(env: StoryEnvironment) -> None:
+    one = One(env)
     old = one.begun()
     new = one.opened(Position(1, 1))
     new.write(batch([(Op.UPDATE, 2, 1, "new")], 2, first=2))
@@ -142,8 +142,8 @@ def a_writer_that_was_taken_over_from_has_no_effect(place: Place) -> None:
 
 
 @story
-def a_commit_whose_answer_was_lost_is_not_made_twice(place: Place) -> None:
-    one = One(place, "append")
+def a_commit_whose_answer_was_lost_is_not_made_twice(env: StoryEnvironment) -> None:
+    one = One(env, "append")
     target = one.begun()
     table = target._tables[TABLE]
     made = table._commit  # type: ignore[union-attr]
@@ -164,9 +164,9 @@ def a_commit_whose_answer_was_lost_is_not_made_twice(place: Place) -> None:
 
 
 @story
-def a_table_of_somebody_else_is_refused_unless_it_is_adopted(place: Place) -> None:
-    one = One(place)
-    place.kind.make(place.spark, one.path)
+def a_table_of_somebody_else_is_refused_unless_it_is_adopted(env: StoryEnvironment) -> None:
+    one = One(env)
+    env.kind.make(env.spark, one.path)
     refused(TableTaken, one.opened)
     adopted = one.opened(adopt=True)
     loading = adopted.load(TABLE, 1)
@@ -178,15 +178,15 @@ def a_table_of_somebody_else_is_refused_unless_it_is_adopted(place: Place) -> No
 
 
 @story
-def a_table_that_was_put_back_or_changed_is_loaded_anew(place: Place) -> None:
-    one = One(place)
-    sql, named = place.spark.bulk.sql, place.kind.named(place.spark, one.path)
+def a_table_that_was_put_back_or_changed_is_loaded_anew(env: StoryEnvironment) -> None:
+    one = One(env)
+    sql, named = env.spark.bulk.sql, env.kind.named(env.spark, one.path)
     target = one.begun()
     target.write(batch([(Op.UPDATE, 2, 1, "new")], 2, first=2))
-    place.kind.compact(place.spark, one.path)
+    env.kind.compact(env.spark, one.path)
     sql(f"ALTER TABLE {named} SET TBLPROPERTIES ('mine' = 'yes')").collect()
     assert one.opened(Position(1, 2)).lost(TABLE) is None
-    place.kind.put_back(place.spark, one.path)
+    env.kind.put_back(env.spark, one.path)
     again = one.opened(Position(1, 2))
     assert again.lost(TABLE) is not None
     loading = again.load(TABLE, 2)
@@ -197,23 +197,23 @@ def a_table_that_was_put_back_or_changed_is_loaded_anew(place: Place) -> None:
     sql(f"DELETE FROM {named} WHERE id = 1").collect()
     again._tables[TABLE]._unknown = True  # type: ignore[union-attr]
     refused(TableTaken, lambda: again.write(batch([(Op.INSERT, 3, 3, "c")], 3, first=3)))
-    assert "somebody" in str(one.opened(Position(1, 2)).lost(TABLE))
+    assert "another writer" in str(one.opened(Position(1, 2)).lost(TABLE))
 
 
 @story
-def a_history_that_does_not_reach_back_to_us_is_no_other_table(place: Place) -> None:
-    one = One(place)
+def a_history_that_does_not_reach_back_to_us_is_no_other_table(env: StoryEnvironment) -> None:
+    one = One(env)
     one.begun().close()
-    place.kind.forget(place.spark, one.path)
+    env.kind.forget(env.spark, one.path)
     assert one.opened(Position(1, 1)).lost(TABLE) is not None
     refused(TableTaken, lambda: one.opened(data="other"))
 
 
 @story
-def a_table_that_is_gone_is_loaded_anew(place: Place) -> None:
+def a_table_that_is_gone_is_loaded_anew(env: StoryEnvironment) -> None:
     import shutil
 
-    one = One(place)
+    one = One(env)
     one.begun().close()
     shutil.rmtree(one.path)
     assert one.opened(Position(1, 1)).lost(TABLE) is not None
@@ -225,10 +225,10 @@ WIDER = replace(
 
 
 @story
-def a_column_is_added_and_the_rest_is_loaded_anew(place: Place) -> None:
+def a_column_is_added_and_the_rest_is_loaded_anew(env: StoryEnvironment) -> None:
     import pyarrow as pa
 
-    one = One(place)
+    one = One(env)
     target = one.begun()
     assert target.schema_changed(TABLE, THINGS, WIDER) == "continue"
     assert target.schema_changed(TABLE, THINGS, WIDER) == "continue"
@@ -251,8 +251,8 @@ RETYPED = replace(
 
 
 @story
-def every_change_is_a_row_and_a_reload_begins_with_a_truncate(place: Place) -> None:
-    one = One(place, "append")
+def every_change_is_a_row_and_a_reload_begins_with_a_truncate(env: StoryEnvironment) -> None:
+    one = One(env, "append")
     target = one.begun()
     rows = [(Op.UPDATE, 2, 1, "uno"), (Op.DELETE, 2, 2, None), (Op.INSERT, 2, 1, "again")]
     target.write(batch(rows, 2, first=2))
@@ -279,8 +279,8 @@ def every_change_is_a_row_and_a_reload_begins_with_a_truncate(place: Place) -> N
 
 
 @story
-def a_history_tells_what_was_there_when(place: Place) -> None:
-    one = One(place, "history")
+def a_history_tells_what_was_there_when(env: StoryEnvironment) -> None:
+    one = One(env, "history")
     target = one.begun()
     target.write(batch([(Op.UPDATE, 2, 1, "uno"), (Op.INSERT, 2, 3, "three")], 2, first=2))
     rows = [(Op.DELETE, 3, 2, None), (Op.UPDATE, 4, 1, "eins"), (Op.UPDATE, 5, 1, "un")]
@@ -310,10 +310,10 @@ def a_history_tells_what_was_there_when(place: Place) -> None:
 
 
 @story
-def values_of_every_kind_come_back_as_they_were(place: Place) -> None:
+def values_of_every_kind_come_back_as_they_were(env: StoryEnvironment) -> None:
     import pyarrow as pa
 
-    one = One(place)
+    one = One(env)
     kinds = ["int16", "int64", "float64", "boolean", "numeric", "text", "json", "bytes", "uuid"]
     kinds += ["date", "timestamp", "timestamptz", "time", "timetz", "interval", "variant"]
     columns = [Column("id", ValueType("int64"), 1)]
@@ -338,7 +338,7 @@ def values_of_every_kind_come_back_as_they_were(place: Place) -> None:
     loading = target.load(TABLE, 1)
     loading.write(pa.concat_tables([nothing, extreme]))
     loading.switch(Position(1, 1))
-    rows = place.kind.rows(place.spark, one.path).orderBy("id").toArrow()
+    rows = env.kind.rows(env.spark, one.path).orderBy("id").toArrow()
     assert rows["c_uuid"].to_pylist() == [None, bytes(range(16))]
     for name, number in far.items():
         back = rows[name].cast(pa.int32() if name == "c_date" else pa.int64())
@@ -346,10 +346,10 @@ def values_of_every_kind_come_back_as_they_were(place: Place) -> None:
 
 
 @story
-def two_writers_at_the_same_time_cannot_both_commit(place: Place) -> None:
+def two_writers_at_the_same_time_cannot_both_commit(env: StoryEnvironment) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    one = One(place, "append")
+    one = One(env, "append")
     one.begun()
     writers = [one.opened(Position(1, 1)) for _ in range(2)]
 
@@ -368,18 +368,18 @@ def two_writers_at_the_same_time_cannot_both_commit(place: Place) -> None:
 
 
 @story
-def what_a_late_task_prepared_is_not_read(place: Place) -> None:
-    one = One(place)
+def what_a_late_task_prepared_is_not_read(env: StoryEnvironment) -> None:
+    one = One(env)
     target = one.begun()
 
     def staged(name: str) -> object:
         position = "0001-0000000000000002-00000000"
         rows = [(1, None, "delete", position, 2, 0), (3, name, "insert", position, 2, 1)]
-        frame = place.spark.bulk.createDataFrame(
+        frame = env.spark.bulk.createDataFrame(
             rows, "id long, name string, _op string, _position string, _commit long, _ordinal int"
         )
-        told = frame.selectExpr("*", "timestamp_micros(0) as _time")
-        return target.stage(TABLE, told, 1, None)
+        timed = frame.selectExpr("*", "timestamp_micros(0) as _time")
+        return target.stage(TABLE, timed, 1, None)
 
     late = Path(staged("first").paths[0])  # type: ignore[attr-defined]
     kept = late.read_bytes()
@@ -396,22 +396,22 @@ def what_a_late_task_prepared_is_not_read(place: Place) -> None:
 
 
 @story
-def changes_alone_and_rows_without_a_key_are_told_in_their_order(place: Place) -> None:
-    told = ("substring(_position, 20, 2)", "_change_type", "id")
+def changes_alone_and_rows_without_a_key_are_told_in_their_order(env: StoryEnvironment) -> None:
+    shown = ("substring(_position, 20, 2)", "_change_type", "id")
     order = ("_position", "id")
-    alone = One(place.within("alone"), "append")
+    alone = One(env.within("alone"), "append")
     target = alone.opened()
     loading = target.load(TABLE, 0)
     loading.catch_up(batch([(Op.INSERT, 2, 1, "a"), (Op.DELETE, 3, 1, None)], 3))
     loading.switch(Position(1, 3))
     target.write(batch([(Op.INSERT, 4, 1, "b")], 4, first=4))
-    rows = alone.rows(*told, order=order)
+    rows = alone.rows(*shown, order=order)
     assert rows == [("02", "insert", 1), ("03", "delete", 1), ("04", "insert", 1)]
-    keyless = One(place.within("keyless"), "append")
+    keyless = One(env.within("keyless"), "append")
     target = keyless.opened(schema=replace(THINGS, key=()))
     loading = target.load(TABLE, 1)
     loading.write(loaded({1: "a"}))
     loading.catch_up(batch([(Op.INSERT, 3, 2, "b")], 3))
     loading.switch(Position(1, 5))
-    rows = keyless.rows(*told, order=order)
+    rows = keyless.rows(*shown, order=order)
     assert rows == [("02", "insert", 1), ("03", "insert", 2)]

@@ -15,7 +15,7 @@ from headrace.lake import table
 from headrace.lake.rows import VALID
 from headrace.spark_session.session import Spark
 from tests.pipeline.lake.kinds import Kind
-from tests.pipeline.lake.stories import Place, story
+from tests.pipeline.lake.stories import StoryEnvironment, story
 from tests.support.patience import patience
 
 LONG = patience(300)
@@ -115,87 +115,87 @@ def seen(look: Callable[[], bool]) -> bool:
 
 
 @story
-def a_table_equals_the_source_through_a_mixed_workload_and_restarts(place: Place) -> None:
-    bank = Bank(place.folder).made()
-    path = place.folder / "lake" / "accounts"
+def a_table_equals_the_source_through_a_mixed_workload_and_restarts(env: StoryEnvironment) -> None:
+    bank = Bank(env.folder).made()
+    path = env.folder / "lake" / "accounts"
 
     def target() -> object:
         # In Iceberg a table has a name or a folder.
-        name = "bank.accounts" if place.kind.format.name == "delta" else None
-        return hr.table(name, path=str(path), format=place.kind.format.name, compact_every=3)
+        name = "bank.accounts" if env.kind.format.name == "delta" else None
+        return hr.table(name, path=str(path), format=env.kind.format.name, compact_every=3)
 
     for _ in range(2):
-        with bank.engine(("accounts", target()), spark=place.spark) as engine:
+        with bank.engine(("accounts", target()), spark=env.spark) as engine:
             assert engine.await_ready(LONG)
             for _ in range(3):
                 bank.work(15)
-                assert seen(lambda: read(place.kind, place.spark, path) == bank.rows())
+                assert seen(lambda: read(env.kind, env.spark, path) == bank.rows())
         bank.work(10)  # while none runs
-    check_versions(place.kind, place.spark, path)
+    check_versions(env.kind, env.spark, path)
     # The second has a value in rows of before that no change tells: they are loaded anew.
     for column in ("note text", "level integer default 3"):
         bank.app.execute(f"alter table accounts add column {column}")
         bank.app.execute("update accounts set money = money where id % 2 = 0")
-        with bank.engine(("accounts", target()), spark=place.spark) as engine:
-            assert seen(lambda: read(place.kind, place.spark, path) == bank.rows())
+        with bank.engine(("accounts", target()), spark=env.spark) as engine:
+            assert seen(lambda: read(env.kind, env.spark, path) == bank.rows())
             assert engine.await_ready(LONG)
-    if place.kind.format.name == "delta":
-        named = place.spark.session.sql("select count(*) from bank.accounts").collect()
+    if env.kind.format.name == "delta":
+        named = env.spark.session.sql("select count(*) from bank.accounts").collect()
         assert named[0][0] == len(bank.rows())
 
 
 @story
-def all_modes_together_tell_the_same(place: Place) -> None:
-    tell_all_modes(place)
+def all_modes_together_tell_the_same(env: StoryEnvironment) -> None:
+    check_all_modes(env)
 
 
 @story
-def all_modes_tell_the_same_where_executors_prepare(place: Place) -> None:
-    tell_all_modes(place, staged_from=1)
-    check_nothing_is_left_of_batches(place)
+def all_modes_tell_the_same_where_executors_prepare(env: StoryEnvironment) -> None:
+    check_all_modes(env, staged_from=1)
+    check_nothing_is_left_of_batches(env)
 
 
 @story
-def all_modes_tell_the_same_where_rows_come_by_a_file(place: Place) -> None:
+def all_modes_tell_the_same_where_rows_come_by_a_file(env: StoryEnvironment) -> None:
     with patch.multiple(table, _JOINED_BY_FILE=1, _ADDED_BY_FILE=1):
-        tell_all_modes(place)
-    check_nothing_is_left_of_batches(place)
+        check_all_modes(env)
+    check_nothing_is_left_of_batches(env)
 
 
 @story
-def columns_may_have_names_of_ours_where_executors_prepare(place: Place) -> None:
-    bank, lake = Bank(place.folder).made(), place.folder / "lake"
+def columns_may_have_names_of_ours_where_executors_prepare(env: StoryEnvironment) -> None:
+    bank, lake = Bank(env.folder).made(), env.folder / "lake"
     for name, ours in (("owner", "_time"), ("money", "_commit")):
         bank.app.execute(f"alter table accounts rename column {name} to {ours}")
     for ours in ("_op text", "_ordinal integer", "_position text"):
         bank.app.execute(f"alter table accounts add column {ours}")
     change = "update accounts set _time = 'at ' || id, _commit = id, _op = 'op', _ordinal = 5"
     bank.app.execute(f"{change}, _position = 'here'")
-    format = place.kind.format.name
+    format = env.kind.format.name
     targets = [
         (mode, hr.table(path=str(lake / mode), format=format, mode=mode, staged_from=1))
         for mode in ("merge", "history")
     ]
-    with bank.engine(*targets, spark=place.spark) as engine:
+    with bank.engine(*targets, spark=env.spark) as engine:
         assert engine.await_ready(LONG)
         bank.app.execute(f"{change} + id, _position = 'there' where id % 2 = 0")
         bank.app.execute("update accounts set id = id + 1000 where id < 9")
         bank.app.execute("delete from accounts where id = 20")
         for look in (read, current):
             path = lake / ("merge" if look is read else "history")
-            assert seen(lambda: look(place.kind, place.spark, path) == bank.rows())  # noqa: B023
+            assert seen(lambda: look(env.kind, env.spark, path) == bank.rows())  # noqa: B023
 
 
-def check_nothing_is_left_of_batches(place: Place) -> None:
-    check_versions(place.kind, place.spark, place.folder / "lake" / "merge")
-    left = [path for path in (place.folder / "data/tables/staging").rglob("*") if path.is_file()]
+def check_nothing_is_left_of_batches(env: StoryEnvironment) -> None:
+    check_versions(env.kind, env.spark, env.folder / "lake" / "merge")
+    left = [path for path in (env.folder / "data/tables/staging").rglob("*") if path.is_file()]
     assert left == []
 
 
-def tell_all_modes(place: Place, staged_from: int = 100_000) -> None:
-    bank = Bank(place.folder).made()
-    lake = place.folder / "lake"
-    kind, format = place.kind, place.kind.format.name
+def check_all_modes(env: StoryEnvironment, staged_from: int = 100_000) -> None:
+    bank = Bank(env.folder).made()
+    lake = env.folder / "lake"
+    kind, format = env.kind, env.kind.format.name
     targets: list[tuple[str, object]] = [
         (mode, hr.table(path=str(lake / mode), format=format, mode=mode, staged_from=staged_from))
         for mode in ("merge", "append", "history")
@@ -203,14 +203,14 @@ def tell_all_modes(place: Place, staged_from: int = 100_000) -> None:
     targets.append(
         ("parquet", hr.table(path=str(lake / "parquet"), format="parquet", mode="append"))
     )
-    with bank.engine(*targets, spark=place.spark) as engine:
+    with bank.engine(*targets, spark=env.spark) as engine:
         assert engine.await_ready(LONG)
         bank.work(30)
         read_all = {
-            "merge": lambda: read(kind, place.spark, lake / "merge"),
-            "append": lambda: replayed(place.spark, format, lake / "append"),
-            "history": lambda: current(kind, place.spark, lake / "history"),
-            "parquet": lambda: replayed(place.spark, "parquet", lake / "parquet"),
+            "merge": lambda: read(kind, env.spark, lake / "merge"),
+            "append": lambda: replayed(env.spark, format, lake / "append"),
+            "history": lambda: current(kind, env.spark, lake / "history"),
+            "parquet": lambda: replayed(env.spark, "parquet", lake / "parquet"),
         }
         for look in read_all.values():
             assert seen(lambda look=look: look() == bank.rows())  # type: ignore[misc]

@@ -19,20 +19,22 @@ from headrace.targets.target import Batch
 from headrace.testing.contracts import batch, loaded
 from headrace.testing.source import TABLE, THINGS
 from tests.pipeline.lake.delta_stories import WIDER, One, refused
-from tests.pipeline.lake.lending import home
-from tests.pipeline.lake.stories import Place, story, story_of
+from tests.pipeline.lake.lending import target_context
+from tests.pipeline.lake.stories import StoryEnvironment, story, story_of
 from tests.support.tiers import thinned
 
 
-def within(place: Place, name: str, mode: str = "merge") -> One:
-    return One(place.within(name), mode)
+def within(env: StoryEnvironment, name: str, mode: str = "merge") -> One:
+    return One(env.within(name), mode)
 
 
 @story
-def rows_that_somebody_added_to_a_history_end_and_the_right_ones_stay_current(place: Place) -> None:
-    one = One(place, "history")
+def rows_that_somebody_added_to_a_history_end_and_the_right_ones_stay_current(
+    env: StoryEnvironment,
+) -> None:
+    one = One(env, "history")
     target = one.begun()
-    spark, named = place.spark.bulk, place.kind.named(place.spark, one.path)
+    spark, named = env.spark.bulk, env.kind.named(env.spark, one.path)
     for row in ((1, "one"), (2, "other"), (2, "one more"), (9, "nine")):
         spark.sql(
             f"INSERT INTO {named} SELECT {row[0]}L, '{row[1]}', cast(null as timestamp),"
@@ -48,12 +50,12 @@ def rows_that_somebody_added_to_a_history_end_and_the_right_ones_stay_current(pl
 
 
 @story_of("delta")
-def a_name_shows_the_table_that_is_kept_under_it(place: Place) -> None:
-    sql, at = place.spark.bulk.sql, Position(1, 1)
+def a_name_shows_the_table_that_is_kept_under_it(env: StoryEnvironment) -> None:
+    sql, at = env.spark.bulk.sql, Position(1, 1)
 
     def opened(name: str, folder: str, at: Position = ORIGIN) -> TableTarget:
-        target = table(name, path=str(place.folder / folder))
-        target.use(home(place.spark, place.folder / "data", pipeline=folder))
+        target = table(name, path=str(env.folder / folder))
+        target.use(target_context(env.spark, env.folder / "data", pipeline=folder))
         target.open({TABLE: THINGS}, {TABLE: at})
         return target
 
@@ -70,11 +72,11 @@ def a_name_shows_the_table_that_is_kept_under_it(place: Place) -> None:
     refused(BadTable, lambda: opened("names.things", "second"))
     sql("CREATE TABLE names.mine (id long) USING delta")
     refused(BadTable, lambda: opened("names.mine", "second"))
-    sql(f"CREATE TABLE names.plain (id long) USING parquet LOCATION '{place.folder}/plain'")
+    sql(f"CREATE TABLE names.plain (id long) USING parquet LOCATION '{env.folder}/plain'")
     refused(BadTable, lambda: opened("names.plain", "second"))
     assert [row.name for row in sql("SELECT * FROM names.things").collect()] == ["first"]
     # A folder that is gone stands for nothing.
-    shutil.rmtree(place.folder / "first")
+    shutil.rmtree(env.folder / "first")
     kept("names.things", "first")
     assert [row.name for row in sql("SELECT * FROM names.things").collect()] == ["first"]
 
@@ -91,29 +93,29 @@ def found_out(target: TableTarget, change: Batch) -> None:
 
 
 def delete_one(one: One) -> None:
-    named = one.place.kind.named(one.place.spark, one.path)
-    one.place.spark.bulk.sql(f"DELETE FROM {named} WHERE id = 1").collect()
+    named = one.env.kind.named(one.env.spark, one.path)
+    one.env.spark.bulk.sql(f"DELETE FROM {named} WHERE id = 1").collect()
 
 
 def put_back(one: One) -> None:
-    one.place.kind.put_back(one.place.spark, one.path)
+    one.env.kind.put_back(one.env.spark, one.path)
 
 
 @story
-def what_somebody_did_meanwhile_is_not_hidden_by_our_next_commit(place: Place) -> None:
+def what_somebody_did_meanwhile_is_not_hidden_by_our_next_commit(env: StoryEnvironment) -> None:
     # Each way by itself takes as long as three other stories.
     ways = (("merge", put_back), ("append", put_back), ("append", delete_one))
     for mode, act in thinned(ways, 2):
-        one = within(place, f"{mode}_{act.__name__}", mode)
+        one = within(env, f"{mode}_{act.__name__}", mode)
         target = one.begun()
         target.write(batch([(Op.UPDATE, 2, 1, "new")], 2, first=2))
-        place.kind.compact(place.spark, one.path)
+        env.kind.compact(env.spark, one.path)
         target.write(batch([(Op.UPDATE, 3, 1, "newer")], 3, first=3))
         act(one)
         found_out(target, batch([(Op.INSERT, 4, 3, "three")], 4, first=4))
         again = one.opened(Position(1, 4))
         why = str(again.lost(TABLE))
-        assert any(each in why for each in ("RESTORE", "put back", "somebody else")), why
+        assert any(each in why for each in ("RESTORE", "restored", "another writer")), why
         loading = again.load(TABLE, 2)
         loading.write(loaded({1: "newer", 2: "two", 3: "three"}))
         loading.switch(Position(1, 5))
@@ -124,8 +126,10 @@ def what_somebody_did_meanwhile_is_not_hidden_by_our_next_commit(place: Place) -
 
 
 @story
-def a_table_that_was_removed_meanwhile_is_not_begun_with_our_next_changes(place: Place) -> None:
-    one = within(place, "append", "append")
+def a_table_that_was_removed_meanwhile_is_not_begun_with_our_next_changes(
+    env: StoryEnvironment,
+) -> None:
+    one = within(env, "append", "append")
     target = one.begun()
     shutil.rmtree(one.path)
     found_out(target, batch([(Op.INSERT, 3, 3, "three")], 3, first=3))
@@ -138,13 +142,13 @@ def a_table_that_was_removed_meanwhile_is_not_begun_with_our_next_changes(place:
 
 
 @story
-def a_history_that_is_cut_off_lets_the_table_be_loaded(place: Place) -> None:
+def a_history_that_is_cut_off_lets_the_table_be_loaded(env: StoryEnvironment) -> None:
     for mode in ("merge", "history"):
-        one = within(place, mode, mode)
+        one = within(env, mode, mode)
         target = one.begun()
         target.write(batch([(Op.UPDATE, 2, 1, "new")], 2, first=2))
         target.close()
-        place.kind.forget(place.spark, one.path)
+        env.kind.forget(env.spark, one.path)
         again = one.opened(Position(1, 2))
         assert again.lost(TABLE) is not None
         loading = again.load(TABLE, 2)
@@ -159,24 +163,24 @@ def a_history_that_is_cut_off_lets_the_table_be_loaded(place: Place) -> None:
                 expected
             )
             assert len(one.rows()) == 4  # what was before is still told
-    one = within(place, "merge")
-    place.kind.forget(place.spark, one.path)
+    one = within(env, "merge")
+    env.kind.forget(env.spark, one.path)
     see_adopted(one)
 
 
 @story_of("delta")
-def numbers_are_known_where_the_log_begins_later(place: Place) -> None:
-    one = within(place, "merge")
+def numbers_are_known_where_the_log_begins_later(env: StoryEnvironment) -> None:
+    one = within(env, "merge")
     one.begun().write(batch([(Op.UPDATE, 2, 1, "new")], 2, first=2))
     for _ in range(10):
-        place.spark.bulk.sql(
+        env.spark.bulk.sql(
             f"ALTER TABLE delta.`{one.path}` SET TBLPROPERTIES ('mine' = 'yes')"
         ).collect()
     log = Path(one.path) / "_delta_log"
     assert list(log.glob("*.checkpoint*.parquet"))
     for version in range(5):
         (log / f"{version:020d}.json").unlink()
-    place.kind.forget(place.spark, one.path)
+    env.kind.forget(env.spark, one.path)
     see_adopted(one)
 
 
@@ -191,10 +195,10 @@ def see_adopted(one: One) -> None:
 
 
 @story
-def a_lost_table_takes_more_columns_as_it_is_loaded(place: Place) -> None:
+def a_lost_table_takes_more_columns_as_it_is_loaded(env: StoryEnvironment) -> None:
     rows = pa.table({"id": [1], "name": ["one"], "size": [7]}, schema=WIDER.arrow)
     for mode, how in (("merge", "gone"), ("history", "deleted"), ("append", "deleted")):
-        one = within(place, mode, mode)
+        one = within(env, mode, mode)
         one.begun().close()
         if how == "gone":
             shutil.rmtree(one.path)
@@ -211,13 +215,13 @@ def a_lost_table_takes_more_columns_as_it_is_loaded(place: Place) -> None:
 
 
 @story
-def keys_that_are_equal_numbers_and_other_texts_leave_no_row_behind(place: Place) -> None:
+def keys_that_are_equal_numbers_and_other_texts_leave_no_row_behind(env: StoryEnvironment) -> None:
     schema = replace(
         THINGS,
         columns=(Column("id", ValueType("numeric"), 1), Column("name", ValueType("text"), 2)),
     )
     for mode in ("merge", "history"):
-        one = within(place, mode, mode)
+        one = within(env, mode, mode)
         target = one.opened(schema=schema)
         loading = target.load(TABLE, 1)
         loading.write(pa.table({"id": ["1.0", "2"], "name": ["a", "b"]}, schema=schema.arrow))

@@ -23,8 +23,8 @@ from headrace.testing.source import TABLE, THINGS
 from tests.pipeline.lake.delta_stories import RETYPED, One, refused
 from tests.pipeline.lake.foreign_stories import found_out
 from tests.pipeline.lake.kinds import Iceberg
-from tests.pipeline.lake.lending import home
-from tests.pipeline.lake.stories import Place, story_of
+from tests.pipeline.lake.lending import target_context
+from tests.pipeline.lake.stories import StoryEnvironment, story_of
 
 iceberg = story_of("iceberg")
 LATE = batch([(Op.INSERT, 2, 3, "late")], 2, first=2)
@@ -51,7 +51,7 @@ def once(one: One) -> None:
     """See that the table has the change of the new writer, and it alone, in each mode."""
     names = [row[0] for row in one.rows("name", order=["id"])]
     assert names == ["one", "two", "new"]
-    versions = one.place.kind.versions(one.place.spark, one.path)
+    versions = one.env.kind.versions(one.env.spark, one.path)
     assert [note.number for _, note in versions if note is not None] == [2, 1]
 
 
@@ -67,11 +67,11 @@ def assert_reached(target: TableTarget, change: object) -> None:
 
 
 @iceberg
-def a_writer_that_is_late_at_any_step_has_no_effect(place: Place) -> None:
+def a_writer_that_is_late_at_any_step_has_no_effect(env: StoryEnvironment) -> None:
     # Before it looks, before it writes to its branch, looks at that, and goes forward.
     for mode in ("merge", "append", "history"):
         for step in ("_head", "_noted", "_goes_on_from", "_forwarded"):
-            one = One(place.within(f"{mode}{step}"), mode)
+            one = One(env.within(f"{mode}{step}"), mode)
             old = one.begun()
             # The other one leaves its branch alone, so that nothing but Iceberg refuses it.
             with patch.object(IcebergTable, "_drop"), before(step, overtake(one)):
@@ -82,9 +82,9 @@ def a_writer_that_is_late_at_any_step_has_no_effect(place: Place) -> None:
 
 
 @iceberg
-def a_branch_that_somebody_removed_is_not_gone_on_with(place: Place) -> None:
+def a_branch_that_somebody_removed_is_not_gone_on_with(env: StoryEnvironment) -> None:
     for mode in ("merge", "append"):
-        one = One(place.within(mode), mode)
+        one = One(env.within(mode), mode)
         old = one.begun()
         act = overtake(one)
 
@@ -98,7 +98,7 @@ def a_branch_that_somebody_removed_is_not_gone_on_with(place: Place) -> None:
         assert old.write(LATE) == Position(1, 2)
         once(one)
     # Removed by the other one, right before it would have gone forward.
-    one = One(place.within("forward"))
+    one = One(env.within("forward"))
     old = one.begun()
     with before("_forwarded", overtake(one)):
         refused(TargetError, lambda: old.write(LATE))
@@ -106,8 +106,8 @@ def a_branch_that_somebody_removed_is_not_gone_on_with(place: Place) -> None:
 
 
 @iceberg
-def a_late_baseline_of_the_same_columns_has_no_effect(place: Place) -> None:
-    one = One(place)
+def a_late_baseline_of_the_same_columns_has_no_effect(env: StoryEnvironment) -> None:
+    one = One(env)
     old = one.begun()
     act = overtake(one)  # An engine that begins removes what another one has loaded.
     loading = old.load(TABLE, 2)
@@ -118,11 +118,11 @@ def a_late_baseline_of_the_same_columns_has_no_effect(place: Place) -> None:
 
 
 @iceberg
-def a_late_baseline_of_other_columns_is_found_out(place: Place) -> None:
+def a_late_baseline_of_other_columns_is_found_out(env: StoryEnvironment) -> None:
     # By one commit of who took over, mostly that very load, and by two: then by the number, too.
     for commits in (1, 2):
         for loads in (True, False):
-            see_late_baseline(One(place.within(f"{commits}{loads}")), commits, loads=loads)
+            see_late_baseline(One(env.within(f"{commits}{loads}")), commits, loads=loads)
 
 
 def see_late_baseline(one: One, commits: int, *, loads: bool) -> None:
@@ -133,7 +133,7 @@ def see_late_baseline(one: One, commits: int, *, loads: bool) -> None:
     loading.switch(Position(1, 1))
     old, new = one.target(), one.opened(Position(1, 1), RETYPED)
     over: list[bool] = []
-    old.use(replace(one.home(), check=lambda: _fenced(over)))
+    old.use(replace(one.target_context(), check=lambda: _fenced(over)))
     old.open({TABLE: RETYPED}, {TABLE: Position(1, 1)})
     assert old.schema_changed(TABLE, RETYPED, THINGS) == "reload"
     late = old.load(TABLE, 2)
@@ -147,14 +147,14 @@ def see_late_baseline(one: One, commits: int, *, loads: bool) -> None:
             own.write(loaded({1: "new"}))
             own.switch(Position(1, 2))
         for at in range(2 + loads, 2 + commits):
-            new.write(_told(THINGS if loads else RETYPED, at))
+            new.write(_one_change(THINGS if loads else RETYPED, at))
 
     with before("_writing", act):
         refused(Fenced, lambda: late.switch(Position(1, 1)))
     columns = THINGS if loads else RETYPED
     start = one.opened(Position(1, 1 + commits), columns)
     assert "the table was" in str(start.lost(TABLE))
-    found_out(new, _told(columns, 2 + commits))
+    found_out(new, _one_change(columns, 2 + commits))
     again = one.opened(Position(1, 2 + commits), columns)
     assert "the table was" in str(again.lost(TABLE))
 
@@ -164,7 +164,7 @@ def _fenced(over: list[bool]) -> None:
         raise Fenced("Another engine took over")
 
 
-def _told(schema: TableSchema, at: int) -> Batch:
+def _one_change(schema: TableSchema, at: int) -> Batch:
     """Return a batch of one row, whose second column is called as the schema says."""
     made = batch([(Op.INSERT, at, at + 1, "new")], at, first=at)
     rows = made.tables[TABLE]
@@ -173,8 +173,8 @@ def _told(schema: TableSchema, at: int) -> Batch:
 
 
 @iceberg
-def two_that_make_a_table_at_once_do_not_both(place: Place) -> None:
-    one = One(place)
+def two_that_make_a_table_at_once_do_not_both(env: StoryEnvironment) -> None:
+    one = One(env)
     old, new = one.opened(), one.opened()
     loadings = [target.load(TABLE, 1) for target in (old, new)]
     for loading, name in zip(loadings, ("old", "new"), strict=True):
@@ -186,19 +186,19 @@ def two_that_make_a_table_at_once_do_not_both(place: Place) -> None:
 
 
 @iceberg
-def our_note_outlives_compaction_and_expired_snapshots(place: Place) -> None:
-    kind = place.kind
+def our_note_outlives_compaction_and_expired_snapshots(env: StoryEnvironment) -> None:
+    kind = env.kind
     assert isinstance(kind, Iceberg)
-    one = One(place, "append")
+    one = One(env, "append")
     target = one.begun()
     for at in range(2, 9):
         target.write(batch([(Op.INSERT, at, at + 10, "row")], at, first=at))
-    files = f"select count(*) as n from {kind.named(place.spark, one.path)}.files"
-    assert place.spark.bulk.sql(files).collect()[0].n == 8
+    files = f"select count(*) as n from {kind.named(env.spark, one.path)}.files"
+    assert env.spark.bulk.sql(files).collect()[0].n == 8
     target._tables[TABLE]._table().compact()  # type: ignore[union-attr]
-    assert place.spark.bulk.sql(files).collect()[0].n == 1
-    kind.expire(place.spark, one.path)
-    assert len(kind.branches(place.spark, one.path)) == 1
+    assert env.spark.bulk.sql(files).collect()[0].n == 1
+    kind.expire(env.spark, one.path)
+    assert len(kind.branches(env.spark, one.path)) == 1
     again = one.opened(Position(1, 8))
     assert again.lost(TABLE) is None
     again.write(batch([(Op.INSERT, 9, 19, "row")], 9, first=9))
@@ -206,44 +206,46 @@ def our_note_outlives_compaction_and_expired_snapshots(place: Place) -> None:
 
 
 @iceberg
-def snapshots_between_our_last_commit_and_now_stay_where_they_are_expired(place: Place) -> None:
-    kind = place.kind
+def snapshots_between_our_last_commit_and_now_stay_where_they_are_expired(
+    env: StoryEnvironment,
+) -> None:
+    kind = env.kind
     assert isinstance(kind, Iceberg)
-    one = One(place)
+    one = One(env)
     target = one.begun(dict.fromkeys(range(10), "old"))
     for at in range(2, 5):
         target.write(batch([(Op.UPDATE, at, at, "new")], at, first=at))
     for _ in range(3):
-        kind.compact(place.spark, one.path)
-    kind.expire(place.spark, one.path, retain_last=None)
+        kind.compact(env.spark, one.path)
+    kind.expire(env.spark, one.path, retain_last=None)
     target.write(batch([(Op.UPDATE, 5, 5, "new")], 5, first=5))
     for _ in range(3):
-        kind.compact(place.spark, one.path)
-    kind.expire(place.spark, one.path)
-    # One alone is left, and the one of our branch: nobody can say what came between.
+        kind.compact(env.spark, one.path)
+    kind.expire(env.spark, one.path)
+    # Only one is left, and that of our branch: it is not known what came between.
     refused(TableTaken, lambda: target.write(batch([(Op.UPDATE, 6, 6, "new")], 6, first=6)))
     assert "history" in str(one.opened(Position(1, 6)).lost(TABLE))
 
 
 @iceberg
-def deletes_are_made_few_as_well(place: Place) -> None:
-    one = One(place)
+def deletes_are_made_few_as_well(env: StoryEnvironment) -> None:
+    one = One(env)
     target = one.begun(dict.fromkeys(range(100), "old"))
     for at in range(2, 9):
         target.write(batch([(Op.UPDATE, at, at, "new")], at, first=at))
     target._tables[TABLE]._table().compact()  # type: ignore[union-attr]
-    named = place.kind.named(place.spark, one.path)
-    left = place.spark.bulk.sql(f"select content from {named}.files").collect()
+    named = env.kind.named(env.spark, one.path)
+    left = env.spark.bulk.sql(f"select content from {named}.files").collect()
     assert sorted(row.content for row in left) in ([0], [0, 1])
     rows = one.rows("name")
     assert rows == [("new" if 2 <= number < 9 else "old",) for number in range(100)]
 
 
 @iceberg
-def a_table_is_kept_by_its_name_in_a_catalog(place: Place) -> None:
+def a_table_is_kept_by_its_name_in_a_catalog(env: StoryEnvironment) -> None:
     def opened(name: str) -> TableTarget:
         made = table(name, format="iceberg")
-        made.use(home(place.spark, place.folder / "data"))
+        made.use(target_context(env.spark, env.folder / "data"))
         made.open({TABLE: THINGS}, {TABLE: ORIGIN})
         return made
 
@@ -252,10 +254,10 @@ def a_table_is_kept_by_its_name_in_a_catalog(place: Place) -> None:
     loading.write(loaded({1: "one"}))
     loading.switch(Position(1, 1))
     target.write(batch([(Op.INSERT, 2, 2, "two")], 2, first=2))
-    rows = place.spark.session.sql(f"select id from lake.some.{TABLE} order by id").collect()
+    rows = env.spark.session.sql(f"select id from lake.some.{TABLE} order by id").collect()
     assert [row.id for row in rows] == [1, 2]
     # A file of metadata that exists is all that keeps a late writer out of such a catalog.
-    listed = place.spark.session.sql(f"show tblproperties lake.some.{TABLE}").collect()
+    listed = env.spark.session.sql(f"show tblproperties lake.some.{TABLE}").collect()
     properties = {row.key: row.value for row in listed}
     assert properties["write.merge.mode"] == "merge-on-read"
     assert "write.metadata.delete-after-commit.enabled" not in properties
@@ -264,12 +266,12 @@ def a_table_is_kept_by_its_name_in_a_catalog(place: Place) -> None:
 
 
 @iceberg
-def columns_may_have_any_name_and_small_numbers(place: Place) -> None:
+def columns_may_have_any_name_and_small_numbers(env: StoryEnvironment) -> None:
     names = ("a b", "a,b", "a.b", "ä`=", "_change_ordinal")
     columns = [Column("id", ValueType("int16"), 1, declared="smallint")]
     columns += [Column(name, ValueType("text"), at) for at, name in enumerate(names, 2)]
     schema = TableSchema(TABLE, tuple(columns), key=("id",))
-    one = One(place)
+    one = One(env)
     target = one.opened(schema=schema)
     for baseline in (1, 2):
         loading = target.load(TABLE, baseline)
@@ -279,27 +281,27 @@ def columns_may_have_any_name_and_small_numbers(place: Place) -> None:
     again = one.opened(Position(1, 2), schema)
     assert again.lost(TABLE) is None
     assert one.rows() == [(1, *names)]
-    told = replace(batch([], 3, first=3), tables={TABLE: _changed(schema, names)})
-    again.write(told)
+    changed = replace(batch([], 3, first=3), tables={TABLE: _changed(schema, names)})
+    again.write(changed)
     assert one.rows() == [(1, *("new" for _ in names)), (2, *("new" for _ in names))]
 
 
 def _changed(schema: TableSchema, names: tuple[str, ...]) -> pa.Table:
     from headrace.testing.contracts import changes
 
-    told = changes([(Op.UPDATE, 3, 1, "new"), (Op.INSERT, 3, 2, "new")])
-    kept = told.select(told.column_names[:4])
-    kept = kept.append_column("id", told["id"].cast(schema.arrow.field("id").type))
+    changed = changes([(Op.UPDATE, 3, 1, "new"), (Op.INSERT, 3, 2, "new")])
+    kept = changed.select(changed.column_names[:4])
+    kept = kept.append_column("id", changed["id"].cast(schema.arrow.field("id").type))
     for name in names:
-        kept = kept.append_column(name, told["name"])
+        kept = kept.append_column(name, changed["name"])
     return kept
 
 
 @iceberg
-def an_empty_table_of_somebody_else_can_be_adopted(place: Place) -> None:
-    one = One(place)
-    named = place.kind.named(place.spark, one.path)
-    place.spark.bulk.sql(f"create table {named} (id bigint, name string) using iceberg")
+def an_empty_table_of_somebody_else_can_be_adopted(env: StoryEnvironment) -> None:
+    one = One(env)
+    named = env.kind.named(env.spark, one.path)
+    env.spark.bulk.sql(f"create table {named} (id bigint, name string) using iceberg")
     refused(TableTaken, one.opened)
     adopted = one.opened(adopt=True)
     loading = adopted.load(TABLE, 1)
@@ -311,10 +313,12 @@ def an_empty_table_of_somebody_else_can_be_adopted(place: Place) -> None:
 
 
 @iceberg
-def a_table_of_the_first_format_version_is_adopted_and_numbers_its_commits(place: Place) -> None:
-    one = One(place)
-    named = place.kind.named(place.spark, one.path)
-    sql = place.spark.bulk.sql
+def a_table_of_the_first_format_version_is_adopted_and_numbers_its_commits(
+    env: StoryEnvironment,
+) -> None:
+    one = One(env)
+    named = env.kind.named(env.spark, one.path)
+    sql = env.spark.bulk.sql
     sql(
         f"create table {named} (id bigint, name string) using iceberg"
         " partitioned by (bucket(2, id)) tblproperties ('format-version' = '1')"
@@ -333,15 +337,15 @@ def a_table_of_the_first_format_version_is_adopted_and_numbers_its_commits(place
 
 
 @iceberg
-def what_was_moved_by_a_branch_of_somebody_else_is_found_out(place: Place) -> None:
-    one = One(place)
+def what_was_moved_by_a_branch_of_somebody_else_is_found_out(env: StoryEnvironment) -> None:
+    one = One(env)
     target = one.begun()
     target.write(batch([(Op.UPDATE, 2, 1, "uno")], 2, first=2))
-    named = place.kind.named(place.spark, one.path)
-    sql, catalog = place.spark.bulk.sql, named.partition(".")[0]
+    named = env.kind.named(env.spark, one.path)
+    sql, catalog = env.spark.bulk.sql, named.partition(".")[0]
     sql(f"alter table {named} create branch theirs")
     sql(f"insert into {named}.branch_theirs values (9, 'theirs')")
-    # A branch beside it is nobody's business, although its snapshots take numbers.
+    # Another branch does not matter, although its snapshots take numbers.
     target.write(batch([(Op.INSERT, 3, 3, "c")], 3, first=3))
     assert one.opened(Position(1, 3)).lost(TABLE) is None
     sql(f"alter table {named} create or replace branch theirs")
@@ -351,10 +355,10 @@ def what_was_moved_by_a_branch_of_somebody_else_is_found_out(place: Place) -> No
 
 
 @iceberg
-def what_a_commit_says_stands_in_its_snapshot(place: Place) -> None:
-    one = One(place)
+def what_a_commit_says_stands_in_its_snapshot(env: StoryEnvironment) -> None:
+    one = One(env)
     one.begun().write(batch([(Op.DELETE, 2, 1, None)], 2, first=2))
-    (_, last), (_, first) = place.kind.versions(place.spark, one.path)
+    (_, last), (_, first) = env.kind.versions(env.spark, one.path)
     assert isinstance(last, CommitNote)
     assert isinstance(first, CommitNote)
     assert (first.number, first.baseline, first.batch) == (1, 1, "baseline-1")

@@ -48,17 +48,17 @@ class Lake:
 
     columns: list[Any] = field(default_factory=list)
     given_out: int = 0
-    lives: int = 0
+    created: int = 0
     statements: list[str] = field(default_factory=list)
     """Of every MERGE; what it says is left to the frame's rows."""
 
-    marks: bool = False
+    has_identity: bool = False
     """Whether each load makes another table of it, which its versions do not tell."""
 
     def commit(self, operation: str, note: CommitNote | None = None) -> None:
         """Make a commit of whomever."""
         version = self.commits[-1].version + 1 if self.commits else 0
-        self.lives += version == 0
+        self.created += version == 0
         self.commits.append(TableCommit(version, operation, note))
 
     def remove(self) -> None:
@@ -87,10 +87,10 @@ class KeptInMemory:
         return self._lake.commits[-1].version
 
     def identity(self) -> str:
-        return str(self._lake.lives)
+        return str(self._lake.created)
 
     def is_still(self, identity: str) -> bool:
-        return not self._lake.marks or self.identity() == identity
+        return not self._lake.has_identity or self.identity() == identity
 
     def schema(self) -> Any:
         from pyspark.sql.types import StructType
@@ -111,7 +111,7 @@ class KeptInMemory:
         if not self._claim("WRITE", note):
             return False
         self._lake.rows = frame.state()
-        self._lake.lives += self._lake.marks and note.loads
+        self._lake.created += self._lake.has_identity and note.loads
         return True
 
     empty = replace
@@ -181,7 +181,7 @@ class Writer:
     ) -> LakeTable:
         (self.folder / data).mkdir(exist_ok=True)
         files = Files(RealDisk(), str(self.folder / data))
-        home = TargetContext(
+        context = TargetContext(
             lambda: None,  # type: ignore[arg-type, return-value]
             "orders",
             files,
@@ -192,7 +192,7 @@ class Writer:
         made = LakeTable(
             shaped(self.mode, schema, None),
             TableLocation((), "/lake"),
-            home,
+            context,
             Memory(files, "orders"),
             InMemory(self.lake),  # type: ignore[arg-type]
             adopt=adopt,

@@ -1,4 +1,4 @@
-"""What an engine lends to a target of tables, without an engine."""
+"""The context that an engine passes to a table target, without an engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.storage.files import Files
 from headrace.targets.target import TargetContext
 
 
-def home(spark: Spark, data: Path, pipeline: str = "orders") -> TargetContext:
+def target_context(spark: Spark, data: Path, pipeline: str = "orders") -> TargetContext:
     data.mkdir(parents=True, exist_ok=True)
     return TargetContext(
         spark=lambda: spark,

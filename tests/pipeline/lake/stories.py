@@ -1,8 +1,8 @@
 """
-What a target of tables does, told in a process of its own with one Spark for all.
+What a table target does: test cases ("stories") that run in one process with one Spark.
 
-`python -m tests.pipeline.lake.stories FORMAT FOLDER` tells all of them, or those named behind it,
-and writes to `FOLDER/told.json` of each what went wrong, or nothing.
+`python -m tests.pipeline.lake.stories FORMAT FOLDER` runs all of them, or those named after it,
+and writes the traceback of each to `FOLDER/results.json`, or an empty text.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 
 
-class Place:
-    """Where a story happens: with a Spark, in a folder of its own, about one format."""
+class StoryEnvironment:
+    """What a story runs with: a Spark, a folder of its own, and one format."""
 
     def __init__(self, spark: Spark, folder: Path, kind: Kind) -> None:
         self.spark = spark
@@ -33,28 +33,28 @@ class Place:
         self.kind = kind
         folder.mkdir(parents=True, exist_ok=True)
 
-    def within(self, name: str) -> Place:
-        return Place(self.spark, self.folder / name, self.kind)
+    def within(self, name: str) -> StoryEnvironment:
+        return StoryEnvironment(self.spark, self.folder / name, self.kind)
 
 
-Story = Callable[[Place], None]
+Story = Callable[[StoryEnvironment], None]
 STORIES: dict[str, dict[str, Story]] = {"delta": {}, "iceberg": {}}
 """By format and name."""
 
 
-def story(tell: Story) -> Story:
-    """Tell it of every format."""
-    for told in STORIES.values():
-        told[tell.__name__] = tell
-    return tell
+def story(function: Story) -> Story:
+    """Run a function with every format."""
+    for stories in STORIES.values():
+        stories[function.__name__] = function
+    return function
 
 
 def story_of(format: str) -> Callable[[Story], Story]:
-    """Tell it of one format alone."""
+    """Run a function with only one format."""
 
-    def take(tell: Story) -> Story:
-        STORIES[format][tell.__name__] = tell
-        return tell
+    def take(function: Story) -> Story:
+        STORIES[format][function.__name__] = function
+        return function
 
     return take
 
@@ -72,8 +72,8 @@ def stories_of(format: str) -> dict[str, Story]:
     return STORIES[format]
 
 
-def told_of(format: str, folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
-    """Tell stories of a format, or all, in another process; return what went wrong with each."""
+def run_stories(format: str, folder: Path, names: Sequence[str] = ()) -> dict[str, str]:
+    """Run stories of a format, by default all, in another process; return their tracebacks."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.pipeline.lake.stories", format, str(folder), *names],
         cwd=ROOT,
@@ -82,7 +82,7 @@ def told_of(format: str, folder: Path, names: Sequence[str] = ()) -> dict[str, s
         timeout=patience(3000),
         check=False,
     )
-    path = folder / "told.json"
+    path = folder / "results.json"
     assert path.exists(), done.stderr[-4000:]
     found: dict[str, str] = json.loads(path.read_text())
     return found
@@ -94,15 +94,15 @@ def main(format: str, folder: Path, names: list[str]) -> None:
 
     kind, stories = KINDS[format], stories_of(format)
     spark = start_session(folder / "spark", conf=kind.needs(folder))
-    told: dict[str, str] = {}
+    results: dict[str, str] = {}
     for name in names or stories:
         try:
-            stories[name](Place(spark, folder / name, kind))
-        except Exception:  # noqa: BLE001  # Whatever it is, the others are told as well.
-            told[name] = traceback.format_exc()
+            stories[name](StoryEnvironment(spark, folder / name, kind))
+        except Exception:  # noqa: BLE001  # The other stories run in any case.
+            results[name] = traceback.format_exc()
         else:
-            told[name] = ""
-        (folder / "told.json").write_text(json.dumps(told))
+            results[name] = ""
+        (folder / "results.json").write_text(json.dumps(results))
     spark.stop()
 
 

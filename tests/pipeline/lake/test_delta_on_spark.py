@@ -1,4 +1,4 @@
-"""The stories of Delta tables, all told in one process with a Spark of its own."""
+"""The stories of Delta tables, all run in one process with a Spark of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.lake.jars import need_format
-from tests.pipeline.lake.stories import stories_of, told_of
+from tests.pipeline.lake.stories import run_stories, stories_of
 
 ALWAYS = (
     # Merged once though it comes twice; appended to; with a history.
@@ -48,7 +48,7 @@ IN_CI = (
     "a_key_change_is_caught_up_with",
 )
 """
-The others are told in the night, the two dearest among them: a mixed workload with restarts, which
+The others run at night, the two dearest among them: a mixed workload with restarts, which
 `test_rounds` has in CI, and all modes where executors prepare, which the cluster's tests have.
 """
 
@@ -62,7 +62,7 @@ def marked(name: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def told(
+def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
     need_format("delta")
@@ -72,13 +72,13 @@ def told(
         for item in request.session.items
         if isinstance(item, pytest.Function) and item.function is test_delta
     ]
-    return told_of("delta", tmp_path_factory.mktemp("stories"), names)
+    return run_stories("delta", tmp_path_factory.mktemp("stories"), names)
 
 
 @pytest.mark.meets("R24", "S16")
 @pytest.mark.parametrize("name", [marked(name) for name in sorted(stories_of("delta"))])
-def test_delta(told: dict[str, str], name: str) -> None:
-    assert told.get(name, "not told: the process ended before") == ""
+def test_delta(results: dict[str, str], name: str) -> None:
+    assert results.get(name, "not run: the process ended before") == ""
 
 
 def test_every_story_that_was_chosen_is_there() -> None:

@@ -20,6 +20,7 @@ from headrace.changelog.position import Position
 from headrace.lake.parts import Receipt, _changes_part
 from headrace.lake.rows import (
     Truncation,
+    appended_rows,
     begins,
     change_rows,
     emptyings,
@@ -27,7 +28,6 @@ from headrace.lake.rows import (
     history_rows,
     shaped,
     since_emptied,
-    told_rows,
     versions,
 )
 from headrace.pipeline.failed_rows import Workspace
@@ -66,16 +66,18 @@ Version = tuple[int, str | None, str, str | None]
 
 
 def merged(
-    before: dict[int, str], told: list[dict[str, Any]], first: Truncation | None
+    before: dict[int, str], made_rows: list[dict[str, Any]], first: Truncation | None
 ) -> list[Version]:
     """Do what `merge_history` says to a history of these rows."""
     found: list[Version] = []
-    ends = {row["k0"]: row["c5"] for row in told if not row["added"]}
-    assert len(ends) == sum(not row["added"] for row in told)
+    ends = {row["k0"]: row["c5"] for row in made_rows if not row["added"]}
+    assert len(ends) == sum(not row["added"] for row in made_rows)
     for key, name in before.items():
-        end = ends.get(key) or (first.told(1)[1] if first else None)
+        end = ends.get(key) or (first.for_history(1)[1] if first else None)
         found.append((key, name, "", end))
-    return found + [(row["c0"], row["c1"], row["c4"], row["c5"]) for row in told if row["added"]]
+    return found + [
+        (row["c0"], row["c1"], row["c4"], row["c5"]) for row in made_rows if row["added"]
+    ]
 
 
 def expected(before: dict[int, str], changes: Sequence[Change]) -> list[Version]:
@@ -106,16 +108,16 @@ def expected(before: dict[int, str], changes: Sequence[Change]) -> list[Version]
 @st.composite
 def batches(draw: st.DrawFn) -> list[Change]:
     ops = st.sampled_from([Op.INSERT, Op.UPDATE, Op.DELETE, Op.TRUNCATE])
-    places = draw(st.lists(st.tuples(st.integers(2, 6), st.integers(0, 3)), unique=True))
+    drawn = draw(st.lists(st.tuples(st.integers(2, 6), st.integers(0, 3)), unique=True))
     return [
-        (op, *place, draw(st.integers(1, 4)), None if op >= Op.DELETE else f"at {place}")
-        for place in sorted(places)
+        (op, *at, draw(st.integers(1, 4)), None if op >= Op.DELETE else f"at {at}")
+        for at in sorted(drawn)
         for op in [draw(ops)]
     ]
 
 
 def ends_by_commit(rows: list[Version]) -> list[Version]:
-    """Let go of where within a commit a row ended: what it passed through is not looked at."""
+    """Return the rows without the position inside a commit at which they ended."""
     return sorted(((key, name, began, end and end[:-9]) for key, name, began, end in rows), key=str)
 
 
@@ -127,8 +129,12 @@ def test_a_history_has_what_was_there_before_a_truncate(changes: list[Change]) -
     found = emptyings(rows, None, NOW)
     kept = versions(ended(rows, THINGS, THINGS.key, found), THINGS, THINGS.key)
     first = found[0] if found else None
-    told = history_rows(kept, HISTORY, 1, emptied=first.place if first else None).to_pylist()
-    assert ends_by_commit(merged(before, told, first)) == ends_by_commit(expected(before, changes))
+    made_rows = history_rows(
+        kept, HISTORY, 1, emptied=first.reference if first else None
+    ).to_pylist()
+    assert ends_by_commit(merged(before, made_rows, first)) == ends_by_commit(
+        expected(before, changes)
+    )
 
 
 @pytest.mark.meets("R23d")
@@ -144,14 +150,14 @@ def test_executors_keep_what_was_there_before_a_truncate(tmp_path: Path) -> None
     ]
     before = {1: "one", 2: "two", 9: "nine"}
     found = emptyings(made(changes), None, NOW)
-    told = []
+    made_rows = []
     for key in (1, 2, 3):
         # A task has the changes of some keys, and knows of every truncate.
         part = made([each for each in changes if each[3] == key])
         for batch in _changes_part(HISTORY, Workspace(str(tmp_path)), 1, found, part.to_batches()):
             receipt = msgspec.json.decode(batch.column(0)[0].as_py(), type=Receipt)
-            told += pq.read_table(receipt.path).to_pylist()
-    assert sorted(merged(before, told, found[0]), key=str) == sorted(
+            made_rows += pq.read_table(receipt.path).to_pylist()
+    assert sorted(merged(before, made_rows, found[0]), key=str) == sorted(
         expected(before, changes), key=str
     )
 
@@ -165,9 +171,9 @@ def test_changes_before_a_truncate_are_told_and_it_stands_in_its_place() -> None
             (Op.INSERT, 4, 0, 2, "b"),
         ]
     )
-    told = told_rows(rows, APPEND, 1, Position(1, 3), NOW)
-    assert told.equals(change_rows(rows, APPEND, 1))
-    assert [(row["c2"], row["c0"], row["c1"]) for row in told.to_pylist()] == [
+    made_rows = appended_rows(rows, APPEND, 1, Position(1, 3), NOW)
+    assert made_rows.equals(change_rows(rows, APPEND, 1))
+    assert [(row["c2"], row["c0"], row["c1"]) for row in made_rows.to_pylist()] == [
         ("insert", 1, "a"),
         ("truncate", None, None),
         ("insert", 2, "b"),
@@ -177,17 +183,17 @@ def test_changes_before_a_truncate_are_told_and_it_stands_in_its_place() -> None
 
 def test_a_truncate_that_no_row_tells_of_is_told_with_a_time() -> None:
     rows = made([(Op.INSERT, 4, 0, 2, "b")])
-    told = told_rows(rows, APPEND, 1, Position(1, 3), NOW).to_pylist()
-    assert (told[0]["c2"], told[0]["c4"]) == ("truncate", NOW)
+    made_rows = appended_rows(rows, APPEND, 1, Position(1, 3), NOW).to_pylist()
+    assert (made_rows[0]["c2"], made_rows[0]["c4"]) == ("truncate", NOW)
     assert emptyings(rows, Position(1, 3), NOW) == (
         Truncation((3, 0), round(NOW.timestamp() * 1_000_000)),
     )
 
 
-places = st.builds(Position, st.just(1), st.integers(1, 9), st.integers(0, 5))
+POSITIONS = st.builds(Position, st.just(1), st.integers(1, 9), st.integers(0, 5))
 
 
-@given(places, st.one_of(st.none(), places))
+@given(POSITIONS, st.one_of(st.none(), POSITIONS))
 def test_a_baseline_is_told_where_no_change_is(at: Position, first: Position | None) -> None:
     emptied, begins_at = begins(first, at)
     assert str(emptied) < str(begins_at)

@@ -12,7 +12,7 @@ from headrace.config.hocon import parse
 from headrace.engine.from_config import configured
 from headrace.errors import BadTable, HeadraceError, NoKey, SparkFailed, TableError
 from headrace.lake.formats import DELTA, PARQUET, check_session, needs
-from headrace.lake.history import CommitNote, TableLocation, check_name, places, read, written
+from headrace.lake.history import CommitNote, TableLocation, check_name, locations, read, written
 from headrace.lake.rows import answer, shaped
 from headrace.lake.sql import merge_history, merge_rows
 from headrace.lake.target import TableTarget
@@ -60,27 +60,27 @@ def test_a_table_needs_a_name_or_a_path() -> None:
 
 
 def test_a_name_is_filled_for_each_table() -> None:
-    found = places("lake.{schema}_{table}", None, ["public.orders", "items"])
+    found = locations("lake.{schema}_{table}", None, ["public.orders", "items"])
     assert found == {
         "public.orders": TableLocation(("lake", "public_orders"), None),
         "items": TableLocation(("lake", "main_items"), None),
     }
-    assert places(None, "/lake/{table}", ["orders"])["orders"].path == "/lake/orders"
+    assert locations(None, "/lake/{table}", ["orders"])["orders"].path == "/lake/orders"
     assert found["items"].name == "`lake`.`main_items`"
 
 
 def test_two_tables_cannot_become_one() -> None:
-    with pytest.raises(BadTable, match="Two tables"):
-        places("lake.orders", None, ["orders", "items"])
+    with pytest.raises(BadTable, match="Two source tables"):
+        locations("lake.orders", None, ["orders", "items"])
     with pytest.raises(BadTable):
         hr.table("lake.orders").check({"a": THINGS, "b": THINGS})
-    with pytest.raises(BadTable, match="Two tables") as found:
-        places("lake.{table}", None, ["public.Orders", "public.orders"])
+    with pytest.raises(BadTable, match="Two source tables") as found:
+        locations("lake.{table}", None, ["public.Orders", "public.orders"])
     assert "case" in found.value.remedy
-    with pytest.raises(BadTable, match="Two tables"):
-        places("lake.orders", "/lake/{table}", ["orders", "items"])
+    with pytest.raises(BadTable, match="Two source tables"):
+        locations("lake.orders", "/lake/{table}", ["orders", "items"])
     # Folders may tell them apart; where these do not, the notes in the table do.
-    assert len(places(None, "/lake/{table}", ["Orders", "orders"])) == 2
+    assert len(locations(None, "/lake/{table}", ["Orders", "orders"])) == 2
 
 
 @pytest.mark.parametrize(

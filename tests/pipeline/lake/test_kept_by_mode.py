@@ -30,8 +30,8 @@ def test_small_files_become_few_though_no_life_has_so_many_commits(tmp_path: Pat
     writer.begun(ROWS)
     for at in range(2, 11):
         write(writer.opened(Position(1, at - 1), compact_every=4), at, at)
-    told = [commit.operation for commit in writer.lake.commits]
-    assert [at for at, operation in enumerate(told) if operation == "OPTIMIZE"] == [4, 9]
+    operations = [commit.operation for commit in writer.lake.commits]
+    assert [at for at, operation in enumerate(operations) if operation == "OPTIMIZE"] == [4, 9]
 
 
 @pytest.mark.meets("R24")
@@ -46,7 +46,7 @@ def test_a_table_that_was_kept_by_another_mode_is_refused_unless_it_is_to_be_rep
     if now == before:
         assert writer.opened(Position(1, 1)).lost is None
         return
-    with pytest.raises(TableTaken, match=f"by this pipeline, with mode {before}") as refused:
+    with pytest.raises(TableTaken, match=f"has written the table in mode {before}") as refused:
         writer.opened(Position(1, 1))
     assert "adopt=True" in refused.value.remedy
     adopted = writer.opened(Position(1, 1), adopt=True)
@@ -76,7 +76,7 @@ def test_the_mode_of_a_table_is_known_by_its_columns_where_no_note_says_it(
     assert writer.opened(Position(1, 1)).ours
     for now in {"merge", "append", "history"} - {before}:
         writer.mode = now  # type: ignore[assignment]
-        with pytest.raises(TableTaken, match=f"with mode {before}"):
+        with pytest.raises(TableTaken, match=f"in mode {before}"):
             writer.opened(Position(1, 1))
 
 

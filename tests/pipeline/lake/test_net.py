@@ -93,29 +93,29 @@ def test_the_net_changes_of_a_batch_end_in_the_same_rows(
 @given(rows_of_changes)
 def test_versions_of_a_batch_tell_what_was_there_after_every_commit(rows: list[Change]) -> None:
     found = versions(changes(rows), SCHEMA, SCHEMA.key)
-    told = found.rows.to_pylist()
+    shown = found.rows.to_pylist()
     for commit in range(7):
         there = {
             (row["a"], row["b"]): row["name"]
-            for at, row in enumerate(told)
+            for at, row in enumerate(shown)
             if row["_commit"] <= commit
             and not found.gone[at]
-            and (found.next[at] < 0 or told[found.next[at]]["_commit"] > commit)
+            and (found.next[at] < 0 or shown[found.next[at]]["_commit"] > commit)
         }
         assert there == state(rows, commit)
     firsts: dict[tuple[int, str], int] = {}
-    for at, row in enumerate(told):
+    for at, row in enumerate(shown):
         firsts.setdefault((row["a"], row["b"]), at)
-    assert {at for at in range(len(told)) if found.opens[at]} == set(firsts.values())
+    assert {at for at in range(len(shown)) if found.opens[at]} == set(firsts.values())
 
 
 @given(rows_of_changes)
 def test_rows_of_a_history_end_where_the_next_one_begins(rows: list[Change]) -> None:
     shape = shaped("history", SCHEMA, None)
-    told = history_rows(
+    shown = history_rows(
         versions(changes(rows), SCHEMA, SCHEMA.key), shape, 1, emptied=None
     ).to_pylist()
-    for row in told:
+    for row in shown:
         if row["added"]:
             assert row["k0"] is row["k1"] is None
             assert row["c6"] is None or row["c5"] < row["c6"]
@@ -123,7 +123,7 @@ def test_rows_of_a_history_end_where_the_next_one_begins(rows: list[Change]) -> 
             assert (row["c0"], row["c3"], row["c5"]) == (None, None, None)
             assert row["k0"] is not None
             assert row["c6"] is not None
-    ending = [(row["k0"], row["k1"]) for row in told if not row["added"]]
+    ending = [(row["k0"], row["k1"]) for row in shown if not row["added"]]
     assert len(ending) == len(set(ending))
 
 

@@ -28,14 +28,14 @@ def no_spark() -> Spark:
     raise SparkGone("There is none")
 
 
-def lent(folder: Path) -> TargetContext:
+def target_context(folder: Path) -> TargetContext:
     folder.mkdir(parents=True, exist_ok=True)
     return TargetContext(no_spark, "orders", Files(RealDisk(), str(folder)), time.time)
 
 
 def opened(folder: Path, data: str = "data", at: Position = ORIGIN) -> TableTarget:
     target = table(path=str(folder / "lake"), format="parquet", mode="append")
-    target.use(lent(folder / data))
+    target.use(target_context(folder / data))
     target.check({TABLE: THINGS})
     target.open({TABLE: THINGS}, {TABLE: at})
     return target
@@ -83,7 +83,7 @@ class Harness:
     def make(self) -> Target:
         path = str(self._folder / "lake" / "{table}")
         target = table(path=path, format="parquet", mode="append")
-        target.use(lent(self._folder / "data"))
+        target.use(target_context(self._folder / "data"))
         return target
 
     def rows(self, target: Target, table: TableName = TABLE) -> State:
@@ -150,13 +150,13 @@ def test_an_emptied_table_and_a_reload_are_told(tmp_path: Path) -> None:
 
 def test_what_was_before_a_truncate_of_the_same_batch_is_told(tmp_path: Path) -> None:
     target = begun(tmp_path)
-    told = [
+    changes_made = [
         (Op.INSERT, 6, 3, "three"),
         (Op.TRUNCATE, 7, 0, None),
         (Op.INSERT, 8, 4, "four"),
         (Op.TRUNCATE, 9, 0, None),
     ]
-    target.write(batch(told, 9, first=6, truncate=9))
+    target.write(batch(changes_made, 9, first=6, truncate=9))
     assert rows(tmp_path) == [
         *BEGUN,
         ("6", "insert", 3, "three"),
@@ -250,7 +250,7 @@ def test_a_folder_that_is_taken_away_is_not_written_to(tmp_path: Path) -> None:
     target = begun(tmp_path)
     change = batch([(Op.INSERT, 6, 3, "three")], 6, first=6)
     shutil.rmtree(tmp_path / "lake")
-    with pytest.raises(TableTaken, match="not what was left"):
+    with pytest.raises(TableTaken, match="does not have the files"):
         target.write(change)
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "_headrace").write_text("another")
@@ -342,7 +342,7 @@ def test_a_folder_whose_mark_a_power_loss_cut_off_is_marked_anew(tmp_path: Path)
     mark = tmp_path / "lake" / "_headrace"
     owner = mark.read_text()
     mark.write_text("")
-    with pytest.raises(TableTaken, match="not ours"):
+    with pytest.raises(TableTaken, match="did not write"):
         opened(tmp_path)  # Nothing was ever written, as far as this one knows.
     target = opened(tmp_path, at=Position(1, 5))
     assert target.lost(TABLE) is None
@@ -357,7 +357,7 @@ def test_a_folder_with_a_mark_cut_off_and_files_of_another_log_is_refused(tmp_pa
     (lake / "_headrace").write_text("")
     (file,) = lake.glob("baseline-*.parquet")
     file.rename(lake / "baseline-00000001-0a1b2c3d.parquet")
-    with pytest.raises(TableTaken, match="not what was left"):
+    with pytest.raises(TableTaken, match="does not have the files"):
         opened(tmp_path, at=Position(1, 5))
 
 
@@ -436,7 +436,7 @@ def test_the_newer_of_two_baselines_keeps_what_both_have_after_a_killed_switch(
 
 
 def test_what_plain_files_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadTable, match="adopted"):
+    with pytest.raises(BadTable, match="does not support adopt"):
         table(path=str(tmp_path), format="parquet", mode="append", adopt=True)
     with pytest.raises(BadTable, match="URL"):
         table(path="s3://bucket/orders", format="parquet", mode="append")

@@ -31,8 +31,8 @@ def write(kept: LakeTable, commit: int, id: int | None) -> Position:
 
 
 def quicker(writer: Writer, table: LakeTable, at: Position) -> None:
-    """Load a table again that somebody else has committed to: the first time does nothing."""
-    with pytest.raises(TargetError, match="quicker"):
+    """Load a table again that another writer has committed to; the first attempt has no effect."""
+    with pytest.raises(TargetError, match="committed first"):
         writer.load(table, ROWS, at, 2)
 
 
@@ -48,7 +48,7 @@ def test_an_engine_that_wakes_up_does_not_load_a_table_that_another_brought_furt
     write(new, 4, 14)
     quicker(writer, old, Position(1, 1))
     for _ in range(2):
-        with pytest.raises(TargetError, match="further"):
+        with pytest.raises(TargetError, match="written newer rows"):
             writer.load(old, ROWS, Position(1, 3), 2)
     write(new, 5, 15)
     assert new.lost is None
@@ -83,7 +83,7 @@ def test_a_table_that_another_engine_has_put_back_is_loaded_anew(
     writer.load(old, ROWS, Position(1, at), 1)
     if more:
         write(old, 4, 14)
-    with pytest.raises(TargetError, match="quicker"):
+    with pytest.raises(TargetError, match="committed first"):
         write(new, 7, 17)
     before = dict(writer.lake.rows)
     for _ in range(2):

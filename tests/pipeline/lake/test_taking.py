@@ -51,7 +51,7 @@ def write(kept: table.LakeTable, commit: int, id: int, name: str = "new") -> Pos
     return kept.write(made, made.tables[TABLE])
 
 
-# -- what somebody else did ---------------------------------------------------------------------
+# -- commits of other writers --------------------------------------------------------------------
 
 
 def restored(lake: Lake) -> None:
@@ -96,7 +96,7 @@ def test_a_table_that_was_made_anew_with_as_many_commits_is_another(tmp_path: Pa
     for each in notes:
         writer.lake.commit(each.operation, each.note)
     kept.position = Position(1, 1)
-    assert writer.opened(Position(1, 1)).lost == "the table was made anew"
+    assert writer.opened(Position(1, 1)).lost == "the table was dropped and created again"
 
 
 def replaced_late(lake: Lake) -> None:
@@ -105,7 +105,7 @@ def replaced_late(lake: Lake) -> None:
     assert last.note is not None
     late = msgspec.structs.replace(last.note, writer="late", batch="baseline-2")
     lake.commits[-1] = TableCommit(last.version, "WRITE", late)
-    lake.rows, lake.lives = {1: "late"}, lake.lives + 1
+    lake.rows, lake.created = {1: "late"}, lake.created + 1
 
 
 @pytest.mark.meets("R1", "R24")
@@ -114,18 +114,18 @@ def test_a_late_load_with_the_number_and_version_of_ours_is_found_out(
     tmp_path: Path, loads: bool
 ) -> None:
     writer = Writer(tmp_path)
-    writer.lake.marks = True
+    writer.lake.has_identity = True
     kept = writer.begun(ROWS)
     if loads:
         writer.load(kept, ROWS, Position(1, 2), 2)
     else:
         write(kept, 2, 3)
     replaced_late(writer.lake)
-    assert writer.opened(Position(1, 2)).lost == "the table was made anew"
-    with pytest.raises(TableTaken, match="made anew"):
+    assert writer.opened(Position(1, 2)).lost == "the table was dropped and created again"
+    with pytest.raises(TableTaken, match="created again"):
         write(kept, 3, 4)
     again = writer.opened(Position(1, 3))
-    assert again.lost == "the table was made anew"
+    assert again.lost == "the table was dropped and created again"
     writer.load(again, ROWS, Position(1, 4), 3)
     write(again, 5, 5)
     assert writer.opened(Position(1, 5)).lost is None
@@ -134,7 +134,7 @@ def test_a_late_load_with_the_number_and_version_of_ours_is_found_out(
 @pytest.mark.meets("R24")
 def test_a_late_load_does_not_change_what_who_took_over_remembers(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
-    writer.lake.marks = True
+    writer.lake.has_identity = True
     writer.begun(ROWS)
 
     def check() -> None:
@@ -152,7 +152,7 @@ def test_a_load_that_another_one_landed_behind_is_not_taken_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path)
-    writer.lake.marks = True
+    writer.lake.has_identity = True
     kept = writer.begun(ROWS)
     asked = KeptInMemory.identity
 
@@ -162,14 +162,14 @@ def test_a_load_that_another_one_landed_behind_is_not_taken_for_it(
         return asked(self)
 
     monkeypatch.setattr(KeptInMemory, "identity", overtaken)
-    with pytest.raises(TargetError, match="quicker"):
+    with pytest.raises(TargetError, match="committed first"):
         writer.load(kept, ROWS, Position(1, 3), 2)
     assert kept._memory.last(TABLE) == 1
 
 
 def test_a_load_that_was_not_remembered_is_no_other_table(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
-    writer.lake.marks = True
+    writer.lake.has_identity = True
     kept = writer.begun(ROWS)
     kept._memory.remember = lambda *about: None  # type: ignore[method-assign]
     writer.load(kept, ROWS, Position(1, 2), 2)
@@ -281,7 +281,7 @@ def test_a_table_of_another_of_the_source_s_tables_is_not_gone_on_with(tmp_path:
     writer = Writer(tmp_path)
     writer.begun(ROWS)
     other = replace(THINGS, table="others")
-    with pytest.raises(TableTaken, match="Another table"):
+    with pytest.raises(TableTaken, match="another source table"):
         writer.opened(schema=other)
     adopted = writer.opened(schema=other, adopt=True)
     writer.load(adopted, loaded({7: "seven"}), Position(1, 1), 1)
@@ -409,9 +409,9 @@ def test_a_truncate_that_the_table_has_is_not_prepared_again(
 ) -> None:
     kept = Writer(tmp_path, "history").begun(ROWS)
     kept.position = Position(1, 5)
-    for at, told in ((4, None), (5, None), (6, Position(1, 6))):
+    for at, truncated in ((4, None), (5, None), (6, Position(1, 6))):
         kept.stage(None, 1, Position(1, at))  # type: ignore[arg-type]
-        assert staged_with[-1][1] == told
+        assert staged_with[-1][1] == truncated
 
 
 def test_what_attempts_before_prepared_is_removed(

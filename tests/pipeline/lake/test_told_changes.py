@@ -13,16 +13,16 @@ from headrace.pipeline.definition import Pipeline
 from headrace.runtime.pipeline_run import IDLE, PipelineRun
 from tests.control.stepping import Stepping
 from tests.control.test_seen_changes import Window
-from tests.pipeline.lake.test_parquet import lent
+from tests.pipeline.lake.test_parquet import target_context
 
 
 def target_in(folder: Path) -> TableTarget:
     target = table(path=str(folder / "lake"), format="parquet", mode="append")
-    target.use(lent(folder / "data"))
+    target.use(target_context(folder / "data"))
     return target
 
 
-def told(folder: Path) -> list[tuple[str, int | None]]:
+def changes_in(folder: Path) -> list[tuple[str, int | None]]:
     rows = [
         row
         for path in (folder / "lake").glob("*.parquet")
@@ -48,7 +48,7 @@ def test_changes_before_a_truncate_in_the_same_batch_are_told(tmp_path: Path) ->
     world.source.emit_insert("orders", {"id": 2, "status": "new"})
     world.flush()
     world.settle(run)
-    assert told(tmp_path) == [
+    assert changes_in(tmp_path) == [
         ("insert", 1),
         ("update_postimage", 1),
         ("truncate", None),
@@ -67,7 +67,7 @@ def test_what_the_baselines_rows_hold_is_not_told_behind_them(tmp_path: Path) ->
     window.commit(Op.INSERT, xid=104, key=5)
     run = window.world.run(Pipeline(window.world.source, "orders", target_in(tmp_path)))
     settled(run)
-    assert told(tmp_path) == [
+    assert changes_in(tmp_path) == [
         ("insert", 1),
         ("insert", 3),
         ("insert", 2),
@@ -91,8 +91,8 @@ def test_a_switch_that_was_not_noted_tells_nothing_twice(tmp_path: Path) -> None
     run._loads._settle = die  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
         settled(run)
-    assert told(tmp_path) == [("insert", 1), ("insert", 2)]
+    assert changes_in(tmp_path) == [("insert", 1), ("insert", 2)]
     world.put(3)
     again = world.run(Pipeline(world.source, "orders", target_in(tmp_path)))
     world.settle(again)
-    assert told(tmp_path) == [("insert", 1), ("insert", 2), ("insert", 3)]
+    assert changes_in(tmp_path) == [("insert", 1), ("insert", 2), ("insert", 3)]

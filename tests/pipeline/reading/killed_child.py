@@ -41,10 +41,10 @@ def into_files(folder: Path) -> Take:
             [row["id"], row["status"], row["_change_type"], row["_position"]]
             for row in frame.collect()
         ]
-        beside = folder / f"{number}.tmp"
-        beside.write_text(json.dumps(rows))
+        temporary = folder / f"{number}.tmp"
+        temporary.write_text(json.dumps(rows))
         say(f"ready {number}")
-        beside.replace(folder / f"{number}.json")
+        temporary.replace(folder / f"{number}.json")
         say(f"written {number}")
 
     return take

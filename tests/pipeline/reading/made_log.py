@@ -19,12 +19,12 @@ Row = dict[str, Any]
 
 
 class MadeLog:
-    """A log of `orders`, written flush by flush; in a folder, or at a `place` elsewhere."""
+    """A log of `orders`, written flush by flush; in a folder, or at a `location`."""
 
-    def __init__(self, folder: Path, at: int = 0, *, place: str | None = None) -> None:
+    def __init__(self, folder: Path, at: int = 0, *, location: str | None = None) -> None:
         self.data = folder / "data"
-        self.place = place or str(self.data)
-        self.files = opened(self.place)
+        self.location = location or str(self.data)
+        self.files = opened(self.location)
         self.writer: LogWriter = begun(self.files, at)
 
     def flush(self, *rows: Change, schema: TableSchema = ORDERS) -> None:
@@ -47,14 +47,14 @@ class MadeLog:
         copy.write(row_table(schema, *rows))
         copy.finish(first, last, **facts)
 
-    def anew(self, commit: int, lineage: str, reason: str = "lineage") -> None:
-        """Begin history anew, as after a restore."""
+    def restart_history(self, commit: int, lineage: str, reason: str = "lineage") -> None:
+        """Begin a new history, as after a restore."""
         self.writer.begin(At(commit, lineage), reason, ORIGIN_TEXT)
 
     # --- reading
 
     def source(self, **options: object) -> HeadraceSource:
-        given = {"log": self.place, "table": "orders", "wait": "0s"}
+        given = {"log": self.location, "table": "orders", "wait": "0s"}
         given |= {name: str(value) for name, value in options.items()}
         # As Spark hands them over.
         return HeadraceSource({name.lower(): value for name, value in given.items()})
@@ -67,7 +67,7 @@ class MadeLog:
 
     def table(self, **options: object) -> pa.Table:
         reader = self.reader(**options)
-        return gathered(reader, reader.partitions())
+        return collected(reader, reader.partitions())
 
     def read(self, **options: object) -> list[Row]:
         """Return the rows of `spark.read`, in the order of partitions."""
@@ -96,7 +96,7 @@ class Stream:
     def start_again(self, **options: object) -> None:
         self._options |= options
         if self._reader is not None:
-            # As Spark does; of a process that is killed the kernel lets go.
+            # As Spark does; if a process is killed, the kernel releases the name.
             self._reader.stop()
         source = self._log.source(**self._options)
         reader = source.streamReader(source.schema())
@@ -107,7 +107,7 @@ class Stream:
             self.kept.append(reader.initialOffset())
 
     def batch(self) -> list[Row] | None:
-        """Return the rows of the next batch; None where there is none."""
+        """Return the rows of the next batch; None if there is none."""
         limit = self.reader.getDefaultReadLimit()
         end = self.reader.latestOffset(self.kept[-1], limit)
         if end == self.kept[-1]:
@@ -120,7 +120,7 @@ class Stream:
     def again(self) -> list[Row]:
         """Return the rows of the last batch once more, as after a crash."""
         parts = self.reader.partitions(self.kept[-2], self.kept[-1])
-        found: list[Row] = gathered(self.reader, parts).to_pylist()
+        found: list[Row] = collected(self.reader, parts).to_pylist()
         return found
 
     def all(self) -> list[list[Row]]:
@@ -131,7 +131,7 @@ class Stream:
         return found
 
 
-def gathered(reader: Any, partitions: Any) -> pa.Table:
+def collected(reader: Any, partitions: Any) -> pa.Table:
     batches = [batch for each in partitions for batch in reader.read(each)]
     return pa.Table.from_batches(batches) if batches else pa.table({})
 

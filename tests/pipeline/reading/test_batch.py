@@ -34,7 +34,7 @@ from headrace.errors import (
     UnknownValue,
     WrongValue,
 )
-from headrace.spark_source.columns import places
+from headrace.spark_source.columns import position_texts
 from headrace.spark_source.plan import LEAST_BYTES, grouped
 from headrace.spark_source.source import Partition
 from tests.changelog.log_making import ORDERS, SOURCE, delete, insert, table, truncate, update
@@ -93,8 +93,8 @@ def test_positions_made_together_are_those_made_one_by_one(
     made: list[tuple[int, int]], epoch: int
 ) -> None:
     rows = pa.table({"c": [c for c, _ in made], "o": pa.array([o for _, o in made], pa.int32())})
-    found = places(epoch, rows["c"].to_numpy(), rows["o"].to_numpy())
-    assert found.to_pylist() == [str(Position(epoch, *place)) for place in made]
+    found = position_texts(epoch, rows["c"].to_numpy(), rows["o"].to_numpy())
+    assert found.to_pylist() == [str(Position(epoch, *each)) for each in made]
 
 
 def from_the_log(log: MadeLog) -> Iterator[tuple[str, str, Any, Any]]:
@@ -189,7 +189,7 @@ def test_below_what_is_kept_is_an_error_with_the_earliest_position(shop: MadeLog
 
 @pytest.mark.meets("R1")
 def test_a_version_alone_says_nothing_where_commits_were_numbered_twice(shop: MadeLog) -> None:
-    shop.anew(2, "sqlite/other")
+    shop.restart_history(2, "sqlite/other")
     shop.flush(insert(3))
     with pytest.raises(WrongValue, match="0001-0000000000000003-00000000, 0002-"):
         shop.read(startingVersion=3)
@@ -199,7 +199,7 @@ def test_a_version_alone_says_nothing_where_commits_were_numbered_twice(shop: Ma
 
 @pytest.mark.meets("R1")
 def test_a_gap_is_an_error_that_names_the_option_to_go_on(shop: MadeLog) -> None:
-    shop.anew(2, "sqlite/other")
+    shop.restart_history(2, "sqlite/other")
     shop.flush(insert(3))
     with pytest.raises(ChangesMissing, match="onGap=continue"):
         shop.read()
@@ -211,7 +211,7 @@ def test_a_gap_is_an_error_that_names_the_option_to_go_on(shop: MadeLog) -> None
 def test_rows_that_changed_unseen_are_told_like_a_gap(shop: MadeLog) -> None:
     shop.writer.owe("orders", "partitions")
     shop.flush(insert(7))
-    with pytest.raises(ChangesMissing, match="without a change"):
+    with pytest.raises(ChangesMissing, match="not recorded"):
         shop.read()
     assert ids(shop.read(onGap="continue"))[-1] == 7
 
@@ -340,8 +340,8 @@ def test_neighbours_are_read_by_one_task_up_to_a_size(log: MadeLog) -> None:
 
 @pytest.mark.parametrize("given", ["data", "data/log/shop", "file"])
 def test_the_log_is_found_by_its_folder_or_its_data_directory(shop: MadeLog, given: str) -> None:
-    place = f"file://{shop.data}" if given == "file" else str(shop.data.parent / given)
-    assert len(shop.read(log=place)) == 7
+    location = f"file://{shop.data}" if given == "file" else str(shop.data.parent / given)
+    assert len(shop.read(log=location)) == 7
 
 
 def test_what_is_not_there_is_told_with_what_is(shop: MadeLog) -> None:

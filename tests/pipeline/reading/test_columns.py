@@ -15,7 +15,7 @@ from headrace.changelog.values import ValueType
 from headrace.errors import ColumnsChanged
 from headrace.spark_source.columns import Fit, filled
 from tests.changelog.log_making import ORDERS, insert
-from tests.pipeline.reading.made_log import MadeLog, gathered, ids, short
+from tests.pipeline.reading.made_log import MadeLog, collected, ids, short
 
 NOTE = Column("note", ValueType("text"), 3, missing="none")
 WITH_NOTE = TableSchema("orders", (*ORDERS.columns, NOTE), ("id",))
@@ -56,7 +56,7 @@ def test_a_dropped_column_is_null_for_who_keeps_it(log: MadeLog, added: bool) ->
     more = (Column("more", ValueType("text"), 4),) if added else ()
     log.flush(insert(2), schema=replace(ORDERS, columns=(*ORDERS.columns, *more)))
     assert [row["note"] for row in stream.batch() or []] == ["x", None]
-    assert gathered(none, none.partitions()).num_rows == 0
+    assert collected(none, none.partitions()).num_rows == 0
 
 
 def test_segments_with_a_column_that_is_gone_are_read_without_it(log: MadeLog) -> None:

@@ -67,7 +67,7 @@ def test_a_query_that_goes_on_past_gaps_does_so_while_nothing_happens(
     log.flush(insert(5))
     stream = log.stream(onGap="continue")
     stream.all()
-    log.anew(6, "sqlite/other")
+    log.restart_history(6, "sqlite/other")
     for commit in (7, 8, 9):
         log.flush(insert(commit), schema=table("items"))
     monkeypatch.setattr(readers_module, "IDLE_SECONDS", -1.0)
@@ -83,7 +83,7 @@ def test_a_checkpoint_of_a_log_that_is_gone_is_refused_in_every_epoch(log: MadeL
     log.flush(insert(5))
     stream = log.stream(onGap="continue")
     first = stream.kept[-1]
-    log.anew(6, "sqlite/other")
+    log.restart_history(6, "sqlite/other")
     log.flush(insert(7))
     for epoch in (1, 2):
         stream.kept[-1] = {"lineage": "sqlite/gone", "position": str(Position(epoch, 6, 0))}
@@ -104,6 +104,6 @@ def test_a_segment_that_was_merged_tells_to_run_it_again(log: MadeLog) -> None:
     assert Compaction(log.writer).advance(log.writer.end, ()) is not None
     for segment in before:
         segment.unlink()
-    with pytest.raises(PositionExpired, match="Run it again"):
+    with pytest.raises(PositionExpired, match="Run the query again"):
         list(reader.read(partitions[0]))
     assert ids(log.read()) == list(range(1, 41))

@@ -31,8 +31,8 @@ def held(log: MadeLog) -> tuple[Position, tuple[int, ...]]:
     return found.position, found.baselines
 
 
-def care_of(log: MadeLog) -> LogRetention:
-    """Return the care of a log that nobody else reads."""
+def retention_of(log: MadeLog) -> LogRetention:
+    """Return the retention of a log without other readers."""
     recording: Any = SimpleNamespace(name=SOURCE, log=reading(log.files), found=[])
     store: Any = SimpleNamespace(needs_of=lambda source: [], places=set)
     clocks = (time.monotonic, time.time)
@@ -82,16 +82,16 @@ def test_a_newer_baseline_does_not_take_away_the_one_that_a_name_is_in(log: Made
     stream.batch()
     log.flush(insert(5))
     log.baseline([{"id": 9, "name": "y"}], 5, 5)
-    care = care_of(log)
-    care.decide()
-    order = care.decide()
+    retention = retention_of(log)
+    retention.decide()
+    order = retention.decide()
     assert order.drop == ()
     # Started again in the middle, too.
     stream.start_again()
     assert ids(stream.again()) == [0, 1]
     assert [ids(batch) for batch in stream.all()] == [[2, 3], [5]]
-    care.decide()
-    assert care.decide().drop == (1,)
+    retention.decide()
+    assert retention.decide().drop == (1,)
 
 
 def test_without_a_name_a_baseline_is_let_go_of(log: MadeLog) -> None:
@@ -101,9 +101,9 @@ def test_without_a_name_a_baseline_is_let_go_of(log: MadeLog) -> None:
     stream.batch()
     log.flush(insert(5))
     log.baseline([{"id": 9, "name": "y"}], 5, 5)
-    care = care_of(log)
-    care.decide()
-    drop = care.decide().drop
+    retention = retention_of(log)
+    retention.decide()
+    drop = retention.decide().drop
     assert drop == (1,)
     prune(log.writer, Position(1, 0, 0), baselines=list(drop))
     with pytest.raises(PositionExpired, match="began with"):
@@ -138,7 +138,7 @@ def test_a_look_at_a_log_asks_for_its_named_readers_once(
         asked.append(files.path(folder))
         return listed(files, folder)
 
-    care = care_of(log)
+    retention = retention_of(log)
     monkeypatch.setattr(Files, "list", listing)
-    care.decide()
+    retention.decide()
     assert sum(path.endswith("/readers") for path in asked) == 1

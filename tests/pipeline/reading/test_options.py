@@ -76,15 +76,15 @@ def test_whoever_comes_without_any_option_is_told_what_to_write_in_sql(
 
 
 def test_a_place_is_a_word_a_position_a_version_or_a_time() -> None:
-    place = Position(1, 1204, 3)
+    position = Position(1, 1204, 3)
     assert parsed().start == "earliest"
     assert parsed(startingPosition="Baseline").start == "baseline"
-    assert parsed(startingPosition=str(place)).start == place
+    assert parsed(startingPosition=str(position)).start == position
     assert parsed(startingVersion="1204").start == 1204
     assert parsed(startingTimestamp="2026-11-15T12:00:00Z").start == datetime(
         2026, 11, 15, 12, tzinfo=UTC
     )
-    assert parsed(endingPosition=str(place)).end == place
+    assert parsed(endingPosition=str(position)).end == position
     assert parsed(endingVersion="7").end == 7
 
 
@@ -129,7 +129,7 @@ def test_a_name_is_kept_for_a_time(lease: str) -> None:
 
 
 def test_there_is_one_beginning_and_one_end() -> None:
-    with pytest.raises(WrongValue, match="Two places"):
+    with pytest.raises(WrongValue, match="Only one starting position"):
         parsed(startingVersion="1", startingPosition="earliest")
 
 
@@ -150,7 +150,7 @@ def test_what_a_stream_cannot_do_is_refused() -> None:
     with pytest.raises(WrongValue) as caught:
         check_stream(parsed(maxRowsPerBatch="5"), admission=False)
     assert "4.2" in caught.value.remedy
-    with pytest.raises(WrongValue, match="still to come"):
+    with pytest.raises(WrongValue, match="in the future"):
         check_stream(parsed(startingTimestamp="2999-01-01T00:00:00Z"), admission=True)
     check_stream(parsed(startingTimestamp="2026-01-01T00:00:00Z"), admission=True)
 

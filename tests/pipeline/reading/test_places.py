@@ -19,7 +19,7 @@ def test_what_is_no_data_directory_has_no_log(tmp_path: Path) -> None:
     file.touch()
     (tmp_path / "storage").mkdir()
     for path in (file, tmp_path, tmp_path / "none"):
-        with pytest.raises(BadDataDirectory, match="no change log here"):
+        with pytest.raises(BadDataDirectory, match="contains no change log"):
             located(options(str(path)), 0.0)
 
 

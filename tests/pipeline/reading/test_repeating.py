@@ -14,7 +14,7 @@ from headrace.changelog.retention import leases, prune
 from headrace.errors import ChangesMissing, PositionExpired
 from headrace.spark_source.source import HeadraceStreamReader
 from tests.changelog.log_making import SOURCE, At, insert
-from tests.pipeline.reading.made_log import MadeLog, Row, gathered, ids, short
+from tests.pipeline.reading.made_log import MadeLog, Row, collected, ids, short
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def streaming(log: MadeLog, **options: object) -> HeadraceStreamReader:
 
 
 def rows_of(reader: HeadraceStreamReader, start: Any, end: Any) -> list[Row]:
-    found: list[Row] = gathered(reader, reader.partitions(start, end)).to_pylist()
+    found: list[Row] = collected(reader, reader.partitions(start, end)).to_pylist()
     return found
 
 
@@ -190,7 +190,7 @@ def test_all_there_is_from_a_baseline_ends_where_it_is_exact(
         stream.batch()
     stream.start_again()
     stream.reader.prepareForTriggerAvailableNow()
-    with pytest.raises(ChangesMissing, match="where it is exact"):
+    with pytest.raises(ChangesMissing, match="no baseline of this table yet"):
         stream.batch()
     log.flush(replace(insert(4), xid=11))
     log.flush(replace(insert(5), xid=13))

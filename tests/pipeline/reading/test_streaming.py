@@ -22,7 +22,7 @@ from headrace.errors import (
     Truncated,
 )
 from headrace.spark_source import source as readers_module
-from headrace.spark_source.leases import Held, LeaseKeeper
+from headrace.spark_source.leases import Held, QueryLease
 from headrace.spark_source.offsets import NEWEST_BASELINE, Offset
 from tests.changelog.log_making import (
     ORDERS,
@@ -277,7 +277,7 @@ def test_a_dropped_column_is_told(log: MadeLog) -> None:
 def test_a_gap_ends_a_stream_and_a_new_epoch_goes_on(log: MadeLog) -> None:
     log.flush(insert(5))
     stream = log.stream()
-    log.anew(1, "sqlite/other")
+    log.restart_history(1, "sqlite/other")
     log.flush(insert(2))
     assert ids(stream.batch() or []) == [5]
     with pytest.raises(ChangesMissing, match=r"reason=lineage.*onGap=continue"):
@@ -349,14 +349,14 @@ def test_a_named_stream_has_kept_what_it_has_not_done(log: MadeLog) -> None:
 def test_a_lease_is_renewed_while_nothing_happens(log: MadeLog) -> None:
     log.flush(insert(1))
     now = [1000.0]
-    keeper = LeaseKeeper(str(log.data), SOURCE, "me", 30.0, lambda: now[0])
+    lease = QueryLease(str(log.data), SOURCE, "me", 30.0, lambda: now[0])
     reader = reading(log.files)
-    keeper.keep(Held(Position(1, 0, 0)), reader)
+    lease.keep(Held(Position(1, 0, 0)), reader)
     for _ in range(10):
         now[0] += 11
-        keeper.keep(Held(Position(1, 1, 0)), reader)
+        lease.keep(Held(Position(1, 1, 0)), reader)
         assert [each.position for each in leases(log.files, SOURCE, now[0])] == [Position(1, 0, 0)]
-    keeper.move(Held(Position(1, 1, 0)), reader)
+    lease.move(Held(Position(1, 1, 0)), reader)
     assert [each.position for each in leases(log.files, SOURCE, now[0])] == [Position(1, 1, 0)]
 
 

@@ -226,7 +226,7 @@ def test_a_row_of_which_nobody_knows_whether_it_passes_is_not_left_out(
     unsent = pa.array([None, [2]], rows.schema.field("_unsent").type)
     rows = rows.set_column(rows.schema.get_field_index("_unsent"), "_unsent", unsent)
     made.flush_rows(rows)
-    with pytest.raises(UnknownValue, match=r"column=name.*filter behind load\(\)"):
+    with pytest.raises(UnknownValue, match=r"column=name.*filter after load\(\)"):
         made.read(marks=marks, where="name = 'n1'")
     assert len(made.read(marks="true", where="id = 1")) == 2
 
@@ -244,7 +244,7 @@ def test_in_a_baseline_too_only_rows_that_pass_must_be_known(tmp_path: Path) -> 
     with pytest.raises(BadValue, match="column=name"):
         made.read(**begin, where="id = 2")
     assert ids(made.read(**begin, where="id = 2", marks="true")) == [2]
-    with pytest.raises(BadValue, match="filter behind"):
+    with pytest.raises(BadValue, match="filter after"):
         made.read(**begin, where="name = 'a'", marks="true")
 
 

@@ -15,30 +15,32 @@ KEYS = {"accounts": ("id",), "entries": ("tx", "n")}
 
 def wrong(table: str, found: Iterable[Version], diary: Diary) -> list[str]:
     """Judge all versions of a table: whole transactions, each commit once, at its position."""
-    told: list[str] = []
+    problems: list[str] = []
     number, position = 0, ORIGIN
     before: Sequence[Row] = ()
     for version in found:
         name = f"{table} version {version.number} ({version.operation})"
-        told += [f"{name}: {what}" for what in broken(table, version.rows)]
+        problems += [f"{name}: {what}" for what in broken(table, version.rows)]
         note = version.note
         if note is None:
             if what := different(table, before, version.rows):
-                told.append(f"{name} is none of ours, and has other rows: {what}")
+                problems.append(f"{name} is none of ours, and has other rows: {what}")
             continue
         if not note.number == version.transaction == number + 1:
-            told.append(f"{name} is commit {note.number}, after {number}: {version.transaction}")
+            problems.append(
+                f"{name} is commit {note.number}, after {number}: {version.transaction}"
+            )
         # A baseline may come where nothing was changed since.
         if note.at < position or (note.at == position and not note.batch.startswith("baseline")):
-            told.append(f"{name} is at {note.at}, after {position}")
+            problems.append(f"{name} is at {note.at}, after {position}")
         number, position, before = note.number, note.at, version.rows
         states = diary.at(position.commit)
         differences = [different(table, state.of(table), version.rows) for state in states]
         if all(differences):
-            told.append(f"{name} is not the source at {position}: {differences[-1:]}")
+            problems.append(f"{name} is not the source at {position}: {differences[-1:]}")
     if number == 0:
-        told.append(f"{table} has no commit of ours")
-    return told
+        problems.append(f"{table} has no commit of ours")
+    return problems
 
 
 def unsure(table: str, found: Iterable[Version], diary: Diary) -> int:
@@ -69,7 +71,7 @@ def broken(table: str, rows: Sequence[Row]) -> list[str]:
 def different(table: str, wanted: Sequence[Row], there: Sequence[Row]) -> str:
     """Say in what rows differ, without saying it of every one; empty where they do not."""
     names = _columns(wanted) & _columns(there)
-    told = [
+    problems = [
         f"no column {name}"
         for name in sorted(_columns(wanted) - names)
         # Of columns nobody has written to the server says nothing.
@@ -77,10 +79,10 @@ def different(table: str, wanted: Sequence[Row], there: Sequence[Row]) -> str:
     ]
     a, b = (Counter(_values(table, rows, names)) for rows in (wanted, there))
     if missing := a - b:
-        told.append(f"{missing.total()} rows missing: {list(missing)[:3]}")
+        problems.append(f"{missing.total()} rows missing: {list(missing)[:3]}")
     if extra := b - a:
-        told.append(f"{extra.total()} rows too many: {list(extra)[:3]}")
-    return ", ".join(told)
+        problems.append(f"{extra.total()} rows too many: {list(extra)[:3]}")
+    return ", ".join(problems)
 
 
 def _columns(rows: Sequence[Row]) -> set[str]:

@@ -85,10 +85,10 @@ def test_it_says_what_it_is_and_takes_frames_only() -> None:
     target.check({"orders": ORDERS})
     target.open({"orders": ORDERS}, {})
     assert target.row_count("orders") is None
-    with pytest.raises(TargetError, match="DataFrames only"):
+    with pytest.raises(TargetError, match="only DataFrames"):
         target.load("orders", 1)
     batch_: Any = object()
-    with pytest.raises(TargetError, match="DataFrames only"):
+    with pytest.raises(TargetError, match="only DataFrames"):
         target.write(batch_)
     target.close()
 

@@ -144,7 +144,7 @@ def test_a_function_of_frames_that_fails_on_a_new_spark_used_something_of_the_ol
     planned(what)
     first.alive = False
     assert runner.revive()
-    with pytest.raises(SparkGone, match="function of frames"):
+    with pytest.raises(SparkGone, match="frame function"):
         planned(what)
 
 

@@ -189,10 +189,10 @@ def test_long_words_of_an_error_are_cut_and_odd_ones_kept() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (lambda given: given.slice(1), "gave 2 rows for 3"),
-        (lambda given: given.select(["id"]), "did not give the column total"),
+        (lambda given: given.slice(1), "returned 2 rows for 3"),
+        (lambda given: given.select(["id"]), "did not return the column total"),
         (lambda given: pa.record_batch({"total": given["qty"]}), "as int64, declared as double"),
-        (lambda given: given.to_pylist(), "gave list"),
+        (lambda given: given.to_pylist(), "returned list"),
     ],
 )
 def test_a_wrong_result_of_a_batch_is_the_functions_error_and_not_a_rows(

@@ -102,7 +102,7 @@ def test_an_expression_spark_refuses_is_named_by_its_place(
 def test_a_condition_must_be_true_or_false(spark: Spark) -> None:
     with pytest.raises(BadExpression) as caught:
         SparkRunner(spark).prepare(pipeline(filters=[where("qty + 1")]), TRAITS).output(ORDERS)
-    assert caught.value.message == "Filter 1 is int, and a condition is true or false"
+    assert caught.value.message == "Filter 1 has the type int; a condition must be true or false"
 
 
 @pytest.mark.parametrize("text", ["qty as amount", "null", "qty *"])

@@ -349,7 +349,7 @@ def test_a_wrong_result_of_a_batch_ends_the_job_naming_the_function(
     )
     with pytest.raises(BadFunction) as caught, running(pipeline="orders"):
         planned.run(tmp_path, [insert(1, order(1)), insert(2, order(2))])
-    assert "The function wrong gave" in caught.value.message
+    assert "The function wrong returned" in caught.value.message
     assert caught.value.facts == {"pipeline": "orders"}
 
 

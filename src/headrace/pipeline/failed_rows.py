@@ -175,7 +175,7 @@ class Isolation:
         where: dict[str, Any] = dict(zip(self._named, failure.place, strict=True))
         if failure.code == OUTSIDE_TYPE:
             return RowFailed(
-                f"A value does not fit the type of its column, {failure.facts['column']}",
+                f"A value does not fit the type of its column {failure.facts['column']}",
                 remedy="Declare the column with a wider type at the source, or as text in the"
                 " columns setting of the source, or drop it in the pipeline.",
                 condition=failure.code,

@@ -118,7 +118,7 @@ class Job:
                 frame = piece.plan.frame(session, piece.paths, piece.shape)
                 if piece.plan.framed:
                     # The receiver of the frame cannot detect that a row is missing.
-                    rows = self._spark.collect(piece.plan.places(frame, piece.shape))
+                    rows = self._spark.collect(piece.plan.row_references(frame, piece.shape))
                     piece.plan.checked(rows, piece.shape)
                 frame = piece.plan.without_receipts(frame, piece.shape)
             self.frame = frame

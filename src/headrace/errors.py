@@ -569,8 +569,8 @@ class BadName(ControlError):
     code = "control.bad_name"
     exit_code = 2
     remedy = (
-        "Choose a unique name of at most 64 characters: lower-case letters, digits, dots, dashes"
-        " and underscores. It must begin with a letter or a digit."
+        "Choose a unique name of at most 64 characters. Allowed are a-z, 0-9, dot, dash and"
+        " underscore; the first character must be a-z or 0-9."
     )
 
 

@@ -53,9 +53,8 @@ def made_by(make: FrameFunction, given: DataFrame, label: str) -> DataFrame:
         ) from error
     # By name: a frame of Spark Connect has another class.
     if not any(base.__name__ == "DataFrame" for base in type(made).__mro__):
-        raise BadFrame(
-            f"{label}, frame: the function must return a DataFrame", type=type(made).__name__
-        )
+        kind = type(made).__name__
+        raise BadFrame(f"{label}, frame, must return a DataFrame, not {kind}", type=kind)
     return made
 
 
@@ -84,9 +83,7 @@ def columns_made(
     for field in (*_ours(key), *(t.StructField(name, type_) for name, type_ in key.items())):
         if field.name not in found.names:
             what = "column" if field.name in OURS else "key column"
-            raise BadFrame(
-                f"{label}, frame: the function lost the {what} {field.name}", column=field.name
-            )
+            raise BadFrame(f"{label}, frame, lost the {what} {field.name}", column=field.name)
         if (type_ := found[field.name].dataType) != field.dataType:
             raise BadFrame(
                 f"{label}, frame: the function gave the column {field.name} another type",

@@ -117,7 +117,7 @@ def conditions(spark: Spark, pipeline: Pipeline, schema: TableSchema) -> Iterato
                 yield called(spark, each, label, rows)
             case Regex(_, pattern):
                 with analysing(label):
-                    # Spark parses a pattern only when it is used; its error would look like a row's.
+                    # Spark parses a pattern only when it is used; it would fail on a row.
                     spark.small.sql(f"select '' rlike {text_literal(pattern)}").collect()
                 yield each
             case _:

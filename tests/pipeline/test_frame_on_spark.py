@@ -1,4 +1,4 @@
-"""A user's function of a DataFrame: what it is given, and what it may not do."""
+"""A user's function of a DataFrame: what it gets, and what it must not do."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from tests.pipeline.making import (
     delete,
     insert,
     pipeline,
+    row_tuples,
     run,
-    told,
     truncate,
     update,
 )
@@ -308,7 +308,7 @@ def test_a_runner_refuses_a_lossy_frame_collected_or_given(spark: Spark, tmp_pat
     runner = SparkRunner(spark)
     what = pipeline(transforms=[frame(lambda df: df.join(dim, "id"))])
     good = [insert(1, order(1)), update(2, order(1), order(2))]
-    assert [row[:3] for row in told(run(runner, what, tmp_path, ORDERS, good))] == [
+    assert [row[:3] for row in row_tuples(run(runner, what, tmp_path, ORDERS, good))] == [
         ("insert", 1, 1),
         ("delete", 2, 1),
         ("update", 2, 2),

@@ -1,4 +1,4 @@
-"""A Spark that dies is replaced once, and plans are made again; with Sparks that are scripted."""
+"""A Spark that dies is replaced once, and plans are made again; with scripted Sparks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that read a column which a change may come without, as far as Spark is not needed."""
+"""Steps that read a column which an update may leave out, as far as Spark is not needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions that read a column which a change may come without."""
+"""Expressions that read a column which an update may leave out."""
 
 from __future__ import annotations
 

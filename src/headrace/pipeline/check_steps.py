@@ -51,6 +51,7 @@ from headrace.pipeline.steps import (
 OURS = ("_op", "_commit", "_ordinal", "_time", "_change")
 """The columns that the function of a `frame` gets in addition to those in scope."""
 
+_NAME_ONE = "Name a column, or remove the step."
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -119,12 +120,14 @@ class Scope:
             case Frame(make):
                 return self._after_frame(make, label)
         kinds = "drop, rename, derive, timestamp, mask, frame or function"
-        return self, [BadTransform(f"{label} must be a {kinds}")]
+        return self, [BadTransform(f"{label} is not a transform", remedy=f"Use {kinds}.")]
 
     def _after_drop(self, names: tuple[str, ...], label: str) -> tuple[Scope, list[HeadraceError]]:
         errors = self._known(names, label)
         if not names:
-            errors.append(BadTransform(f"{label}, drop, needs at least one column"))
+            errors.append(
+                BadTransform(f"{label}, drop, needs at least one column", remedy=_NAME_ONE)
+            )
         errors += [
             BadTransform(f"{label} drops the key column {name}", column=name)
             for name in names
@@ -132,13 +135,17 @@ class Scope:
         ]
         kept = {name: type_ for name, type_ in self.types.items() if name not in names}
         if not kept and self.known:
-            errors.append(BadTransform(f"{label} drops all columns"))
+            errors.append(
+                BadTransform(f"{label} drops all columns", remedy="Keep at least one column.")
+            )
         return replace(self, types=kept), errors
 
     def _after_rename(self, names: dict[str, str], label: str) -> tuple[Scope, list[HeadraceError]]:
         errors = self._known(tuple(names), label)
         if not names:
-            errors.append(BadTransform(f"{label}, rename, needs at least one column"))
+            errors.append(
+                BadTransform(f"{label}, rename, needs at least one column", remedy=_NAME_ONE)
+            )
         renamed = tuple(names.get(name, name) for name in self.names)
         errors += [
             BadTransform(f"{label} gives several columns the name {name}", column=name)
@@ -159,7 +166,9 @@ class Scope:
     ) -> tuple[Scope, list[HeadraceError]]:
         errors: list[HeadraceError] = []
         if not columns:
-            errors.append(BadTransform(f"{label}, derive, needs at least one column"))
+            errors.append(
+                BadTransform(f"{label}, derive, needs at least one column", remedy=_NAME_ONE)
+            )
         for name, expression in columns:
             errors += self._made([name], label)
             errors += _check_expression(expression, f"{label}, {name}")
@@ -176,11 +185,23 @@ class Scope:
     def _after_mask(self, mask: Mask, label: str) -> tuple[Scope, list[HeadraceError]]:
         errors = self._known(mask.fields, label)
         if not mask.fields:
-            errors.append(BadTransform(f"{label}, mask, needs at least one column"))
+            errors.append(
+                BadTransform(f"{label}, mask, needs at least one column", remedy=_NAME_ONE)
+            )
         if not isinstance(mask.keep, int) or mask.keep < 0:
-            errors.append(BadTransform(f"{label}, mask: keep must be a whole number, 0 or more"))
+            errors.append(
+                BadTransform(
+                    f"{label}, mask: keep must be a whole number, 0 or more",
+                    remedy="Use for example keep=4.",
+                )
+            )
         if not isinstance(mask.with_, str) or len(mask.with_) != 1:
-            errors.append(BadTransform(f"{label}, mask: with_ must be one character"))
+            errors.append(
+                BadTransform(
+                    f"{label}, mask: with_ must be one character",
+                    remedy='Use for example with_="*".',
+                )
+            )
         else:
             try:
                 text_literal(mask.with_)
@@ -224,7 +245,12 @@ class Scope:
     def _after_frame(self, make: object, label: str) -> tuple[Scope, list[HeadraceError]]:
         errors: list[HeadraceError] = []
         if not callable(make):
-            errors.append(BadTransform(f"{label}, frame, needs a function that takes a DataFrame"))
+            errors.append(
+                BadTransform(
+                    f"{label}, frame, needs a function that takes a DataFrame",
+                    remedy="Pass a function: hr.frame(lambda df: …).",
+                )
+            )
         if self.framed:
             remedy = "Combine the two functions into one."
             errors.append(

@@ -245,7 +245,11 @@ class MemoryTable:
         ready there is no difference: its first rows are changes, too.
         """
         if start not in ("now", "rows"):
-            raise TableError("The argument start must be 'now' or 'rows'", start=start)
+            raise TableError(
+                "The argument start must be 'now' or 'rows'",
+                remedy="Use changes() or changes(start='rows').",
+                start=start,
+            )
         with self._feed.lock:
             first = self._rows.present() if start == "rows" else RowChanges.none()
             return self._feed.join(first)
